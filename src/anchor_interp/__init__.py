@@ -1,0 +1,63 @@
+"""anchor-interp: did this transformer memorize, learn a symmetric shortcut, or infer the rule?
+
+Public names are loaded on first use: importing the package loads neither torch nor
+TransformerLens.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anchor_interp.config import InitConfig as InitConfig
+    from anchor_interp.config import ModelConfig as ModelConfig
+    from anchor_interp.config import RunConfig as RunConfig
+    from anchor_interp.config import TrainConfig as TrainConfig
+    from anchor_interp.config import run_id as run_id
+    from anchor_interp.data import Sequences as Sequences
+    from anchor_interp.data import sample as sample
+    from anchor_interp.errors import AnchorInterpError as AnchorInterpError
+    from anchor_interp.errors import ConfigError as ConfigError
+    from anchor_interp.evaluation import evaluate as evaluate
+    from anchor_interp.forward import last_logits as last_logits
+    from anchor_interp.model import build_model as build_model
+    from anchor_interp.phase import Evaluation as Evaluation
+    from anchor_interp.phase import classify as classify
+    from anchor_interp.presets import preset as preset
+    from anchor_interp.run import Run as Run
+    from anchor_interp.run import load as load
+    from anchor_interp.run import train as train
+    from anchor_interp.task import TASKS as TASKS
+    from anchor_interp.task import Affine as Affine
+    from anchor_interp.task import Anchor as Anchor
+    from anchor_interp.task import AnchorTask as AnchorTask
+    from anchor_interp.task import Override as Override
+    from anchor_interp.task import Table as Table
+
+_HOME = {
+    "config": ("InitConfig", "ModelConfig", "RunConfig", "TrainConfig", "run_id"),
+    "data": ("Sequences", "sample"),
+    "errors": ("AnchorInterpError", "ConfigError"),
+    "evaluation": ("evaluate",),
+    "forward": ("last_logits",),
+    "model": ("build_model",),
+    "phase": ("Evaluation", "classify"),
+    "presets": ("preset",),
+    "run": ("Run", "load", "train"),
+    "task": ("TASKS", "Affine", "Anchor", "AnchorTask", "Override", "Table"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [*sorted(_MODULE_OF), "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

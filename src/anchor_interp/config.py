@@ -1,0 +1,220 @@
+"""What defines a run: task, model shape, initialisation, training and seed.
+
+All are frozen dataclasses that validate themselves (see :mod:`anchor_interp.schema`); the command
+line is derived from them. :func:`run_id` names a run by everything that changes its result and by
+nothing else: device, threads and paths are no part of a configuration. Imports no torch.
+"""
+
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from anchor_interp.errors import ConfigError
+from anchor_interp.schema import bounded, check_fields, digest, from_dict, suggestion
+from anchor_interp.task import AnchorTask
+
+SCHEMA = 1
+"""Schema number of configurations and of all files of a run folder."""
+
+MAX_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a decoder-only transformer; names follow TransformerLens."""
+
+    n_layers: int = bounded(2, low=1, high=1000)
+    """Number of blocks."""
+    n_heads: int = bounded(1, low=1, high=1000)
+    """Attention heads per block; need not satisfy n_heads * d_head == d_model."""
+    d_model: int = bounded(128, low=1, high=1 << 16)
+    """Width of the residual stream."""
+    d_head: int = bounded(64, low=1, high=1 << 16)
+    """Width of queries, keys and values per head."""
+    d_mlp: int = bounded(256, low=1, high=1 << 18)
+    """Hidden width of the MLP."""
+    act_fn: Literal["relu", "gelu"] = "relu"
+    """Activation of the MLP (gelu: the exact one)."""
+    normalization: Literal["post", "pre"] = "post"
+    """Where LayerNorm sits: ``post`` normalises the sums, LN(x + attn(x)) (NeurIPS paper, eq. 7);
+    ``pre`` normalises the inputs and adds a final LayerNorm (GPT-2)."""
+    bias: bool = False
+    """Whether the attention and MLP matrices have biases; the unembedding always has one."""
+    d_vocab: int = bounded(201, low=2, high=1 << 20)
+    """Number of tokens (201 in the released code)."""
+    n_ctx: int = bounded(20, low=3, high=1 << 16)
+    """Number of positions (20 in the released code)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class InitConfig:
+    """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2).
+
+    Source: NeurIPS paper, appendix A; complexity-control paper, section III-E. A larger gamma
+    means smaller weights.
+    """
+
+    gamma: float = bounded(0.5, low=-4, high=4)
+    """The initialisation rate of every matrix that has no rate of its own."""
+    scheme: Literal["paper", "released"] = "paper"
+    """``paper``: d_in is the input width of each matrix, biases start at 0. ``released``: the
+    released code's variant, with d_model for every matrix, W_O and W_out divided by
+    sqrt(2 n_layers), and biases uniform in +-1/sqrt(d_in)."""
+    gamma_embed: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_E, W_pos and W_U; gamma if null."""
+    gamma_qk: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_Q and W_K; gamma if null."""
+    gamma_vo: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_V and W_O; gamma if null."""
+    gamma_mlp: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_in and W_out; gamma if null."""
+    embed_d_in: Literal["d_model", "d_vocab"] = "d_model"
+    """What stands for the input width of the embedding tables, which the papers leave open:
+    ``d_model`` (the released code) or the width of the one-hot input."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """AdamW on the cross-entropy of the last position (both papers, appendix A)."""
+
+    n_sequences: int = bounded(100_000, low=1, high=1 << 31)
+    """Training sequences, drawn once and shuffled anew every epoch."""
+    batch_size: int = bounded(256, low=1, high=1 << 24)
+    """Sequences per step."""
+    steps: int = bounded(4_000, low=1, high=1 << 40)
+    """Optimizer updates."""
+    lr: float = bounded(1e-3, above=0, high=10)
+    """Peak learning rate."""
+    lr_start: float = bounded(0.0, low=0, high=10)
+    """Learning rate at which the linear warm-up starts."""
+    lr_end: float = bounded(0.0, low=0, high=10)
+    """Learning rate at which the cosine ends."""
+    warmup: float = bounded(0.05, low=0, high=1)
+    """Share of the steps that warms up."""
+    weight_decay: float = bounded(0.01, low=0, high=1000)
+    """AdamW's decoupled coefficient, on every parameter."""
+    beta1: float = bounded(0.9, low=0, high=0.999999)
+    """Decay of the first moment."""
+    beta2: float = bounded(0.999, low=0, high=0.999999999)
+    """Decay of the second moment."""
+    eps: float = bounded(1e-8, above=0, high=1)
+    """AdamW's epsilon."""
+    clip: float | None = bounded(1.0, above=0)
+    """Largest norm of the gradient; null for no clipping."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """``bf16`` runs matrix products under bfloat16 autocast; weights stay float32."""
+    log_every: int = bounded(20, low=1)
+    """Steps between lines of metrics."""
+    eval_every: int = bounded(200, low=1)
+    """Steps between accuracies on the training, ID and OOD probes; a multiple of log_every."""
+    checkpoint_every: int = bounded(500, low=1)
+    """Steps between checkpoints; steps 0 and the last are always kept."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.eval_every % self.log_every:
+            raise ConfigError(
+                f"TrainConfig.eval_every is {self.eval_every}; expected a multiple of log_every "
+                f"({self.log_every})"
+            )
+
+    @property
+    def warmup_steps(self) -> int:
+        """Number of steps of the linear warm-up."""
+        return round(self.warmup * self.steps)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that determines a run's result."""
+
+    task: AnchorTask
+    """The task."""
+    model: ModelConfig = ModelConfig()
+    """The model's shape."""
+    init: InitConfig = InitConfig()
+    """The initialisation."""
+    train: TrainConfig = TrainConfig()
+    """The training."""
+    seed: int = bounded(0, low=0, high=(1 << 63) - 1)
+    """Seed of data, order and initial weights."""
+    schema: int = SCHEMA
+    """Schema number of this configuration."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.schema != SCHEMA:
+            raise ConfigError(
+                f"RunConfig.schema is {self.schema}; this version of anchor-interp reads schema "
+                f"{SCHEMA}: use the version that wrote it"
+            )
+        if self.task.n_tokens > self.model.d_vocab:
+            raise ConfigError(
+                f"ModelConfig.d_vocab is {self.model.d_vocab}; the task's tokens and targets "
+                f"need at least {self.task.n_tokens}"
+            )
+        if self.task.length > self.model.n_ctx:
+            raise ConfigError(
+                f"ModelConfig.n_ctx is {self.model.n_ctx}; the task's sequences have "
+                f"{self.task.length} tokens"
+            )
+
+
+def run_id(config: RunConfig) -> str:
+    """16 hexadecimal digits that name a run's configuration (see :func:`schema.digest`)."""
+    return digest(config)
+
+
+def override(config: RunConfig, **changes: Any) -> RunConfig:
+    """A copy of a configuration with some fields changed, each given by its own name.
+
+    Field names are unique among model, init and train, so ``gamma`` means ``init.gamma``;
+    ``seed`` and ``task`` (an :class:`AnchorTask`) are the run's own.
+
+    Raises:
+        ConfigError: an unknown name, with the nearest known one, or a value that is not allowed.
+    """
+    parts = {part: getattr(config, part) for part in ("model", "init", "train")}
+    owner = {field.name: part for part, value in parts.items() for field in fields(value)}
+    own: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name in ("task", "seed"):
+            own[name] = value
+        elif name in owner:
+            own.setdefault(owner[name], {})[name] = value
+        else:
+            known = ["task", "seed", *owner]
+            raise ConfigError(
+                f"no field is called {name!r}{suggestion(name, known)}; known: {', '.join(known)}"
+            )
+    for part, value in parts.items():
+        if part in own:
+            own[part] = replace(value, **own[part])
+    return replace(config, **own)
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a configuration from a JSON file such as ``RUN/config.json``.
+
+    Raises:
+        ConfigError: the file is missing, too large, no JSON, or holds a value that is not allowed.
+    """
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; not a config file")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} holds no valid JSON: {error}") from error
+    try:
+        return from_dict(RunConfig, data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

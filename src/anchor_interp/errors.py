@@ -1,0 +1,35 @@
+"""Every error that this package raises on purpose, one class per kind of cause.
+
+A message names the value found, what was expected and what to do. The command line prints the
+message as one line and ends with the class's exit code.
+"""
+
+
+class AnchorInterpError(Exception):
+    """Base of all errors raised on purpose; ends the command line with exit code 1."""
+
+    exit_code = 1
+
+
+class ConfigError(AnchorInterpError, ValueError):
+    """A value in a configuration, a call or a command line that cannot be used."""
+
+    exit_code = 2
+
+
+class StoreError(AnchorInterpError):
+    """A run folder that cannot be read or written as asked."""
+
+
+class LockedError(StoreError):
+    """A run folder that another live process is writing."""
+
+
+class DivergedError(AnchorInterpError):
+    """Training met a loss or a gradient that is not a finite number."""
+
+
+class InterruptedRunError(AnchorInterpError):
+    """A signal asked the process to stop; the run was checkpointed and can be resumed."""
+
+    exit_code = 130

@@ -1,0 +1,155 @@
+"""What a model of an anchor task answers: the numbers that its phase is read from.
+
+Four cells (seen or unseen pairs, training or test keys) of every ordered pair are measured on the
+same fixed sequences for every model (complexity-control paper, appendix B):
+
+* **train**: the run's own training sequences, noise and all;
+* **ID**: all seen pairs with test keys, **OOD**: all unseen pairs with training and test keys,
+  each the mean over its (pair, keys) cells;
+* **symmetric**: share of the unseen pairs' sequences answered with the target of the other order;
+* **commutativity**: share of predictions on unseen pairs that stay the same when the two anchors
+  of the sequence change places;
+* **key dependence**: share that changes when the key is exchanged;
+* the distribution of answer minus key on every unseen pair;
+* stable rank and condensation of W_Q(1), beside their values at initialisation.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Integer
+
+from anchor_interp.complexity import condensation, first_query_matrix, stable_rank
+from anchor_interp.data import Keys, Sequences, draw, replace_keys, sample, swap_anchors
+from anchor_interp.errors import ConfigError
+from anchor_interp.forward import last_logits
+from anchor_interp.model import HookedTransformer
+from anchor_interp.phase import Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.task import AnchorTask, Pair
+
+EVALUATION_SEED = 0
+"""Every model is judged on the same sequences unless asked otherwise."""
+
+_BATCH = 4096
+
+
+def evaluate(
+    model: HookedTransformer,
+    task: AnchorTask,
+    *,
+    n: int = 500,
+    seed: int = EVALUATION_SEED,
+    training: Sequences | None = None,
+    initial: HookedTransformer | None = None,
+    steps: int | None = None,
+) -> Evaluation:
+    """Measure a model on a task.
+
+    Args:
+        model: any HookedTransformer whose vocabulary covers the task; hooks attached to it act.
+        task: the task that it was trained on.
+        n: sequences per ordered pair and side of the split (at most 10,000 training sequences
+            are looked at besides).
+        seed: seed of the evaluation sequences.
+        training: the run's training sequences; without them fresh sequences of the seen pairs
+            with training keys stand in, which a model that memorised noise does not know.
+        initial: the model at initialisation, for the complexity numbers' reference.
+        steps: optimizer updates of the checkpoint, to be recorded.
+
+    Raises:
+        ConfigError: n below 1, or a vocabulary or context too small for the task.
+    """
+    if n < 1:
+        raise ConfigError(f"n is {n}; expected at least 1 sequence per cell")
+    if model.cfg.d_vocab < task.n_tokens or model.cfg.n_ctx < task.length:
+        raise ConfigError(
+            f"the model has {model.cfg.d_vocab} tokens and {model.cfg.n_ctx} positions; the task "
+            f"needs {task.n_tokens} and {task.length}"
+        )
+    pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
+    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
+    seen_rows = sample(task, "train", 10_000, seed=seed) if training is None else training
+    symmetric = [answers.symmetric for answers in unseen if answers.symmetric is not None]
+    query = first_query_matrix(model)
+    reference = None if initial is None else first_query_matrix(initial)
+    return Evaluation(
+        steps=steps,
+        train_accuracy=accuracy(model, seen_rows.tokens[:10_000], seen_rows.targets[:10_000]),
+        id_accuracy=_mean([pair.test_keys for pair in pairs if pair.role != "unseen"]),
+        ood_accuracy=_mean_or_none([answers.inferential for answers in unseen]),
+        symmetric_accuracy=_mean_or_none(symmetric),
+        commutativity=_mean_or_none([answers.commutativity for answers in unseen]),
+        key_dependence=_mean_or_none([answers.key_dependence for answers in unseen]),
+        pair_accuracy=pairs,
+        unseen=unseen,
+        stable_rank=stable_rank(query),
+        stable_rank_at_init=None if reference is None else stable_rank(reference),
+        condensation=condensation(query),
+        condensation_at_init=None if reference is None else condensation(reference),
+        n=n,
+        seed=seed,
+    )
+
+
+@torch.no_grad()
+def predict(
+    model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
+) -> Int64[np.ndarray, " n"]:
+    """The predicted token (argmax of the last position's logits) of every sequence."""
+    device = model.embed.W_E.device
+    answers = []
+    for start in range(0, len(tokens), _BATCH):
+        rows = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64)).to(device)
+        answers.append(last_logits(model, rows).argmax(-1).cpu().numpy())
+    return np.concatenate(answers) if answers else np.empty(0, np.int64)
+
+
+def accuracy(
+    model: HookedTransformer,
+    tokens: Integer[np.ndarray, "n pos"],
+    targets: Integer[np.ndarray, " n"],
+) -> float:
+    """Share of sequences answered with their target."""
+    return float((predict(model, tokens) == targets).mean())
+
+
+def _pair_accuracy(
+    model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
+) -> PairAccuracy:
+    def share(keys: Keys) -> float:
+        drawn = draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
+        return accuracy(model, drawn.tokens, drawn.targets)
+
+    return PairAccuracy(pair, task.role(pair), share("train"), share("test"))
+
+
+def _unseen_answers(
+    model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
+) -> UnseenAnswers:
+    """Equal numbers of training-key and test-key sequences of an unseen pair."""
+    parts = [
+        draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
+        for keys in ("train", "test")
+    ]
+    answer = np.concatenate([predict(model, part.tokens) for part in parts])
+    swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
+    other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
+    keys = np.concatenate([part.key for part in parts]).astype(np.int64)
+    mirrored = task.symmetric(pair, keys)
+    values, counts = np.unique(answer - keys, return_counts=True)
+    ranked = sorted(zip(counts, values, strict=True), key=lambda item: (-item[0], item[1]))
+    return UnseenAnswers(
+        pair=pair,
+        inferential=float((answer == task.composed(pair, keys)).mean()),
+        symmetric=None if mirrored is None else float((answer == mirrored).mean()),
+        commutativity=float((answer == swapped).mean()),
+        key_dependence=float((answer != other).mean()),
+        offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values))
+
+
+def _mean_or_none(values: list[float]) -> float | None:
+    return _mean(values) if values else None

@@ -1,0 +1,189 @@
+"""The fast path: the last position's logits from a HookedTransformer's own parameters.
+
+``model(tokens)`` materialises every intermediate for its hooks and every position's logits. The
+anchor task needs the last position only (cross-entropy on the last token), so this path
+
+* computes the first layer's queries, keys and values once per (token, position) instead of once
+  per sequence, where that is fewer rows, because there they depend on nothing else;
+* uses fused attention in all layers but the last;
+* in the last layer follows one query per head and never forms keys and values: the scores
+  ``q . (x W_K)`` are computed as ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` as
+  ``(sum_j a_j x_j) W_V``;
+* runs MLP, LayerNorm and unembedding of the last layer on one position.
+
+It is the same function: logits and gradients agree with ``model(tokens)[:, -1]`` to float64
+rounding. Hooks do not fire on it, so :func:`last_logits` takes it only where no hook is attached.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from anchor_interp.model import HookedTransformer, PostLNTransformer
+
+Block = Any
+"""A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
+
+_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def last_logits(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    n_input_tokens: int | None = None,
+) -> Float[Tensor, "batch d_vocab"]:
+    """Logits at the last position.
+
+    Takes the fast path where it holds, otherwise ``model(tokens)[:, -1]``: with hooks attached,
+    or for an architecture that the fast path does not know.
+
+    Args:
+        model: any HookedTransformer.
+        tokens: token indices.
+        n_input_tokens: a promise that every token is smaller, which lets the first layer's table
+            be shorter; the vocabulary if None.
+    """
+    if _is_supported(model) and not _has_hooks(model):
+        return fast_last_logits(model, tokens, n_input_tokens=n_input_tokens)
+    return cast(Tensor, model(tokens))[:, -1]
+
+
+def fast_last_logits(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    n_input_tokens: int | None = None,
+) -> Float[Tensor, "batch d_vocab"]:
+    """The fast path itself, without checks: no hook fires. See :func:`last_logits`."""
+    n_tokens = n_input_tokens or model.cfg.d_vocab
+    blocks: list[Block] = list(model.blocks)
+    if len(blocks) > 1 and n_tokens < len(tokens):
+        x, qkv = _first_layer_by_table(model, tokens, n_tokens)
+        x = _block(model, blocks[0], x, qkv)
+        blocks = blocks[1:]
+    else:
+        x = model.embed.W_E[tokens] + model.pos_embed.W_pos[: tokens.shape[1]]
+    for block in blocks[:-1]:
+        x = _block(model, block, x, _project_qkv(block, _pre_norm(model, block.ln1, x)))
+    last = _last_block(model, blocks[-1], x)
+    if not isinstance(model, PostLNTransformer):
+        last = _layer_norm(model.ln_final, last)
+    return torch.addmm(model.unembed.b_U, last, model.unembed.W_U)
+
+
+def _is_supported(model: HookedTransformer) -> bool:
+    cfg = model.cfg
+    plain = (
+        cfg.positional_embedding_type == "standard"
+        and cfg.attention_dir == "causal"
+        and cfg.use_attn_scale
+        and cfg.act_fn in _ACTIVATIONS
+        and cfg.n_key_value_heads is None
+        and not (cfg.attn_only or cfg.parallel_attn_mlp or cfg.gated_mlp or cfg.use_local_attn)
+        and not (cfg.use_qk_norm or cfg.scale_attn_by_inverse_layer_idx)
+        and not (cfg.use_normalization_before_and_after or cfg.final_rms or cfg.num_experts)
+        and cfg.attn_scores_soft_cap <= 0
+        and cfg.output_logits_soft_cap <= 0
+    )
+    layout = isinstance(model, PostLNTransformer) or (
+        type(model) is HookedTransformer and cfg.normalization_type == "LN"
+    )
+    return plain and layout
+
+
+def _has_hooks(model: HookedTransformer) -> bool:
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        for module in model.modules()
+    )
+
+
+def _layer_norm(norm: Block, x: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), norm.w, norm.b, norm.eps)
+
+
+def _pre_norm(model: HookedTransformer, norm: Block, x: Tensor) -> Tensor:
+    return x if isinstance(model, PostLNTransformer) else _layer_norm(norm, x)
+
+
+def _add(model: HookedTransformer, norm: Block, x: Tensor, update: Tensor) -> Tensor:
+    """The residual sum, normalised in a post-LayerNorm model."""
+    total = x + update
+    return _layer_norm(norm, total) if isinstance(model, PostLNTransformer) else total
+
+
+def _merge_heads(weight: Tensor) -> Tensor:
+    """[head, d_model, d_head] -> [d_model, head * d_head]."""
+    return rearrange(weight, "head d_model d_head -> d_model (head d_head)")
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """X @ weight + bias over the last dimension."""
+    return torch.addmm(bias, x.flatten(0, -2), weight).view(*x.shape[:-1], -1)
+
+
+def _project_qkv(block: Block, x: Tensor) -> Tensor:
+    """[..., d_model] -> [..., 3 * head * d_head], queries, keys and values in one product."""
+    attn = block.attn
+    weight = torch.cat([_merge_heads(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], dim=1)
+    bias = torch.cat([attn.b_Q.flatten(), attn.b_K.flatten(), attn.b_V.flatten()])
+    return _affine(x, weight, bias)
+
+
+def _first_layer_by_table(
+    model: HookedTransformer, tokens: Tensor, n_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Residual stream and q, k, v of the first layer, gathered from rows (position, token)."""
+    n_pos = tokens.shape[1]
+    embedded = model.embed.W_E[:n_tokens] + model.pos_embed.W_pos[:n_pos, None]
+    table = embedded.flatten(0, 1)  # [pos * token, d_model]
+    block: Block = model.blocks[0]
+    qkv = _project_qkv(block, _pre_norm(model, block.ln1, table))
+    row = tokens + torch.arange(n_pos, device=tokens.device) * n_tokens  # [batch, pos]
+    return F.embedding(row, table), F.embedding(row, qkv)
+
+
+def _block(model: HookedTransformer, block: Block, x: Tensor, qkv: Tensor) -> Tensor:
+    """A block at every position, its queries, keys and values given."""
+    attn = block.attn
+    q, k, v = rearrange(
+        qkv,
+        "batch pos (qkv head d_head) -> qkv batch head pos d_head",
+        qkv=3,
+        head=model.cfg.n_heads,
+    ).unbind()
+    z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / attn.attn_scale)
+    z = rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
+    x = _add(model, block.ln1, x, _affine(z, attn.W_O.flatten(0, 1), attn.b_O))
+    return _mlp(model, block, x)
+
+
+def _mlp(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
+    mlp = block.mlp
+    hidden = _affine(_pre_norm(model, block.ln2, x), mlp.W_in, mlp.b_in)
+    out = _affine(_ACTIVATIONS[model.cfg.act_fn](hidden), mlp.W_out, mlp.b_out)
+    return _add(model, block.ln2, x, out)
+
+
+def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
+    """The last block at the last position: [batch, pos, d_model] -> [batch, d_model]."""
+    attn = block.attn
+    normed = _pre_norm(model, block.ln1, x)
+    q = _affine(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
+    q = rearrange(q, "batch (head d_head) -> head batch d_head", head=model.cfg.n_heads)
+    # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
+    q_in = rearrange(torch.bmm(q, attn.W_K.mT), "head batch d_model -> batch head d_model")
+    q_bias = rearrange(torch.bmm(q, attn.b_K[..., None]), "head batch 1 -> batch head 1")
+    scores = torch.matmul(q_in, normed.mT) + q_bias  # [batch, head, pos]
+    pattern = (scores / attn.attn_scale).softmax(-1)  # [batch, head, pos]
+    mixed = rearrange(torch.matmul(pattern, normed), "batch head d_model -> head batch d_model")
+    z = torch.bmm(mixed, attn.W_V) + attn.b_V[:, None]  # [head, batch, d_head]
+    z = rearrange(z, "head batch d_head -> batch (head d_head)")
+    out = _affine(z, attn.W_O.flatten(0, 1), attn.b_O)
+    return _mlp(model, block, _add(model, block.ln1, x[:, -1], out))

@@ -1,0 +1,182 @@
+"""HookedTransformers as the papers use them: gamma-initialised, pre- or post-LayerNorm.
+
+The papers' single-head models normalise *after* each residual sum (NeurIPS paper, equation 7)::
+
+    X^ao = LN(X + attn(X))        X^do = LN(X^ao + mlp(X^ao))
+
+TransformerLens has no such layout, so :class:`PostLNTransformer` supplies it as a HookedTransformer
+with the same hook names. What each hook holds (l is the layer):
+
+=============================  ====================================================================
+hook                           post-LayerNorm meaning
+=============================  ====================================================================
+``hook_resid_pre``             X^(l), the block's input: layer 0 X^(1) = X^em + X^pos, else
+                               ``hook_resid_post`` of the layer below
+``attn.hook_q/k/v/z/pattern``  as in TransformerLens; computed from X^(l) itself (no LayerNorm)
+``hook_attn_out``              attn(X), before the sum and its LayerNorm
+``ln1.hook_scale/normalized``  of LN(X + attn(X)), before gain and bias
+``hook_resid_mid``             X^ao(l) = LN(X + attn(X)), the MLP's input
+``mlp.hook_pre/post``          as in TransformerLens
+``hook_mlp_out``               mlp(X^ao), before the sum and its LayerNorm
+``ln2.hook_scale/normalized``  of LN(X^ao + mlp(X^ao)), before gain and bias
+``hook_resid_post``            X^do(l) = LN(X^ao + mlp(X^ao)) = X^(l+1)
+=============================  ====================================================================
+
+So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input`` and its
+kind, ``hook_mlp_in``) work as in TransformerLens. In both layouts there is no gap between
+``resid_post`` of one layer and ``resid_pre`` of the next. The sums of a post-LayerNorm stream are
+*not* linear in its components: ``ActivationCache.decompose_resid`` does not apply.
+
+Only this module and :mod:`anchor_interp.init` name TransformerLens's model classes.
+"""
+
+import warnings
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
+from transformer_lens import HookedTransformerConfig
+from transformer_lens.components.layer_norm import LayerNorm
+from transformer_lens.components.transformer_block import TransformerBlock
+from transformer_lens.utilities.tensors import repeat_along_head_dimension
+
+from anchor_interp.config import InitConfig, ModelConfig
+from anchor_interp.init import initialize
+
+_BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
+
+
+class PostLNBlock(TransformerBlock):
+    """A TransformerBlock whose LayerNorms act on the residual sums."""
+
+    def __init__(self, cfg: HookedTransformerConfig, block_index: int) -> None:
+        super().__init__(cfg, block_index)
+        self.ln1 = LayerNorm(cfg)
+        self.ln2 = LayerNorm(cfg)
+
+    def forward(
+        self,
+        resid_pre: Float[Tensor, "batch pos d_model"],
+        shortformer_pos_embed: Tensor | None = None,  # noqa: ARG002 - TransformerLens passes it
+        past_kv_cache_entry: Any = None,
+        attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """One block; the arguments are those of TransformerLens's block."""
+        resid_pre = self.hook_resid_pre(resid_pre)
+        query_input, key_input, value_input = self._attention_inputs(resid_pre)
+        attn_out = self.attn(
+            query_input=query_input,
+            key_input=key_input,
+            value_input=value_input,
+            past_kv_cache_entry=past_kv_cache_entry,
+            attention_mask=attention_mask,
+        )
+        attn_out = self.hook_attn_out(attn_out)  # [batch, pos, d_model]
+        resid_mid = self.hook_resid_mid(self.ln1(resid_pre + attn_out))
+        mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
+        mlp_out = self.apply_mlp(mlp_in)  # [batch, pos, d_model]
+        resid_post: Tensor = self.hook_resid_post(self.ln2(resid_mid + mlp_out))
+        return resid_post
+
+    def _attention_inputs(self, resid_pre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value input, with a head dimension where a gated hook asks for one."""
+        if self.cfg.use_split_qkv_input:
+            per_head = repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
+            return (
+                self.hook_q_input(per_head),
+                self.hook_k_input(per_head.clone()),
+                self.hook_v_input(per_head.clone()),
+            )
+        if self.cfg.use_attn_in:
+            resid_pre = self.hook_attn_in(
+                repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
+            )
+        return resid_pre, resid_pre, resid_pre
+
+
+class PostLNTransformer(HookedTransformer):
+    """A HookedTransformer of :class:`PostLNBlock`; hooks as in the module's table."""
+
+    def __init__(self, cfg: HookedTransformerConfig) -> None:
+        super().__init__(cfg, move_to_device=False)
+        for index in range(cfg.n_layers):
+            self.blocks[index] = PostLNBlock(self.cfg, index)
+        self.setup()  # type: ignore[no-untyped-call] # registers the hooks of the new blocks
+
+
+def build_model(
+    model: ModelConfig,
+    init: InitConfig,
+    *,
+    seed: int,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> HookedTransformer:
+    """A gamma-initialised HookedTransformer.
+
+    Args:
+        model: the shape.
+        init: the initialisation.
+        seed: seed of the initial weights; no global generator is read or changed.
+        device: where the model is placed; the weights are drawn on the CPU either way.
+        dtype: dtype of the weights; float64 holds the same numbers as float32.
+
+    Returns:
+        The model in ``eval`` mode. Without biases, ``b_Q`` and its kind are zero buffers under
+        their usual names.
+
+    Raises:
+        ConfigError: from the configurations.
+    """
+    module = empty_model(model, dtype=dtype)
+    initialize(module, model, init, seed=seed)
+    return place(module, device)
+
+
+def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:
+    """Move a model to a device, in ``eval`` mode, without TransformerLens's printed note."""
+    module.to(device, print_details=False)
+    return module.eval()
+
+
+def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
+    """A HookedTransformer of this shape on the CPU whose weights are not set yet."""
+    post = model.normalization == "post"
+    cfg = HookedTransformerConfig(
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        d_model=model.d_model,
+        d_head=model.d_head,
+        d_mlp=model.d_mlp,
+        act_fn=model.act_fn,
+        d_vocab=model.d_vocab,
+        n_ctx=model.n_ctx,
+        # Post-LayerNorm blocks own their LayerNorms; to TransformerLens there is none, which also
+        # makes the final LayerNorm and the cache's LayerNorm helpers identities.
+        normalization_type=None if post else "LN",
+        init_weights=False,
+        device="cpu",
+        dtype=dtype,
+        seed=None,  # a seed here would reseed torch, numpy and random globally
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
+    if not model.bias:
+        _drop_biases(module)
+    return module
+
+
+def _drop_biases(module: HookedTransformer) -> None:
+    """Replace the biases of attention and MLP by zero buffers of the same name.
+
+    They stay in the state dict and in ``model.b_Q``, but no optimizer sees them.
+    """
+    for block in module.blocks:
+        for part, names in _BIASES.items():
+            owner = getattr(block, part)
+            for name in names:
+                zeros = torch.zeros_like(owner._parameters.pop(name))
+                owner.register_buffer(name, zeros)

@@ -1,0 +1,178 @@
+"""What is measured of a checkpoint, and the phase that follows: one total function.
+
+Source: complexity-control paper, section IV (phases 1 to 3 and their thresholds); the symmetric
+solution is the NeurIPS paper's, section 4. The rules are read from top to bottom:
+
+===============  ==================================================================================
+phase            rule
+===============  ==================================================================================
+``undertrained``  accuracy on the training sequences < 0.9
+``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
+``inferential``   OOD accuracy (the composed answer) >= 0.5
+``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
+                  a task without: commutativity >= 0.7 and predictions that depend on the key
+``composite``     commutativity < 0.7: each ordered pair is a mapping of its own
+``other``         everything else
+===============  ==================================================================================
+
+A constant predictor is commutative; that its answers must depend on the key keeps it out of
+``symmetric``. Measures that a task does not have are None and satisfy no rule.
+
+The measuring itself is in :mod:`anchor_interp.evaluation`; this module imports no torch.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anchor_interp.schema import bounded, check_fields
+from anchor_interp.task import Pair, Role
+
+Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where one phase ends and another begins."""
+
+    train: float = bounded(0.9, low=0, high=1)
+    """Training accuracy from which a run counts as trained."""
+    id: float = bounded(0.9, low=0, high=1)
+    """ID accuracy from which seen pairs count as generalised."""
+    ood: float = bounded(0.5, low=0, high=1)
+    """OOD accuracy from which the rule counts as inferred."""
+    symmetric: float = bounded(0.5, low=0, high=1)
+    """Share of symmetric answers from which a model counts as symmetric."""
+    commutativity: float = bounded(0.7, low=0, high=1)
+    """Share of unchanged predictions from which a model counts as commutative."""
+    key_dependence: float = bounded(0.5, low=0, high=1)
+    """Share of predictions that must change with the key."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class PairAccuracy:
+    """Accuracies of one ordered pair; the target of an unseen pair is the composition."""
+
+    pair: Pair
+    """The ordered pair of anchor tokens."""
+    role: Role
+    """How training used it."""
+    train_keys: float
+    """Accuracy with training keys (fresh noise)."""
+    test_keys: float
+    """Accuracy with test keys."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class UnseenAnswers:
+    """What a model answers on one unseen pair, training and test keys together."""
+
+    pair: Pair
+    """The ordered pair."""
+    inferential: float
+    """Share of composed answers."""
+    symmetric: float | None
+    """Share of answers with the target of the other order; None where there is none."""
+    commutativity: float
+    """Share of predictions that stay when the anchors change places."""
+    key_dependence: float
+    """Share of predictions that change with the key."""
+    offsets: dict[str, float]
+    """Share of each value of answer minus key, largest share first."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All measurements of one checkpoint; shares run from 0 to 1."""
+
+    steps: int | None
+    """Optimizer updates of the checkpoint, if known."""
+    train_accuracy: float
+    """Accuracy on the training sequences themselves."""
+    id_accuracy: float
+    """Seen pairs, test keys."""
+    ood_accuracy: float | None
+    """Unseen pairs, all keys, composed answer; None if every pair is seen."""
+    symmetric_accuracy: float | None
+    """Unseen pairs answered with the other order's target; None where the task has none."""
+    commutativity: float | None
+    """Unseen pairs: predictions unchanged by a swap of the anchors; None if all are seen."""
+    key_dependence: float | None
+    """Unseen pairs: predictions changed by another key; None if all are seen."""
+    pair_accuracy: tuple[PairAccuracy, ...]
+    """Every ordered pair by itself."""
+    unseen: tuple[UnseenAnswers, ...]
+    """Every unseen pair by itself."""
+    stable_rank: float
+    """Stable rank of W_Q(1)."""
+    stable_rank_at_init: float | None
+    """The same of the initial weights, if known."""
+    condensation: float
+    """Mean |cosine| between the neurons of W_Q(1)."""
+    condensation_at_init: float | None
+    """The same of the initial weights, if known."""
+    n: int
+    """Sequences per (pair, keys) cell."""
+    seed: int
+    """Seed of the evaluation sequences."""
+    schema: int = 1
+    """Schema number."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+PAPER = Thresholds()
+"""90 % ID, 50 % OOD and 70 % commutativity are the complexity-control paper's (section IV, figures
+3B and 5C); 90 % training, 50 % symmetric and 50 % key dependence are this package's."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A phase and the measurement that decided it."""
+
+    phase: Phase
+    """The phase."""
+    reason: str
+    """The rule that applied, with the measured numbers."""
+
+
+def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
+    """The phase of an evaluated checkpoint."""
+    return decide(evaluation, thresholds).phase
+
+
+def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
+    """The phase of an evaluated checkpoint with the rule that gave it."""
+    e, t = evaluation, thresholds
+    train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
+    inferred = ood is not None and ood >= t.ood
+    if train < t.train:
+        return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
+    if seen < t.id:
+        if inferred:
+            return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {t.ood:g}")
+        return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
+    if inferred:
+        return Decision("inferential", f"ID {seen:.2f}, OOD {ood:.2f} >= {t.ood:g}")
+    if ood is None or e.commutativity is None or e.key_dependence is None:
+        return Decision("other", f"ID {seen:.2f}; the task has no unseen pair to decide on")
+    if e.symmetric_accuracy is not None and e.symmetric_accuracy >= t.symmetric:
+        reason = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
+        return Decision("symmetric", f"OOD {ood:.2f}, {reason}")
+    commuting = f"OOD {ood:.2f}, commutativity {e.commutativity:.2f}"
+    if e.commutativity < t.commutativity:
+        return Decision("composite", f"{commuting} < {t.commutativity:g}")
+    if e.symmetric_accuracy is not None:
+        return Decision("other", f"{commuting}, symmetric answer on {e.symmetric_accuracy:.2f}")
+    if e.key_dependence < t.key_dependence:
+        return Decision("other", f"{commuting}, but answers ignore the key")
+    return Decision("symmetric", f"{commuting} >= {t.commutativity:g}")

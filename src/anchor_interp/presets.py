@@ -1,0 +1,94 @@
+"""Named model shapes and named runs; named tasks are in :mod:`anchor_interp.task`."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from anchor_interp.config import InitConfig, ModelConfig, RunConfig, TrainConfig, override
+from anchor_interp.errors import ConfigError
+from anchor_interp.schema import suggestion
+from anchor_interp.task import TASKS, named_task
+
+MODELS: Mapping[str, ModelConfig] = MappingProxyType(
+    {
+        "tiny": ModelConfig(),
+        "paper-1head": ModelConfig(d_model=400, d_head=200, d_mlp=1200),
+        "paper-gpt2": ModelConfig(
+            n_layers=10,
+            n_heads=10,
+            d_model=640,
+            d_head=64,
+            d_mlp=1280,
+            act_fn="gelu",
+            normalization="pre",
+            bias=True,
+        ),
+    }
+)
+"""Shapes: ``paper-1head`` (NeurIPS paper, appendix A; complexity-control figures 4, 5A, 5B),
+``paper-gpt2`` (complexity-control figures 3, 5C; widths from the released code), ``tiny`` (a
+post-LayerNorm model of the same kind that trains in minutes on one core)."""
+
+_EPOCH = 900_000 / 2048
+
+
+def _paper(multiplier: float) -> TrainConfig:
+    """210 epochs of 900,000 sequences: 10 of warm-up, 200 of cosine (both papers, appendix A)."""
+    return TrainConfig(
+        n_sequences=900_000,
+        batch_size=2048,
+        steps=round(210 * _EPOCH),
+        lr=1e-5 * multiplier,
+        lr_start=1e-5,
+        lr_end=1e-5,
+        warmup=10 / 210,
+        log_every=100,
+        eval_every=1_000,
+        checkpoint_every=2_000,
+    )
+
+
+_TASK = TASKS["complexity-control"]
+
+
+def _phase(gamma: float, weight_decay: float, n_sequences: int) -> RunConfig:
+    train = TrainConfig(n_sequences=n_sequences, weight_decay=weight_decay)
+    return RunConfig(_TASK, MODELS["tiny"], InitConfig(gamma), train)
+
+
+PHASES: Mapping[str, RunConfig] = MappingProxyType(
+    {
+        "memorizing": _phase(gamma=0.3, weight_decay=0.01, n_sequences=5_000),
+        "symmetric": _phase(gamma=0.6, weight_decay=0.5, n_sequences=100_000),
+        "inferential": _phase(gamma=0.9, weight_decay=0.5, n_sequences=100_000),
+    }
+)
+"""One run for each phase, one to two minutes each on one core: the quickstart. Symmetric and
+inferential differ in gamma alone. Memorizing needs less data too: with 100,000 sequences a
+two-layer model of this width generalises to test keys at every gamma."""
+
+RUNS: Mapping[str, RunConfig] = MappingProxyType(
+    {
+        "tiny": RunConfig(_TASK),
+        **PHASES,
+        "paper-1head": RunConfig(TASKS["neurips"], MODELS["paper-1head"], train=_paper(25)),
+        "paper-gpt2": RunConfig(_TASK, MODELS["paper-gpt2"], train=_paper(15)),
+    }
+)
+"""Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5."""
+
+
+def preset(name: str, **changes: Any) -> RunConfig:
+    """A named run, with some fields changed by their own names.
+
+    For example ``preset("tiny", gamma=0.9, weight_decay=0.5, task="neurips", seed=1)``.
+
+    Raises:
+        ConfigError: an unknown preset, field or task, or a value that is not allowed.
+    """
+    if name not in RUNS:
+        known = ", ".join(RUNS)
+        raise ConfigError(f"no preset is called {name!r}{suggestion(name, RUNS)}; known: {known}")
+    if isinstance(changes.get("task"), str):
+        changes["task"] = named_task(changes["task"])
+    return override(RUNS[name], **changes)

@@ -1,0 +1,89 @@
+"""The main job on default settings: one run for each phase, a table and a picture."""
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from anchor_interp.config import RunConfig, override
+from anchor_interp.plotting import RunView, overview, save
+from anchor_interp.presets import PHASES
+from anchor_interp.progress import Bar, Plain, bars
+from anchor_interp.run import Run, load
+from anchor_interp.sweep.local import available_cores, run_local
+
+NARROWEST = 100
+
+
+def quickstart(
+    out: Path, *, seed: int = 0, workers: int | None = None, device: str = "auto"
+) -> dict[str, Run]:
+    """Train the runs of :data:`anchor_interp.presets.PHASES` side by side, or resume them.
+
+    Args:
+        out: folder of the run folders and of ``overview.png``.
+        seed: seed of every run.
+        workers: processes at a time; all usable cores if None.
+        device: where each run trains.
+
+    Returns:
+        The finished runs by name.
+
+    Raises:
+        AnchorInterpError: a run failed; the others are finished first and kept.
+    """
+    configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
+    count = available_cores() if workers is None else workers
+    print(f"training {len(configs)} models in {out}, {count} at a time", file=sys.stderr)
+    failures = []
+    with _progress(configs) as progress:
+        for result in run_local(configs, out, progress, workers=count, device=device):
+            if result.error is not None:
+                failures.append(result.error)
+    if failures:
+        raise failures[0]
+    runs = {name: load(out / name) for name in configs}
+    views = [RunView(name, run.config, run.metrics, run.evaluation) for name, run in runs.items()]
+    save(overview(views), out / "overview.png")
+    return runs
+
+
+def print_table(runs: Mapping[str, Run]) -> None:
+    """Print the phases, the numbers that decided them and where the checkpoints are."""
+    width = None if sys.stdout.isatty() else NARROWEST
+    console = Console(width=width)
+    table = Table(title="What each model learned", title_justify="left")
+    for heading in ("run", "gamma", "decay", "train", "ID", "OOD", "commut.", "stable rank"):
+        table.add_column(heading, justify="left" if heading == "run" else "right")
+    table.add_column("phase")
+    for name, run in runs.items():
+        config, e = run.config, run.evaluation
+        rank = f"{e.stable_rank_at_init or 0:.1f} -> {e.stable_rank:.1f}"
+        shares = (e.train_accuracy, e.id_accuracy, e.ood_accuracy, e.commutativity)
+        table.add_row(
+            name,
+            f"{config.init.gamma:g}",
+            f"{config.train.weight_decay:g}",
+            *("-" if share is None else f"{share:.2f}" for share in shares),
+            rank,
+            run.phase,
+        )
+    console.print(table)
+    for name, run in runs.items():
+        console.print(f"{name}: {run.phase}, because {run.reason}", highlight=False)
+        console.print(f"  checkpoints: {run.path / 'checkpoints'}", highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(configs: Mapping[str, RunConfig]):  # type: ignore[no-untyped-def]
+    def shape(config: RunConfig) -> tuple[int, int, int]:
+        return 0, config.train.steps, config.train.batch_size
+
+    if not sys.stderr.isatty():
+        yield {name: Plain(name, *shape(config)) for name, config in configs.items()}
+        return
+    with bars() as shown:
+        yield {name: Bar(shown, name, *shape(config)) for name, config in configs.items()}

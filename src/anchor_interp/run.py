@@ -1,0 +1,414 @@
+"""The main job: a configuration becomes a trained, judged run in a folder.
+
+:func:`train` is the whole pipeline and reads like it: take the folder, start or resume, fit,
+judge. :func:`load` opens what it left behind.
+"""
+
+import contextlib
+import functools
+import platform
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anchor_interp.config import RunConfig, run_id
+from anchor_interp.data import Sequences, sample
+from anchor_interp.errors import ConfigError, InterruptedRunError, StoreError
+from anchor_interp.evaluation import accuracy, evaluate
+from anchor_interp.model import HookedTransformer, build_model, empty_model, place
+from anchor_interp.phase import Evaluation, Phase, decide
+from anchor_interp.progress import Progress, Silent, reporting
+from anchor_interp.schema import from_dict, to_dict
+from anchor_interp.store import Row, RunFolder, RunWriter
+from anchor_interp.training import (
+    AnchorObjective,
+    StepEvent,
+    TrainState,
+    fit,
+    resolve_device,
+    total_decay,
+)
+
+_PROBES = 512
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk with its model at one checkpoint."""
+
+    folder: RunFolder
+    """Where it is."""
+    config: RunConfig
+    """What it is."""
+    step: int
+    """The checkpoint that :attr:`model` is loaded from, as updates done."""
+    device: torch.device
+    """Where the model is placed."""
+    dtype: torch.dtype
+    """The model's dtype."""
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps of all checkpoints; 0 is the initialisation."""
+        return self.folder.steps()
+
+    @property
+    def metrics(self) -> list[Row]:
+        """The logged steps: loss, lr, grad_norm and, on some, probe accuracies."""
+        return self.folder.metrics()
+
+    @functools.cached_property
+    def model(self) -> HookedTransformer:
+        """The HookedTransformer of this checkpoint, in ``eval`` mode."""
+        weights = self.folder.weights(self.step)
+        return model_from_weights(self.config, weights, device=self.device, dtype=self.dtype)
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The stored evaluation of the final checkpoint.
+
+        Raises:
+            StoreError: the run is not done.
+        """
+        evaluation: Evaluation = from_dict(Evaluation, self._result()["evaluation"])
+        return evaluation
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the final checkpoint.
+
+        Raises:
+            StoreError: the run is not done.
+        """
+        return decide(self.evaluation).phase
+
+    @property
+    def reason(self) -> str:
+        """The rule that decided the phase, with its numbers."""
+        return decide(self.evaluation).reason
+
+    def at(self, step: int) -> "Run":
+        """The same run at another checkpoint.
+
+        Raises:
+            StoreError: no such checkpoint; the message lists them.
+        """
+        return load(self.path, step=step, device=str(self.device), dtype=self.dtype)
+
+    def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
+        """Measure the model of this checkpoint on the run's own task and training sequences."""
+        return _evaluate(self.config, self.model, self.step, n=n, seed=seed)
+
+    def _result(self) -> Row:
+        result = self.folder.result()
+        if result is None:
+            raise StoreError(f"{self.path} is not done; train it to the end first")
+        return result
+
+
+def train(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Train a model, judge its final checkpoint and keep everything in a run folder.
+
+    Called again with the same arguments it resumes from the last checkpoint and ends in the same
+    weights bit for bit (same machine, threads and build); a finished run is returned as it is.
+
+    Args:
+        config: what to train.
+        out: the run folder; created, resumed, or refused if it holds anything else.
+        device: ``auto`` (a CUDA GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
+        threads: CPU threads of this process during the run; PyTorch's setting if None.
+        quiet: report no progress.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ConfigError: a device or thread count that cannot be used.
+        StoreError: the folder cannot be used; LockedError if another process is writing it.
+        DivergedError: loss or gradient are no longer finite.
+        InterruptedRunError: SIGINT or SIGTERM; the run was checkpointed first.
+    """
+    target = resolve_device(device)
+    folder = RunFolder(Path(out))
+    with folder.writing(config) as writer, _threads(threads), _stop_signals() as stopped:
+        if writer.result() is None:
+            _note_session(writer, target)
+            objective = AnchorObjective(config, target)
+            state = _start_or_resume(writer, config, objective, target)
+            _fit(writer, config, state, objective, stopped, quiet)
+            _judge(writer, config, state, objective)
+    return load(out, device=device)
+
+
+def load(
+    path: str | Path,
+    *,
+    step: int | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Run:
+    """Open a run folder.
+
+    Args:
+        path: the folder.
+        step: the checkpoint whose model is wanted; the newest if None.
+        device: where to place the model.
+        dtype: dtype of the model, such as ``torch.float64`` for exact analyses.
+
+    Raises:
+        StoreError: no run folder, no such checkpoint, or a damaged file.
+        ConfigError: a damaged configuration, or a device that cannot be used.
+    """
+    folder = RunFolder(Path(path))
+    config = folder.config()
+    steps = folder.steps()
+    if not steps:
+        raise StoreError(f"{folder.path} has no checkpoint yet; train it first")
+    if step is not None and step not in steps:
+        raise StoreError(f"{folder.path} has no checkpoint at step {step}; it has {steps}")
+    chosen = steps[-1] if step is None else step
+    return Run(folder, config, chosen, resolve_device(device), dtype)
+
+
+def model_from_weights(
+    config: RunConfig,
+    weights: dict[str, Tensor],
+    *,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> HookedTransformer:
+    """A HookedTransformer of a run's shape with given parameters.
+
+    Raises:
+        StoreError: a parameter that is missing, unknown, of another shape, or not finite.
+    """
+    model = empty_model(config.model, dtype=dtype)
+    parameters = dict(model.named_parameters())
+    if set(parameters) != set(weights):
+        odd = sorted(set(parameters) ^ set(weights))
+        raise StoreError(f"the weights do not fit the configured model: {odd[0]!r} is in only one")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            found = weights[name]
+            if found.shape != parameter.shape:
+                raise StoreError(
+                    f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
+                    f"has {tuple(parameter.shape)}"
+                )
+            if not torch.isfinite(found).all():
+                raise StoreError(f"the weight {name!r} holds values that are not finite")
+            parameter.copy_(found)
+    return place(model, device)
+
+
+def _start_or_resume(
+    writer: RunWriter, config: RunConfig, objective: AnchorObjective, device: torch.device
+) -> TrainState:
+    steps = writer.steps()
+    if steps:
+        step = steps[-1]
+        model = model_from_weights(config, writer.weights(step), device=device)
+        state = TrainState(model, config.train, step)
+        if step:
+            state.load_optimizer(writer.optimizer(step))
+        writer.cut_metrics(step)
+        return state
+    state = TrainState.fresh(config, device)
+    writer.cut_metrics(-1)
+    writer.append_metrics({"step": 0, **_Probes(config, objective).accuracies(state.model)})
+    writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
+    return state
+
+
+def _fit(
+    writer: RunWriter,
+    config: RunConfig,
+    state: TrainState,
+    objective: AnchorObjective,
+    stopped: Callable[[], bool],
+    quiet: bool,
+) -> None:
+    settings, probes = config.train, _Probes(config, objective)
+    latest: Row = {}
+
+    def save() -> None:
+        every = settings.checkpoint_every
+        writer.save_checkpoint(state.step, state.weights(), state.optimizer_tensors(), every)
+
+    def on_event(state: TrainState, event: StepEvent) -> None:
+        step, last = event.step, event.step == settings.steps
+        writer.heartbeat()
+        if step % settings.log_every == 0 or last:
+            row = {
+                "step": step,
+                "loss": event.loss.item(),
+                "lr": event.lr,
+                "grad_norm": event.grad_norm.item(),
+            }
+            if step % settings.eval_every == 0 or last:
+                row |= probes.accuracies(state.model)
+            writer.append_metrics(row)
+            latest.update(row)
+        if step % settings.checkpoint_every == 0 or last:
+            save()
+        progress.update(step, latest)
+        if stopped() and not last:
+            save()
+            raise InterruptedRunError(
+                f"stopped at step {step} of {settings.steps} and checkpointed; give the same "
+                "command again to continue"
+            )
+
+    name = writer.path.name
+    with contextlib.ExitStack() as stack:
+        reported = reporting(name, state.step, settings.steps, settings.batch_size)
+        progress: Progress = Silent() if quiet else stack.enter_context(reported)
+        fit(state, objective, until=settings.steps, on_event=on_event)
+
+
+def _judge(
+    writer: RunWriter, config: RunConfig, state: TrainState, objective: AnchorObjective
+) -> None:
+    evaluation = _evaluate(config, state.model, state.step, training=objective.sequences)
+    decision = decide(evaluation)
+    writer.end_session(ended=_now())
+    writer.finish(
+        {
+            "run_id": run_id(config),
+            "phase": decision.phase,
+            "reason": decision.reason,
+            "total_decay": total_decay(config.train),
+            "evaluation": to_dict(evaluation),
+        }
+    )
+
+
+def _evaluate(
+    config: RunConfig,
+    model: HookedTransformer,
+    step: int,
+    *,
+    n: int = 500,
+    seed: int = 0,
+    training: Sequences | None = None,
+) -> Evaluation:
+    if training is None:
+        rows = min(config.train.n_sequences, 10_000)
+        training = sample(config.task, "train", rows, seed=config.seed)
+    return evaluate(
+        model,
+        config.task,
+        n=n,
+        seed=seed,
+        training=training,
+        initial=build_model(config.model, config.init, seed=config.seed),
+        steps=step,
+    )
+
+
+class _Probes:
+    """Small fixed sets for the accuracies along training."""
+
+    def __init__(self, config: RunConfig, objective: AnchorObjective) -> None:
+        # Another seed than the final evaluation's, so that curve and verdict are independent.
+        draw = functools.partial(sample, config.task, n=_PROBES, seed=1)
+        self._sets: dict[str, Sequences] = {"id_accuracy": draw("id")}
+        if config.task.unseen:
+            self._sets["ood_accuracy"] = draw("ood")
+        self._training = objective.sequences
+
+    def accuracies(self, model: HookedTransformer) -> Row:
+        """``train_accuracy``, ``id_accuracy`` and, where there are unseen pairs, ``ood_``."""
+        tokens, targets = self._training.tokens[:_PROBES], self._training.targets[:_PROBES]
+        probes = {name: accuracy(model, s.tokens, s.targets) for name, s in self._sets.items()}
+        return {"train_accuracy": accuracy(model, tokens, targets), **probes}
+
+
+def _note_session(writer: RunWriter, device: torch.device) -> None:
+    steps, earlier = writer.steps(), writer.provenance()
+    session = {
+        "from_step": steps[-1] if steps else 0,
+        "started": _now(),
+        "versions": {name: _version(name) for name in ("anchor-interp", "torch", "numpy")},
+        "python": platform.python_version(),
+        "machine": f"{platform.node()} {platform.machine()} {platform.system()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+    }
+    writer.start_session(session)
+    for name in ("versions", "machine", "device", "threads"):
+        if earlier and earlier[-1][name] != session[name]:
+            print(
+                f"note: resuming with other {name} ({session[name]}; before: "
+                f"{earlier[-1][name]}): the weights may differ in their last bits",
+                file=sys.stderr,
+            )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def _threads(threads: int | None) -> Iterator[None]:
+    if threads is None:
+        yield
+        return
+    if threads < 1:
+        raise ConfigError(f"threads is {threads}; expected at least 1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turn SIGINT and SIGTERM into a question that the training asks after every step.
+
+    Outside the main thread signals cannot be handled; there the answer is always no.
+    """
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # raised outside the main thread
+                before[number] = signal.signal(number, note)
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,360 @@
+"""Run folders on disk: the only module that writes them.
+
+::
+
+    RUN/  config.json        the configuration
+          provenance.json    one entry a session: versions, machine, device, threads
+          .lock              who is writing: host, pid, heartbeat
+          metrics.jsonl      one line a logged step
+          checkpoints/00000400/   weights.safetensors, optimizer.safetensors, state.json
+          result.json        written last: its presence means that the run is done
+
+A file is written beside its place and renamed into it; a checkpoint is a folder that is renamed
+into place, which is its commit. So a reader sees a file or checkpoint whole or not at all, and a
+process killed at any moment loses the steps since the last checkpoint and nothing else. Optimizer
+states are kept for the newest checkpoint only. No pickle is written or read.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from anchor_interp.config import SCHEMA, RunConfig, read_config, run_id
+from anchor_interp.errors import LockedError, StoreError
+from anchor_interp.schema import canonical_json, to_dict
+
+Row = dict[str, Any]
+"""One line of metrics, or one JSON file."""
+
+MAX_JSON_BYTES = 1 << 26
+STALE_AFTER_SECONDS = 60.0
+"""A lock of another machine counts as held while its heartbeat is younger than this."""
+
+BEAT_SECONDS = 10.0
+
+_STEP = re.compile(r"\d{8,}")
+_WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclasses.dataclass
+class _Lock:
+    """An advisory lock that the kernel releases when the process dies.
+
+    The file also says who holds it: for the message, and for file systems between machines on
+    which advisory locks do not work.
+    """
+
+    file: IO[str]
+    last_beat: float = 0.0
+
+    @classmethod
+    def acquire(cls, path: Path) -> "_Lock":
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - open as long as the lock
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            with file:
+                raise LockedError(_held_by(path, _holder(file))) from error
+        holder = _holder(file)
+        elsewhere = holder.get("host", socket.gethostname()) != socket.gethostname()
+        if elsewhere and time.time() - holder.get("heartbeat", 0.0) < STALE_AFTER_SECONDS:
+            with file:
+                raise LockedError(_held_by(path, holder))
+        lock = cls(file)
+        lock.beat()
+        return lock
+
+    def beat(self) -> None:
+        """Say that the holder is alive, at most every ten seconds."""
+        now = time.time()
+        if abs(now - self.last_beat) >= BEAT_SECONDS:
+            self.last_beat = now
+            self.file.seek(0)
+            self.file.truncate()
+            holder = {"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now}
+            self.file.write(json.dumps(holder) + "\n")
+            self.file.flush()
+
+    def release(self) -> None:
+        """Forget the holder and let others in."""
+        with self.file:
+            self.file.truncate(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """The files of one run; reading needs no lock, writing happens through :meth:`writing`."""
+
+    path: Path
+    """The folder."""
+
+    def config(self) -> RunConfig:
+        """The run's configuration.
+
+        Raises:
+            StoreError: this is no run folder.
+            ConfigError: ``config.json`` is damaged or of an unknown schema.
+        """
+        if not (self.path / "config.json").is_file():
+            raise StoreError(f"{self.path} is no run folder: it has no config.json")
+        return read_config(self.path / "config.json")
+
+    def steps(self) -> list[int]:
+        """Steps of the committed checkpoints, ascending."""
+        folder = self.path / "checkpoints"
+        names = os.listdir(folder) if folder.is_dir() else []
+        return sorted(int(name) for name in names if _STEP.fullmatch(name))
+
+    def metrics(self) -> list[Row]:
+        """The lines of ``metrics.jsonl``; a last line cut off by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        rows = []
+        for line in _read_text(path).splitlines(keepends=True):
+            with contextlib.suppress(json.JSONDecodeError):
+                if line.endswith("\n"):
+                    rows.append(json.loads(line))
+        return rows
+
+    def result(self) -> Row | None:
+        """The contents of ``result.json``, or None while the run is not done."""
+        path = self.path / "result.json"
+        return _read_json(path) if path.is_file() else None
+
+    def provenance(self) -> list[Row]:
+        """One entry for each session that worked on the run."""
+        path = self.path / "provenance.json"
+        return list(_read_json(path)["sessions"]) if path.is_file() else []
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        """Parameters of a checkpoint by name, on the CPU.
+
+        Raises:
+            StoreError: no such checkpoint, or a damaged one.
+        """
+        return self._tensors(step, _WEIGHTS)
+
+    def optimizer(self, step: int) -> dict[str, Tensor]:
+        """Optimizer state of the newest checkpoint by ``parameter/field``, on the CPU.
+
+        Raises:
+            StoreError: no such checkpoint, a damaged one, or one whose state was not kept.
+        """
+        return self._tensors(step, _OPTIMIZER)
+
+    @contextlib.contextmanager
+    def writing(self, config: RunConfig) -> Iterator["RunWriter"]:
+        """Hold the folder for writing, creating it for this configuration if need be.
+
+        Raises:
+            LockedError: another process is writing; the message names it.
+            StoreError: the folder holds something else, or a run of another configuration.
+        """
+        self._check_is_ours(config)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = _Lock.acquire(self.path / ".lock")
+        except OSError as error:
+            raise StoreError(f"cannot write to the run folder {self.path}: {error}") from error
+        try:
+            self._check_is_ours(config)
+            if not (self.path / "config.json").exists():
+                _write_json(self.path / "config.json", to_dict(config))
+            yield RunWriter(self.path, lock)
+        finally:
+            lock.release()
+
+    # Details ------------------------------------------------------------------------------------
+
+    def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
+        path = self.path / "checkpoints" / f"{step:08d}" / name
+        if not path.is_file():
+            steps = ", ".join(map(str, self.steps())) or "none"
+            raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
+        try:
+            tensors: dict[str, Tensor] = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise StoreError(f"{path} is damaged: {error}") from error
+        return tensors
+
+    def _check_is_ours(self, config: RunConfig) -> None:
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise StoreError(f"{self.path} is a file; give the run a folder of its own")
+        if not (self.path / "config.json").exists():
+            foreign = [name for name in os.listdir(self.path) if not name.startswith(".")]
+            if foreign:
+                raise StoreError(
+                    f"{self.path} is no run folder but holds {foreign[0]!r}; give the run a "
+                    "folder of its own"
+                )
+            return
+        found = self.config()
+        if run_id(found) != run_id(config):
+            raise StoreError(
+                f"{self.path} holds another run: {differences(found, config)}; choose another "
+                "folder, or give the same configuration to resume it"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunWriter(RunFolder):
+    """A run folder held for writing; see :meth:`RunFolder.writing`."""
+
+    lock: _Lock
+
+    def heartbeat(self) -> None:
+        """Say that the run is alive; cheap enough for every step."""
+        self.lock.beat()
+
+    def start_session(self, session: Row) -> None:
+        """Append a session's entry to ``provenance.json``."""
+        sessions = [*self.provenance(), session]
+        _write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
+
+    def end_session(self, **facts: Any) -> None:
+        """Add facts to the last session's entry."""
+        *earlier, last = self.provenance()
+        sessions = [*earlier, {**last, **facts}]
+        _write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
+
+    def append_metrics(self, row: Row) -> None:
+        """Append one line to ``metrics.jsonl``."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(canonical_json(row) + "\n")
+
+    def cut_metrics(self, last_step: int) -> None:
+        """Drop the lines of later steps: those that a resumed run will write again."""
+        kept = [canonical_json(row) + "\n" for row in self.metrics() if row["step"] <= last_step]
+        _write_text(self.path / "metrics.jsonl", "".join(kept))
+
+    def save_checkpoint(
+        self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
+    ) -> None:
+        """Commit a checkpoint, then thin out the older ones.
+
+        Args:
+            step: updates done.
+            weights: parameters by name.
+            optimizer: optimizer state by ``parameter/field``.
+            keep_every: older checkpoints stay if their step is a multiple of this.
+        """
+        root = self.path / "checkpoints"
+        final, temporary = root / f"{step:08d}", root / f".{step:08d}.partial"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        _write_bytes(temporary / _WEIGHTS, save(weights))
+        _write_bytes(temporary / _OPTIMIZER, save(optimizer))
+        _write_json(temporary / _STATE, {"schema": SCHEMA, "step": step})
+        _sync(temporary)
+        if (self.path / "metrics.jsonl").exists():
+            _sync(self.path / "metrics.jsonl")
+        shutil.rmtree(final, ignore_errors=True)  # same step again: same contents
+        temporary.rename(final)
+        _sync(root)
+        self._thin_out(step, keep_every)
+
+    def finish(self, result: Row) -> None:
+        """Write ``result.json``: the run is done."""
+        _write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+
+    def _thin_out(self, newest: int, keep_every: int) -> None:
+        root = self.path / "checkpoints"
+        for step in self.steps():
+            if step < newest:
+                if step % keep_every:
+                    shutil.rmtree(root / f"{step:08d}")
+                else:
+                    (root / f"{step:08d}" / _OPTIMIZER).unlink(missing_ok=True)
+        for leftover in root.glob(".*.partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def differences(found: RunConfig, asked: RunConfig) -> str:
+    """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
+    texts = []
+    for part in ("task", "model", "init", "train"):
+        mine, other = to_dict(getattr(found, part)), to_dict(getattr(asked, part))
+        for name in mine:
+            if mine[name] != other[name]:
+                texts.append(f"{part}.{name} {mine[name]} (asked: {other[name]})")
+    if found.seed != asked.seed:
+        texts.append(f"seed {found.seed} (asked: {asked.seed})")
+    return ", ".join(texts)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise StoreError(f"{path} is larger than {MAX_JSON_BYTES} bytes; not a file of a run")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def _read_json(path: Path) -> Row:
+    try:
+        data = json.loads(_read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else None
+        raise StoreError(
+            f"{path} has schema {found!r}; this version of anchor-interp reads schema {SCHEMA}: "
+            "use the version that wrote it"
+        )
+    return data
+
+
+def _write_json(path: Path, data: Any) -> None:
+    _write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    _write_bytes(temporary, text.encode())
+    temporary.replace(path)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _holder(file: IO[str]) -> Row:
+    file.seek(0)
+    try:
+        holder = json.loads(file.read() or "{}")
+    except json.JSONDecodeError:
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _held_by(path: Path, holder: Row) -> str:
+    who = f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown machine')}"
+    return f"{path.parent} is being written by {who}; wait for it or stop it"

@@ -1,0 +1,233 @@
+"""Training: one object for all mutable state, one loop for all objectives.
+
+:func:`fit` advances a :class:`TrainState` to a step. It knows nothing about files, progress or
+tasks: an :class:`Objective` supplies batches and the loss, ``on_event`` is told about every step
+that is due for logging or a checkpoint. The batch is a function of (seed, step) alone and all
+other state is in ``TrainState``, so a run that is stopped after any step and continued from its
+tensors ends in the same weights bit for bit (same machine, threads and build).
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from anchor_interp.config import RunConfig, TrainConfig
+from anchor_interp.data import Sequences, batch_indices, sample
+from anchor_interp.errors import ConfigError, DivergedError
+from anchor_interp.forward import fast_last_logits
+from anchor_interp.model import HookedTransformer, build_model
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens and targets of one optimizer step, on the training device."""
+
+    tokens: Int[Tensor, "batch pos"]
+    targets: Int[Tensor, " batch"]
+
+
+class Objective(Protocol):
+    """What :func:`fit` needs of a task: batches and a loss."""
+
+    def batch(self, step: int) -> Batch:
+        """The batch of an optimizer step, a function of the step (and a fixed seed) alone."""
+        ...
+
+    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+        """The scalar to minimise."""
+        ...
+
+
+class AnchorObjective:
+    """Cross-entropy at the last position of an anchor task's training sequences."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self.sequences: Sequences = sample(
+            config.task, "train", config.train.n_sequences, seed=config.seed
+        )
+        self._tokens = torch.from_numpy(self.sequences.tokens).to(device)
+        self._targets = torch.from_numpy(self.sequences.targets).to(device)
+        self._batch_size = config.train.batch_size
+        self._seed = config.seed
+        self._n_input_tokens = config.task.n_input_tokens
+
+    def batch(self, step: int) -> Batch:
+        """Training sequences of a step; every epoch in another order."""
+        order = batch_indices(step, self._batch_size, len(self.sequences), seed=self._seed)
+        rows = torch.from_numpy(order).to(self._tokens.device)
+        return Batch(self._tokens[rows].long(), self._targets[rows].long())
+
+    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+        """Mean cross-entropy of the last position, in nats (both papers)."""
+        logits = fast_last_logits(module, batch.tokens, n_input_tokens=self._n_input_tokens)
+        return F.cross_entropy(logits.float(), batch.targets)
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """What happened at an optimizer step."""
+
+    step: int
+    """Updates done, this one included."""
+    loss: Float[Tensor, ""]
+    """Loss of the step's batch before the update."""
+    grad_norm: Float[Tensor, ""]
+    """Norm of the gradient before clipping."""
+    lr: float
+    """Learning rate of the update."""
+
+
+class TrainState:
+    """All that training changes: the weights, the optimizer's moments and the step."""
+
+    def __init__(self, model: HookedTransformer, config: TrainConfig, step: int = 0) -> None:
+        self.model = model
+        self.config = config
+        self.step = step
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=next(model.parameters()).device.type in ("cpu", "cuda"),
+        )
+
+    @classmethod
+    def fresh(cls, config: RunConfig, device: torch.device) -> "TrainState":
+        """The state before the first step."""
+        model = build_model(config.model, config.init, seed=config.seed, device=device)
+        return cls(model, config.train)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's parameters by name, on the CPU."""
+        named = self.model.named_parameters()
+        return {name: parameter.detach().cpu().contiguous() for name, parameter in named}
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """The optimizer's state by ``parameter/field``, on the CPU."""
+        tensors = {}
+        for name, parameter in self.model.named_parameters():
+            for field, value in self.optimizer.state[parameter].items():
+                tensors[f"{name}/{field}"] = value.detach().cpu().contiguous()
+        return tensors
+
+    def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        """Take over the optimizer's state from :meth:`optimizer_tensors`."""
+        for name, parameter in self.model.named_parameters():
+            state = self.optimizer.state[parameter]
+            for field in ("step", "exp_avg", "exp_avg_sq"):
+                state[field] = tensors[f"{name}/{field}"].to(parameter.device).clone()
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of the update after ``step`` updates.
+
+    Linear from ``lr_start`` to ``lr`` over the warm-up, then a cosine to ``lr_end`` (both papers,
+    appendix A).
+    """
+    warmup = config.warmup_steps
+    if step < warmup:
+        return config.lr_start + (config.lr - config.lr_start) * (step + 1) / warmup
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return config.lr_end + (config.lr - config.lr_end) * cosine
+
+
+def total_decay(config: TrainConfig) -> float:
+    """The sum of learning rate x weight decay over all steps.
+
+    AdamW shrinks a weight without gradient by exp(-total_decay); it makes short and long runs
+    comparable.
+    """
+    rates = (learning_rate(config, step) for step in range(config.steps))
+    return config.weight_decay * math.fsum(rates)
+
+
+def train_step(state: TrainState, objective: Objective) -> StepEvent:
+    """One optimizer update; the tensors of the event stay on the device."""
+    config = state.config
+    lr = learning_rate(config, state.step)
+    for group in state.optimizer.param_groups:
+        group["lr"] = lr
+    batch = objective.batch(state.step)
+    with _autocast(config, state.device):
+        loss = objective.loss(state.model, batch)
+    state.optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
+    state.optimizer.step()
+    state.step += 1
+    return StepEvent(state.step, loss.detach(), norm.detach(), lr)
+
+
+def fit(
+    state: TrainState,
+    objective: Objective,
+    *,
+    until: int,
+    on_event: Callable[[TrainState, StepEvent], None],
+) -> TrainState:
+    """Train to a step.
+
+    Args:
+        state: changed in place.
+        objective: batches and loss.
+        until: number of updates at which to stop.
+        on_event: called after each step that is due for a line of metrics, a checkpoint, or the
+            end; an exception from it ends the training and leaves ``state`` consistent.
+
+    Returns:
+        The same state.
+
+    Raises:
+        DivergedError: a loss or gradient norm at a logged step is not finite.
+    """
+    config = state.config
+    while state.step < until:
+        event = train_step(state, objective)
+        step = event.step
+        if step % config.log_every == 0 or step % config.checkpoint_every == 0 or step == until:
+            loss, norm = event.loss.item(), event.grad_norm.item()
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise DivergedError(
+                    f"step {step}: loss {loss}, gradient norm {norm}; lower the learning rate "
+                    f"(lr {config.lr}) or the initial scale (raise gamma)"
+                )
+            on_event(state, event)
+    return state
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a name; ``auto`` takes a CUDA GPU if there is one, else the CPU.
+
+    Raises:
+        ConfigError: an unknown device, or one that this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device is {name!r}, which cannot be used here: {reason}") from error
+    return device
+
+
+def _autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    if config.precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return contextlib.nullcontext()
