@@ -15,7 +15,6 @@ It is the same function: logits and gradients agree with ``model(tokens)[:, -1]`
 rounding. Hooks do not fire on it, so :func:`last_logits` takes it only where no hook is attached.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -24,12 +23,13 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchor_interp.linear import linear
 from anchor_interp.model import HookedTransformer, PostLNTransformer
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
 
-_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+_ACTIVATIONS = ("relu", "gelu")
 
 
 def last_logits(
@@ -74,7 +74,7 @@ def fast_last_logits(
     last = _last_block(model, blocks[-1], x)
     if not isinstance(model, PostLNTransformer):
         last = _layer_norm(model.ln_final, last)
-    return torch.addmm(model.unembed.b_U, last, model.unembed.W_U)
+    return linear(last, model.unembed.W_U, model.unembed.b_U)
 
 
 def _is_supported(model: HookedTransformer) -> bool:
@@ -123,17 +123,12 @@ def _merge_heads(weight: Tensor) -> Tensor:
     return rearrange(weight, "head d_model d_head -> d_model (head d_head)")
 
 
-def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """X @ weight + bias over the last dimension."""
-    return torch.addmm(bias, x.flatten(0, -2), weight).view(*x.shape[:-1], -1)
-
-
 def _project_qkv(block: Block, x: Tensor) -> Tensor:
     """[..., d_model] -> [..., 3 * head * d_head], queries, keys and values in one product."""
     attn = block.attn
     weight = torch.cat([_merge_heads(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], dim=1)
     bias = torch.cat([attn.b_Q.flatten(), attn.b_K.flatten(), attn.b_V.flatten()])
-    return _affine(x, weight, bias)
+    return linear(x, weight, bias)
 
 
 def _first_layer_by_table(
@@ -160,14 +155,15 @@ def _block(model: HookedTransformer, block: Block, x: Tensor, qkv: Tensor) -> Te
     ).unbind()
     z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / attn.attn_scale)
     z = rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
-    x = _add(model, block.ln1, x, _affine(z, attn.W_O.flatten(0, 1), attn.b_O))
+    x = _add(model, block.ln1, x, linear(z, attn.W_O.flatten(0, 1), attn.b_O))
     return _mlp(model, block, x)
 
 
 def _mlp(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     mlp = block.mlp
-    hidden = _affine(_pre_norm(model, block.ln2, x), mlp.W_in, mlp.b_in)
-    out = _affine(_ACTIVATIONS[model.cfg.act_fn](hidden), mlp.W_out, mlp.b_out)
+    relu = model.cfg.act_fn == "relu"
+    hidden = linear(_pre_norm(model, block.ln2, x), mlp.W_in, mlp.b_in, relu=relu)
+    out = linear(hidden if relu else F.gelu(hidden), mlp.W_out, mlp.b_out)
     return _add(model, block.ln2, x, out)
 
 
@@ -175,7 +171,7 @@ def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     """The last block at the last position: [batch, pos, d_model] -> [batch, d_model]."""
     attn = block.attn
     normed = _pre_norm(model, block.ln1, x)
-    q = _affine(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
+    q = linear(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
     q = rearrange(q, "batch (head d_head) -> head batch d_head", head=model.cfg.n_heads)
     # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
     q_in = rearrange(torch.bmm(q, attn.W_K.mT), "head batch d_model -> batch head d_model")
@@ -185,5 +181,5 @@ def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     mixed = rearrange(torch.matmul(pattern, normed), "batch head d_model -> head batch d_model")
     z = torch.bmm(mixed, attn.W_V) + attn.b_V[:, None]  # [head, batch, d_head]
     z = rearrange(z, "head batch d_head -> batch (head d_head)")
-    out = _affine(z, attn.W_O.flatten(0, 1), attn.b_O)
+    out = linear(z, attn.W_O.flatten(0, 1), attn.b_O)
     return _mlp(model, block, _add(model, block.ln1, x[:, -1], out))

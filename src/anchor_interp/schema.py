@@ -21,7 +21,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union
 
 from anchor_interp.errors import ConfigError
@@ -103,7 +103,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(_identity(value)).encode()).hexdigest()[:16]
 
 
-def suggestion(found: str, known: typing.Iterable[str]) -> str:
+def suggestion(found: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` for a misspelt name, or the empty string."""
     close = difflib.get_close_matches(found, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

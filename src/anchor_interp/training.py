@@ -1,8 +1,8 @@
 """Training: one object for all mutable state, one loop for all objectives.
 
 :func:`fit` advances a :class:`TrainState` to a step. It knows nothing about files, progress or
-tasks: an :class:`Objective` supplies batches and the loss, ``on_event`` is told about every step
-that is due for logging or a checkpoint. The batch is a function of (seed, step) alone and all
+tasks: an :class:`Objective` supplies batches and the loss, ``on_event`` is told about every step.
+The batch is a function of (seed, step) alone and all
 other state is in ``TrainState``, so a run that is stopped after any step and continued from its
 tensors ends in the same weights bit for bit (same machine, threads and build).
 """
@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ class Batch:
     targets: Int[Tensor, " batch"]
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What :func:`fit` needs of a task: batches and a loss."""
 
@@ -67,7 +68,8 @@ class AnchorObjective:
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """Mean cross-entropy of the last position, in nats (both papers)."""
         logits = fast_last_logits(module, batch.tokens, n_input_tokens=self._n_input_tokens)
-        return F.cross_entropy(logits.float(), batch.targets)
+        at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
+        return F.cross_entropy(logits.to(at_least_float32), batch.targets)
 
 
 @dataclass(frozen=True)
@@ -186,27 +188,29 @@ def fit(
         state: changed in place.
         objective: batches and loss.
         until: number of updates at which to stop.
-        on_event: called after each step that is due for a line of metrics, a checkpoint, or the
-            end; an exception from it ends the training and leaves ``state`` consistent.
+        on_event: called after each step; an exception from it ends the training and leaves
+            ``state`` consistent.
 
     Returns:
         The same state.
 
     Raises:
-        DivergedError: a loss or gradient norm at a logged step is not finite.
+        DivergedError: the loss or gradient norm of a step that is due for metrics or a checkpoint
+            is not finite.
     """
     config = state.config
     while state.step < until:
         event = train_step(state, objective)
         step = event.step
         if step % config.log_every == 0 or step % config.checkpoint_every == 0 or step == until:
+            # only here, because reading a number makes a GPU wait
             loss, norm = event.loss.item(), event.grad_norm.item()
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise DivergedError(
                     f"step {step}: loss {loss}, gradient norm {norm}; lower the learning rate "
                     f"(lr {config.lr}) or the initial scale (raise gamma)"
                 )
-            on_event(state, event)
+        on_event(state, event)
     return state
 
 

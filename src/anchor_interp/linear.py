@@ -1,0 +1,84 @@
+"""x @ W + b for the fast path: oneDNN in float32 on CPUs with AVX-512, PyTorch elsewhere.
+
+PyTorch multiplies float32 matrices with MKL, which on AMD processors leaves the AVX-512 units
+unused; oneDNN, which PyTorch ships for convolutions and bfloat16, does not: 2.3 times the rate on
+an EPYC of the Zen 5 generation, at full float32 precision (relative error 2e-7, as MKL's). It is
+reached through the operator that PyTorch's own compiler emits for linear layers, which can also
+apply a ReLU on the way out. That operator has no derivative, so this module supplies it.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def linear(
+    x: Float[Tensor, "*batch d_in"],
+    weight: Float[Tensor, "d_in d_out"],
+    bias: Float[Tensor, " d_out"],
+    *,
+    relu: bool = False,
+) -> Float[Tensor, "*batch d_out"]:
+    """x @ weight + bias over the last dimension, optionally followed by a ReLU.
+
+    On the oneDNN path the result can be differentiated once, not twice.
+    """
+    rows = x.flatten(0, -2)
+    if _takes_onednn(rows, weight):
+        out: Tensor = _OneDNNLinear.apply(rows, weight, bias, relu)  # type: ignore[no-untyped-call]
+    else:
+        out = torch.addmm(bias, rows, weight)
+        out = out.relu_() if relu else out  # addmm's derivative does not need its output
+    return out.view(*x.shape[:-1], weight.shape[1])
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    """The operator with its derivative: three products of the same kind."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        out = _product(x, weight.mT, bias, "relu" if relu else "none")
+        ctx.save_for_backward(x, weight, out if relu else None)
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, out = ctx.saved_tensors
+        if out is not None:
+            grad = torch.ops.aten.threshold_backward(grad, out, 0)
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        return (
+            _product(grad, weight, None, "none") if needs_x else None,
+            _product(x.mT, grad.mT, None, "none") if needs_weight else None,
+            grad.sum(0) if needs_bias else None,
+            None,
+        )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
+    """x @ weight.T + bias; ``after`` is "none" or "relu"."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
+    return out
+
+
+def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
+    return (
+        x.dtype == weight.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and _onednn_is_faster()
+    )
+
+
+@functools.cache
+def _onednn_is_faster() -> bool:
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )

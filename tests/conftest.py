@@ -1,0 +1,37 @@
+"""Shared fixtures: small configurations and one short run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import anchor_interp
+from anchor_interp.config import RunConfig
+from anchor_interp.run import Run
+
+torch.set_num_threads(1)
+
+SHORT = {
+    "d_model": 16,
+    "d_head": 8,
+    "d_mlp": 24,
+    "n_sequences": 300,
+    "batch_size": 32,
+    "steps": 40,
+    "log_every": 5,
+    "eval_every": 10,
+    "checkpoint_every": 10,
+}
+"""Changes that make a run of the tiny preset last well under a second."""
+
+
+@pytest.fixture
+def short() -> RunConfig:
+    return anchor_interp.preset("tiny", **SHORT)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = anchor_interp.preset("tiny", **SHORT)
+    out: Path = tmp_path_factory.mktemp("runs") / "short"
+    return anchor_interp.train(config, out, device="cpu", threads=1, quiet=True)

@@ -1,0 +1,171 @@
+"""Evaluation of oracles: models whose answers, and so every number, are known."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from anchor_interp import evaluation as module
+from anchor_interp.config import InitConfig, ModelConfig
+from anchor_interp.data import draw
+from anchor_interp.errors import ConfigError
+from anchor_interp.evaluation import evaluate, predict
+from anchor_interp.model import build_model
+from anchor_interp.phase import Evaluation, classify
+from anchor_interp.schema import canonical_json, from_dict
+from anchor_interp.task import TASKS, AnchorTask, Pair
+
+Answer = Callable[[AnchorTask, Pair, int, int], int]
+Ints = npt.NDArray[np.int64]
+
+
+def oracle(task: AnchorTask, answer: Answer) -> Callable[..., torch.Tensor]:
+    """last_logits of a model that answers (pair, key, position) as told."""
+
+    def logits(_model: object, tokens: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(len(tokens), 201)
+        for row, sequence in enumerate(tokens.tolist()):
+            place = next(i for i, token in enumerate(sequence) if token in task.tokens) - 1
+            pair = (sequence[place + 1], sequence[place + 2])
+            out[row, answer(task, pair, sequence[place], place)] = 1
+        return out
+
+    return logits
+
+
+def one(values: Ints | None) -> int:
+    assert values is not None
+    return int(values[0])
+
+
+def inferential(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    x = np.array([key])
+    return one(task.target(pair, x))
+
+
+def symmetric(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    """The training target; for an unseen pair the other order's, or x - 7 for both orders."""
+    x = np.array([key])
+    if task.role(pair) != "unseen":
+        return one(task.target(pair, x))
+    mirrored = task.symmetric(pair, x)
+    return one(x - 7 if mirrored is None else mirrored)
+
+
+def composite(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    """Right on seen pairs, another wrong offset for each unseen order."""
+    x = np.array([key])
+    return one(task.target(pair, x)) if task.role(pair) != "unseen" else key + pair[0]
+
+
+def memorizing(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+    """Right on training keys of seen pairs, constant elsewhere."""
+    x = np.array([key])
+    known = task.role(pair) != "unseen" and key % task.length != place
+    return one(task.target(pair, x)) if known else 7
+
+
+def constant_on_unseen(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    x = np.array([key])
+    return one(task.target(pair, x)) if task.role(pair) != "unseen" else 50
+
+
+def measure(
+    monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer, **options: int
+) -> Evaluation:
+    task = TASKS[name]
+    monkeypatch.setattr(module, "last_logits", oracle(task, answer))
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    return evaluate(model, task, n=40, initial=model, steps=5, **options)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "phase"),
+    [
+        ("complexity-control", inferential, "inferential"),
+        ("complexity-control", symmetric, "symmetric"),
+        ("complexity-control", composite, "composite"),
+        ("complexity-control", memorizing, "memorizing"),
+        ("complexity-control", constant_on_unseen, "other"),
+        ("neurips", inferential, "inferential"),
+        ("neurips", symmetric, "symmetric"),
+        ("neurips", composite, "composite"),
+        ("neurips", memorizing, "memorizing"),
+        ("non-commuting", inferential, "inferential"),
+        ("non-commuting", symmetric, "symmetric"),
+        ("reasoning-complexity-3", inferential, "other"),
+    ],
+)
+def test_oracles_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, task: str, answer: Answer, phase: str
+) -> None:
+    assert classify(measure(monkeypatch, task, answer)) == phase
+
+
+def test_numbers_of_the_inferential_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "complexity-control", inferential)
+    assert (found.train_accuracy, found.id_accuracy, found.ood_accuracy) == (1, 1, 1)
+    assert (found.commutativity, found.key_dependence) == (1, 1)
+    assert found.symmetric_accuracy is None
+    assert len(found.pair_accuracy) == 16
+    assert all(entry.train_keys == entry.test_keys == 1 for entry in found.pair_accuracy)
+    assert [answers.offsets for answers in found.unseen] == [{"-10": 1.0}, {"-10": 1.0}]
+    assert found.stable_rank == found.stable_rank_at_init
+    assert found.steps == 5
+
+
+def test_inferential_models_do_not_commute_on_the_neurips_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = measure(monkeypatch, "neurips", inferential)
+    assert found.ood_accuracy == 1
+    assert found.symmetric_accuracy == 0
+    assert found.commutativity == 0  # (3, 4) is answered with its override x - 6
+
+
+def test_numbers_of_the_symmetric_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "neurips", symmetric)
+    assert (found.ood_accuracy, found.symmetric_accuracy, found.commutativity) == (0, 1, 1)
+    assert found.unseen[0].offsets == {"-6": 1.0}
+
+
+def test_numbers_of_the_memorizing_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "complexity-control", memorizing)
+    assert found.train_accuracy == 1
+    assert found.id_accuracy < 0.1
+    seen = [entry for entry in found.pair_accuracy if entry.role == "inferential"]
+    assert all(entry.train_keys == 1 for entry in seen)
+
+
+def test_without_unseen_pairs_the_measures_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "reasoning-complexity-6", inferential)
+    assert found.ood_accuracy is found.commutativity is found.key_dependence is None
+    assert found.unseen == ()
+
+
+def test_evaluation_survives_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "neurips", composite)
+    assert from_dict(Evaluation, json.loads(canonical_json(found))) == found
+
+
+def test_predictions_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(ModelConfig(d_model=16, d_head=8, d_mlp=16), InitConfig(0.2), seed=0)
+    task = TASKS["neurips"]
+    tokens = draw(task, task.pairs, "all", 300, seed=0, stream="x").tokens
+    whole = predict(model, tokens)
+    monkeypatch.setattr(module, "_BATCH", 7)
+    np.testing.assert_array_equal(predict(model, tokens), whole)
+    with torch.no_grad():
+        hooked = model(torch.from_numpy(tokens).long())[:, -1].argmax(-1).numpy()
+    np.testing.assert_array_equal(whole, hooked)
+
+
+def test_wrong_requests_are_refused() -> None:
+    model = build_model(ModelConfig(d_vocab=50, d_model=8, d_head=4), InitConfig(), seed=0)
+    with pytest.raises(ConfigError, match="has 50 tokens and 20 positions; the task needs 110"):
+        evaluate(model, TASKS["neurips"])
+    with pytest.raises(ConfigError, match="n is 0"):
+        evaluate(model, TASKS["neurips"], n=0)
