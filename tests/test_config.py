@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import tasks
 
 from anchor_interp.config import (
     InitConfig,
@@ -24,6 +23,7 @@ from anchor_interp.errors import ConfigError
 from anchor_interp.presets import MODELS, PHASES, RUNS, preset
 from anchor_interp.schema import bounded, canonical_json, check_fields, digest, from_dict, to_dict
 from anchor_interp.task import TASKS, AnchorTask
+from strategies import tasks
 
 TINY = RUNS["tiny"]
 

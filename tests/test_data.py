@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import tasks
 
 from anchor_interp.data import (
     Sequences,
@@ -23,6 +22,7 @@ from anchor_interp.data import (
 )
 from anchor_interp.errors import ConfigError
 from anchor_interp.task import ROLES, TASKS, AnchorTask
+from strategies import tasks
 
 NEURIPS = TASKS["neurips"]
 

@@ -130,5 +130,7 @@ def test_no_global_generator_is_touched() -> None:
 
 
 def test_an_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no initialisation is defined for .*'blocks\.0\.x\.W_Z'"):
+    with pytest.raises(
+        ConfigError, match=r"no initialisation is defined for .*'blocks\.0\.x\.W_Z'"
+    ):
         gamma_std("blocks.0.x.W_Z", SHAPE, InitConfig())

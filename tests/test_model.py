@@ -27,7 +27,10 @@ def handwritten_decoder(model: HookedTransformer, tokens: Tensor) -> Tensor:
 
     logits = []
     for sequence in tokens:
-        x = torch.stack([p["embed.W_E"][t] for t in sequence]) + p["pos_embed.W_pos"][: len(sequence)]
+        x = (
+            torch.stack([p["embed.W_E"][t] for t in sequence])
+            + p["pos_embed.W_pos"][: len(sequence)]
+        )
         for layer in range(model.cfg.n_layers):
             block, update = f"blocks.{layer}", torch.zeros_like(x)
             for head in range(model.cfg.n_heads):
@@ -35,7 +38,9 @@ def handwritten_decoder(model: HookedTransformer, tokens: Tensor) -> Tensor:
                 b = {k: p[f"{block}.attn.b_{k}"][head] for k in "QKV"}
                 q, k, v = (x @ w[name] + b[name] for name in "QKV")
                 for i in range(len(sequence)):
-                    scores = torch.stack([q[i] @ k[j] / math.sqrt(q.shape[-1]) for j in range(i + 1)])
+                    scores = torch.stack(
+                        [q[i] @ k[j] / math.sqrt(q.shape[-1]) for j in range(i + 1)]
+                    )
                     weights = torch.exp(scores) / torch.exp(scores).sum()
                     update[i] += sum(weights[j] * v[j] for j in range(i + 1)) @ w["O"]
             x = norm(x + update + p[f"{block}.attn.b_O"], f"{block}.ln1")
@@ -65,7 +70,9 @@ def scrambled(model: HookedTransformer) -> HookedTransformer:
 def test_post_layernorm_agrees_with_an_independent_decoder(
     n_layers: int, n_heads: int, bias: bool
 ) -> None:
-    shape = ModelConfig(n_layers=n_layers, n_heads=n_heads, d_model=20, d_head=12, d_mlp=28, bias=bias)
+    shape = ModelConfig(
+        n_layers=n_layers, n_heads=n_heads, d_model=20, d_head=12, d_mlp=28, bias=bias
+    )
     model = scrambled(build_model(shape, InitConfig(0.4), seed=0, dtype=torch.float64))
     tokens = random_tokens(4)
     with torch.no_grad():
@@ -126,8 +133,11 @@ def test_gated_hooks_fire_and_change_nothing(flag: str) -> None:
         assert f"blocks.1.{name}" in cache
 
 
+@torch.no_grad()
 def test_transformer_lens_patching_restores_the_clean_run() -> None:
-    model = scrambled(build_model(ModelConfig(d_model=20, d_head=12, d_mlp=28), InitConfig(0.4), seed=0))
+    model = scrambled(
+        build_model(ModelConfig(d_model=20, d_head=12, d_mlp=28), InitConfig(0.4), seed=0)
+    )
     clean, corrupted = random_tokens(2)[:1], random_tokens(2)[1:]
     clean_logits, cache = model.run_with_cache(clean)
     metric = lambda logits: (logits[0, -1] - clean_logits[0, -1]).norm()  # noqa: E731
@@ -153,7 +163,9 @@ def test_state_dict_round_trip_into_plain_shapes() -> None:
     assert torch.equal(first(tokens), second(tokens))
 
 
-def test_building_warns_about_nothing_and_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_building_warns_about_nothing_and_prints_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = build_model(ModelConfig(), InitConfig(), seed=0)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import tasks
 
 from anchor_interp.errors import ConfigError
 from anchor_interp.task import (
@@ -16,6 +15,7 @@ from anchor_interp.task import (
     named_task,
     reasoning_complexity,
 )
+from strategies import tasks
 
 KEYS = np.arange(20, 100)
 

@@ -23,7 +23,7 @@ def linear(
     *,
     relu: bool = False,
 ) -> Float[Tensor, "*batch d_out"]:
-    """x @ weight + bias over the last dimension, optionally followed by a ReLU.
+    """X @ weight + bias over the last dimension, optionally followed by a ReLU.
 
     On the oneDNN path the result can be differentiated once, not twice.
     """
@@ -61,7 +61,7 @@ class _OneDNNLinear(torch.autograd.Function):
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
-    """x @ weight.T + bias; ``after`` is "none" or "relu"."""
+    """X @ weight.T + bias; ``after`` is "none" or "relu"."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
     return out
 

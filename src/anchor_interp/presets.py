@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from anchor_interp.config import InitConfig, ModelConfig, RunConfig, TrainConfig, override
+from anchor_interp.config import ModelConfig, RunConfig, TrainConfig, override
 from anchor_interp.errors import ConfigError
 from anchor_interp.schema import suggestion
 from anchor_interp.task import TASKS, named_task

@@ -18,15 +18,16 @@ states are kept for the newest checkpoint only. No pickle is written or read.
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Concatenate, ParamSpec
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -36,6 +37,7 @@ from anchor_interp.config import SCHEMA, RunConfig, read_config, run_id
 from anchor_interp.errors import LockedError, StoreError
 from anchor_interp.schema import canonical_json, to_dict
 
+P = ParamSpec("P")
 Row = dict[str, Any]
 """One line of metrics, or one JSON file."""
 
@@ -212,6 +214,24 @@ class RunFolder:
             )
 
 
+def _explained(
+    write: Callable[Concatenate["RunWriter", P], None],
+) -> Callable[Concatenate["RunWriter", P], None]:
+    """Turn the system's refusal to write into one clear error."""
+
+    @functools.wraps(write)
+    def explained(self: "RunWriter", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            write(self, *args, **kwargs)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {self.path}: {error}; what was committed before is safe: mend "
+                "the cause and give the same command again"
+            ) from error
+
+    return explained
+
+
 @dataclasses.dataclass(frozen=True)
 class RunWriter(RunFolder):
     """A run folder held for writing; see :meth:`RunFolder.writing`."""
@@ -222,27 +242,32 @@ class RunWriter(RunFolder):
         """Say that the run is alive; cheap enough for every step."""
         self.lock.beat()
 
+    @_explained
     def start_session(self, session: Row) -> None:
         """Append a session's entry to ``provenance.json``."""
         sessions = [*self.provenance(), session]
         _write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
 
+    @_explained
     def end_session(self, **facts: Any) -> None:
         """Add facts to the last session's entry."""
         *earlier, last = self.provenance()
         sessions = [*earlier, {**last, **facts}]
         _write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
 
+    @_explained
     def append_metrics(self, row: Row) -> None:
         """Append one line to ``metrics.jsonl``."""
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(canonical_json(row) + "\n")
 
+    @_explained
     def cut_metrics(self, last_step: int) -> None:
         """Drop the lines of later steps: those that a resumed run will write again."""
         kept = [canonical_json(row) + "\n" for row in self.metrics() if row["step"] <= last_step]
         _write_text(self.path / "metrics.jsonl", "".join(kept))
 
+    @_explained
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
@@ -269,6 +294,7 @@ class RunWriter(RunFolder):
         _sync(root)
         self._thin_out(step, keep_every)
 
+    @_explained
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
         _write_json(self.path / "result.json", {"schema": SCHEMA, **result})
