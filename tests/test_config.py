@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ def test_a_field_added_later_at_its_default_keeps_old_identifiers() -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused_with_the_reason(build: Any, message: str) -> None:
+def test_wrong_values_are_refused_with_the_reason(
+    build: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         build()
 
@@ -211,11 +214,12 @@ def test_check_fields_covers_nested_containers() -> None:
             check_fields(self)
 
     assert Holder({"a": 1}).shares == {"a": 1.0}
-    for build, message in (
+    wrong: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: Holder({"a": "x"}), r"shares\[a\] is 'x'"),  # type: ignore[dict-item]
         (lambda: Holder(maybe=1.5), "maybe is 1.5; expected an integer or null"),  # type: ignore[arg-type]
         (lambda: Holder(either=[]), "expected an integer or a text"),  # type: ignore[arg-type]
         (lambda: Holder(shares=3), "expected an object"),  # type: ignore[arg-type]
-    ):
+    )
+    for build, message in wrong:
         with pytest.raises(ConfigError, match=message):
             build()

@@ -73,13 +73,11 @@ def constant_on_unseen(task: AnchorTask, pair: Pair, key: int, _place: int) -> i
     return one(task.target(pair, x)) if task.role(pair) != "unseen" else 50
 
 
-def measure(
-    monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer, **options: int
-) -> Evaluation:
+def measure(monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer) -> Evaluation:
     task = TASKS[name]
     monkeypatch.setattr(module, "last_logits", oracle(task, answer))
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
-    return evaluate(model, task, n=40, initial=model, steps=5, **options)
+    return evaluate(model, task, n=40, initial=model, steps=5)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def handwritten_decoder(model: HookedTransformer, tokens: Tensor) -> Tensor:
 
     Single sequences, explicit loops over heads and positions: slow, and independent.
     """
-    p = {name: value.detach() for name, value in model.state_dict().items()}
+    p: dict[str, Tensor] = {name: value.detach() for name, value in model.state_dict().items()}
 
     def norm(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -42,7 +42,7 @@ def handwritten_decoder(model: HookedTransformer, tokens: Tensor) -> Tensor:
                         [q[i] @ k[j] / math.sqrt(q.shape[-1]) for j in range(i + 1)]
                     )
                     weights = torch.exp(scores) / torch.exp(scores).sum()
-                    update[i] += sum(weights[j] * v[j] for j in range(i + 1)) @ w["O"]
+                    update[i] += (weights[:, None] * v[: i + 1]).sum(0) @ w["O"]
             x = norm(x + update + p[f"{block}.attn.b_O"], f"{block}.ln1")
             hidden = (x @ p[f"{block}.mlp.W_in"] + p[f"{block}.mlp.b_in"]).clamp(min=0)
             x = norm(x + hidden @ p[f"{block}.mlp.W_out"] + p[f"{block}.mlp.b_out"], f"{block}.ln2")
@@ -106,7 +106,7 @@ def test_hooks_mean_what_the_table_says(normalization: str) -> None:
 
 def test_post_layernorm_has_the_hook_names_of_pre_layernorm() -> None:
     post, pre = (
-        build_model(ModelConfig(normalization=layout), InitConfig(), seed=0)  # type: ignore[arg-type]
+        build_model(ModelConfig(normalization=layout), InitConfig(), seed=0)
         for layout in ("post", "pre")
     )
     assert isinstance(post, PostLNTransformer)
@@ -139,8 +139,13 @@ def test_transformer_lens_patching_restores_the_clean_run() -> None:
         build_model(ModelConfig(d_model=20, d_head=12, d_mlp=28), InitConfig(0.4), seed=0)
     )
     clean, corrupted = random_tokens(2)[:1], random_tokens(2)[1:]
-    clean_logits, cache = model.run_with_cache(clean)
-    metric = lambda logits: (logits[0, -1] - clean_logits[0, -1]).norm()  # noqa: E731
+    clean_logits = model(clean)
+    _, cache = model.run_with_cache(clean)
+
+    def metric(logits: Tensor) -> Tensor:
+        distance: Tensor = torch.linalg.vector_norm(logits[0, -1] - clean_logits[0, -1])
+        return distance
+
     effects = patching.get_act_patch_resid_pre(model, corrupted, cache, metric)
     assert effects.shape == (2, 9)
     assert float(effects[1, 8]) < float(metric(model(corrupted)))

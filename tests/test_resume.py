@@ -35,8 +35,7 @@ def assert_same_run(found: Run, expected: Run) -> None:
         assert mine.keys() == other.keys()
         assert all(torch.equal(mine[name], other[name]) for name in other)
     assert found.metrics == expected.metrics
-    mine, other = found.folder.result(), expected.folder.result()
-    assert mine == other
+    assert found.folder.result() == expected.folder.result()
     files = {path.relative_to(expected.path) for path in expected.path.rglob("*")}
     assert {path.relative_to(found.path) for path in found.path.rglob("*")} == files
 

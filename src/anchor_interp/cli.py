@@ -71,6 +71,10 @@ class Train:
     """Report no progress."""
     base_task: tyro.conf.Suppress[AnchorTask] = field(default=_BASE.task)
 
+    def configuration(self) -> RunConfig:
+        """The run that was asked for."""
+        return RunConfig(self.base_task, self.model, self.init, self.train, self.seed)
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -185,7 +189,7 @@ def _run_quickstart(command: Quickstart) -> None:
 
 
 def _run_train(command: Train) -> None:
-    config = RunConfig(command.base_task, command.model, command.init, command.train, command.seed)
+    config = command.configuration()
     from anchor_interp.run import train
 
     run = train(

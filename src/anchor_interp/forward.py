@@ -169,17 +169,16 @@ def _mlp(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
 
 def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     """The last block at the last position: [batch, pos, d_model] -> [batch, d_model]."""
-    attn = block.attn
+    attn, heads = block.attn, range(model.cfg.n_heads)
     normed = _pre_norm(model, block.ln1, x)
     q = linear(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
     q = rearrange(q, "batch (head d_head) -> head batch d_head", head=model.cfg.n_heads)
     # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
-    q_in = rearrange(torch.bmm(q, attn.W_K.mT), "head batch d_model -> batch head d_model")
+    q_in = torch.stack([linear(q[h], attn.W_K[h].mT) for h in heads], dim=1)
     q_bias = rearrange(torch.bmm(q, attn.b_K[..., None]), "head batch 1 -> batch head 1")
     scores = torch.matmul(q_in, normed.mT) + q_bias  # [batch, head, pos]
     pattern = (scores / attn.attn_scale).softmax(-1)  # [batch, head, pos]
-    mixed = rearrange(torch.matmul(pattern, normed), "batch head d_model -> head batch d_model")
-    z = torch.bmm(mixed, attn.W_V) + attn.b_V[:, None]  # [head, batch, d_head]
-    z = rearrange(z, "head batch d_head -> batch (head d_head)")
+    mixed = torch.matmul(pattern, normed)  # [batch, head, d_model]
+    z = torch.cat([linear(mixed[:, h], attn.W_V[h], attn.b_V[h]) for h in heads], dim=1)
     out = linear(z, attn.W_O.flatten(0, 1), attn.b_O)
     return _mlp(model, block, _add(model, block.ln1, x[:, -1], out))

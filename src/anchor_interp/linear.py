@@ -19,11 +19,11 @@ from torch.autograd.function import once_differentiable
 def linear(
     x: Float[Tensor, "*batch d_in"],
     weight: Float[Tensor, "d_in d_out"],
-    bias: Float[Tensor, " d_out"],
+    bias: Float[Tensor, " d_out"] | None = None,
     *,
     relu: bool = False,
 ) -> Float[Tensor, "*batch d_out"]:
-    """X @ weight + bias over the last dimension, optionally followed by a ReLU.
+    """Compute x @ weight + bias over the last dimension, optionally followed by a ReLU.
 
     On the oneDNN path the result can be differentiated once, not twice.
     """
@@ -31,8 +31,8 @@ def linear(
     if _takes_onednn(rows, weight):
         out: Tensor = _OneDNNLinear.apply(rows, weight, bias, relu)  # type: ignore[no-untyped-call]
     else:
-        out = torch.addmm(bias, rows, weight)
-        out = out.relu_() if relu else out  # addmm's derivative does not need its output
+        out = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
+        out = out.relu_() if relu else out  # a product's derivative does not need its output
     return out.view(*x.shape[:-1], weight.shape[1])
 
 
@@ -40,13 +40,15 @@ class _OneDNNLinear(torch.autograd.Function):
     """The operator with its derivative: three products of the same kind."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool
+    ) -> Tensor:
         out = _product(x, weight.mT, bias, "relu" if relu else "none")
         ctx.save_for_backward(x, weight, out if relu else None)
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
         if out is not None:
@@ -54,14 +56,23 @@ class _OneDNNLinear(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
             _product(grad, weight, None, "none") if needs_x else None,
-            _product(x.mT, grad.mT, None, "none") if needs_weight else None,
+            _weight_gradient(x, grad) if needs_weight else None,
             grad.sum(0) if needs_bias else None,
             None,
         )
 
 
+def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """x.T @ grad; the operator copies its transposed first operand, so that is the smaller one."""
+    if x.shape[1] <= grad.shape[1]:
+        return _product(x.mT, grad.mT, None, "none")
+    return _product(grad.mT, x.mT, None, "none").mT
+
+
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
-    """X @ weight.T + bias; ``after`` is "none" or "relu"."""
+    """Compute x @ weight.T + bias; ``after`` is "none" or "relu"."""
+    if not (weight.is_contiguous() or weight.mT.is_contiguous()):
+        weight = weight.contiguous()  # other strides take oneDNN's reference code, 100 times slower
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
     return out
 
@@ -78,7 +89,7 @@ def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
 @functools.cache
 def _onednn_is_faster() -> bool:
     return (
-        torch.backends.mkldnn.is_available()
+        torch._C._has_mkldnn
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

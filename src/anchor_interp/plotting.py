@@ -119,7 +119,7 @@ def _answers(axes: "Axes", run: RunView) -> None:
         kinds = _known_offsets(run.config, answers.pair)
         for label, share in _top(answers):
             kind = kinds.get(label)
-            labels.append(f"{answers.pair}: x {label}" + (f"  {kind}" if kind else ""))
+            labels.append(f"{answers.pair}: {label}" + (f"  {kind}" if kind else ""))
             shares.append(share)
             colours.append(
                 {"inferential": INFERENTIAL, "symmetric": SYMMETRIC}.get(kind or "", NEITHER)
@@ -135,8 +135,8 @@ def _answers(axes: "Axes", run: RunView) -> None:
 def _top(answers: UnseenAnswers) -> list[tuple[str, float]]:
     ranked = list(answers.offsets.items())
     rest = sum(share for _, share in ranked[_BARS:])
-    top = [(f"{label[0]} {label[1:]}", share) for label, share in ranked[:_BARS]]
-    return [*top, ("+ anything else", rest)] if len(ranked) > _BARS else top
+    top = [(f"x {label[0]} {label[1:]}", share) for label, share in ranked[:_BARS]]
+    return [*top, ("anything else", rest)] if len(ranked) > _BARS else top
 
 
 def _known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
@@ -150,5 +150,5 @@ def _known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
     for kind, target in targets.items():
         if target is not None and len(set((target - keys).tolist())) == 1:
             offset = int((target - keys)[0])
-            known[f"{'-+'[offset >= 0]} {abs(offset)}"] = kind
+            known[f"x {'-+'[offset >= 0]} {abs(offset)}"] = kind
     return known

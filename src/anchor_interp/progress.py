@@ -25,43 +25,65 @@ class Silent:
         """Do nothing."""
 
 
+class Throughput:
+    """Sequences per second since the first report, which may come long after the start."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._first: tuple[int, float] | None = None
+
+    def steps_per_second(self, step: int) -> float:
+        """Rate from the first reported step to this one; 0 while unknown."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = step, now
+        first_step, began = self._first
+        return (step - first_step) / (now - began) if step > first_step else 0.0
+
+    def describe(self, rate: float) -> str:
+        """The rate in sequences per second, or nothing while unknown."""
+        return f"{rate * self._batch_size:,.0f} sequences/s" if rate else ""
+
+
 class Plain:
     """One line now and then: step, numbers, throughput and time left."""
 
-    def __init__(self, name: str, start: int, steps: int, batch_size: int) -> None:
-        self._name, self._start, self._steps, self._batch = name, start, steps, batch_size
-        self._began = self._last = time.monotonic()
+    def __init__(self, name: str, steps: int, batch_size: int) -> None:
+        self._name, self._steps = name, steps
+        self._throughput = Throughput(batch_size)
+        self._last = time.monotonic()
+        self._ended = False
 
     def update(self, step: int, facts: Mapping[str, Any]) -> None:
-        """Print a line if the last one is old enough, and always at the end."""
-        now = time.monotonic()
-        if step < self._steps and now - self._last < PLAIN_SECONDS:
+        """Print a line if the last one is old enough, and once at the end."""
+        rate = self._throughput.steps_per_second(step)
+        now, ends = time.monotonic(), step >= self._steps
+        if self._ended or (not ends and now - self._last < PLAIN_SECONDS):
             return
-        self._last = now
-        rate = (step - self._start) / max(now - self._began, 1e-9)
-        left = format_seconds((self._steps - step) / rate) if rate else "?"
-        print(
-            f"{self._name}: step {step}/{self._steps}  {describe(facts)}  "
-            f"{rate * self._batch:,.0f} sequences/s  {left} left",
-            file=sys.stderr,
-            flush=True,
+        self._last, self._ended = now, ends
+        left = f"{format_seconds((self._steps - step) / rate)} left" if rate and not ends else ""
+        parts = (
+            f"step {step}/{self._steps}",
+            describe(facts),
+            self._throughput.describe(rate),
+            left,
         )
+        text = "  ".join(part for part in parts if part)
+        print(f"{self._name}: {text}", file=sys.stderr, flush=True)
 
 
 class Bar:
     """A rich progress bar with throughput and time left."""
 
-    def __init__(self, bars: Any, name: str, start: int, steps: int, batch_size: int) -> None:
-        self._bars, self._batch, self._start = bars, batch_size, start
-        self._began = time.monotonic()
-        self._task = bars.add_task(name, total=steps, completed=start, facts="", rate="")
+    def __init__(self, bars: Any, name: str, steps: int, batch_size: int) -> None:
+        self._bars = bars
+        self._throughput = Throughput(batch_size)
+        self._task = bars.add_task(name, total=steps, facts="waiting", rate="")
 
     def update(self, step: int, facts: Mapping[str, Any]) -> None:
         """Move the bar."""
-        rate = (step - self._start) * self._batch / max(time.monotonic() - self._began, 1e-9)
-        self._bars.update(
-            self._task, completed=step, facts=describe(facts), rate=f"{rate:,.0f} sequences/s"
-        )
+        rate = self._throughput.describe(self._throughput.steps_per_second(step))
+        self._bars.update(self._task, completed=step, facts=describe(facts), rate=rate)
 
 
 @contextlib.contextmanager
@@ -83,13 +105,16 @@ def bars() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def reporting(name: str, start: int, steps: int, batch_size: int) -> Iterator[Progress]:
-    """A bar if standard error is a terminal, else plain lines."""
+def reporting(runs: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, Progress]]:
+    """Report the progress of named runs, each given by its steps and its batch size.
+
+    Bars if standard error is a terminal, else plain lines.
+    """
     if not sys.stderr.isatty():
-        yield Plain(name, start, steps, batch_size)
+        yield {name: Plain(name, *shape) for name, shape in runs.items()}
         return
     with bars() as shown:
-        yield Bar(shown, name, start, steps, batch_size)
+        yield {name: Bar(shown, name, *shape) for name, shape in runs.items()}
 
 
 def describe(facts: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The main job on default settings: one run for each phase, a table and a picture."""
 
-import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from anchor_interp.config import RunConfig, override
+from anchor_interp.config import override
 from anchor_interp.plotting import RunView, overview, save
 from anchor_interp.presets import PHASES
-from anchor_interp.progress import Bar, Plain, bars
+from anchor_interp.progress import reporting
 from anchor_interp.run import Run, load
 from anchor_interp.sweep.local import available_cores, run_local
 
@@ -39,7 +38,8 @@ def quickstart(
     count = available_cores() if workers is None else workers
     print(f"training {len(configs)} models in {out}, {count} at a time", file=sys.stderr)
     failures = []
-    with _progress(configs) as progress:
+    shapes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
+    with reporting(shapes) as progress:
         for result in run_local(configs, out, progress, workers=count, device=device):
             if result.error is not None:
                 failures.append(result.error)
@@ -75,15 +75,3 @@ def print_table(runs: Mapping[str, Run]) -> None:
     for name, run in runs.items():
         console.print(f"{name}: {run.phase}, because {run.reason}", highlight=False)
         console.print(f"  checkpoints: {run.path / 'checkpoints'}", highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _progress(configs: Mapping[str, RunConfig]):  # type: ignore[no-untyped-def]
-    def shape(config: RunConfig) -> tuple[int, int, int]:
-        return 0, config.train.steps, config.train.batch_size
-
-    if not sys.stderr.isatty():
-        yield {name: Plain(name, *shape(config)) for name, config in configs.items()}
-        return
-    with bars() as shown:
-        yield {name: Bar(shown, name, *shape(config)) for name, config in configs.items()}

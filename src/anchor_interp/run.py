@@ -282,8 +282,10 @@ def _fit(
 
     name = writer.path.name
     with contextlib.ExitStack() as stack:
-        reported = reporting(name, state.step, settings.steps, settings.batch_size)
-        progress: Progress = Silent() if quiet else stack.enter_context(reported)
+        progress: Progress = Silent()
+        if not quiet:
+            shown = reporting({name: (settings.steps, settings.batch_size)})
+            progress = stack.enter_context(shown)[name]
         fit(state, objective, until=settings.steps, on_event=on_event)
 
 

@@ -27,7 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Concatenate, ParamSpec
+from typing import IO, Any, ParamSpec
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -214,19 +214,17 @@ class RunFolder:
             )
 
 
-def _explained(
-    write: Callable[Concatenate["RunWriter", P], None],
-) -> Callable[Concatenate["RunWriter", P], None]:
+def _explained(write: Callable[P, None]) -> Callable[P, None]:
     """Turn the system's refusal to write into one clear error."""
 
     @functools.wraps(write)
-    def explained(self: "RunWriter", *args: P.args, **kwargs: P.kwargs) -> None:
+    def explained(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            write(self, *args, **kwargs)
+            write(*args, **kwargs)
         except OSError as error:
             raise StoreError(
-                f"cannot write to {self.path}: {error}; what was committed before is safe: mend "
-                "the cause and give the same command again"
+                f"cannot write to the run folder: {error}; what was committed before is safe: "
+                "mend the cause and give the same command again"
             ) from error
 
     return explained

@@ -1,0 +1,108 @@
+"""The package as a user meets it: light imports, public names, README code, metadata."""
+
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import anchor_interp
+from anchor_interp.run import Run
+from conftest import SHORT
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import anchor_interp",
+        "from anchor_interp.cli import main",
+        "import anchor_interp.presets, anchor_interp.phase, anchor_interp.plotting",
+    ],
+)
+def test_light_imports(code: str) -> None:
+    probe = f"import sys; {code}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-c", "import anchor_interp"], ["-m", "anchor_interp", "--help"]]
+)
+def test_start_takes_less_than_a_second(arguments: list[str]) -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    assert "train" in dir(anchor_interp)
+    for name in anchor_interp.__all__:
+        value = getattr(anchor_interp, name)
+        if callable(value):
+            assert value.__doc__, name
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        anchor_interp.trian  # noqa: B018
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """A submodule that is imported becomes an attribute of the package."""
+    modules = {path.stem for path in (ROOT / "src/anchor_interp").glob("*.py")}
+    assert not modules & set(anchor_interp.__all__)
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == anchor_interp.__version__
+    assert f"## {anchor_interp.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {anchor_interp.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_readme_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
+) -> None:
+    """Every Python block of the README, as it stands, on a short run in place of a long one."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    (tmp_path / "runs/quickstart").mkdir(parents=True)
+    (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.path)
+    monkeypatch.chdir(tmp_path)
+    named = anchor_interp.preset
+    short = {name: value for name, value in SHORT.items() if name != "gamma"}
+    monkeypatch.setattr(
+        anchor_interp, "preset", lambda name, **changes: named(name, **(changes | short))
+    )
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+
+
+def test_readme_names_files_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
+
+
+def test_imports_run_one_way() -> None:
+    """A module imports only modules that stand above it in this list."""
+    order = (
+        "errors", "schema", "task", "config", "presets", "data", "init", "model", "linear",
+        "forward", "training", "store", "complexity", "phase", "evaluation", "progress", "run",
+        "plotting", "sweep", "quickstart", "cli", "__main__",
+    )  # fmt: skip
+    for path in (ROOT / "src/anchor_interp").rglob("*.py"):
+        relative = path.relative_to(ROOT / "src/anchor_interp")
+        name = relative.parts[0].removesuffix(".py")
+        if name == "__init__":
+            continue
+        for imported in re.findall(r"from anchor_interp\.(\w+)", path.read_text()):
+            assert order.index(imported) <= order.index(name), f"{relative} imports {imported}"

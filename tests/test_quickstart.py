@@ -1,0 +1,113 @@
+"""The main job end to end on short runs: workers, table, picture; and drawing by itself."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anchor_interp import quickstart as module
+from anchor_interp.config import RunConfig, override
+from anchor_interp.errors import DivergedError
+from anchor_interp.phase import Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.plotting import RunView, overview, save
+from anchor_interp.presets import PHASES
+from anchor_interp.progress import Plain, describe, format_seconds
+from anchor_interp.quickstart import print_table, quickstart
+from anchor_interp.run import Run
+from anchor_interp.store import RunFolder
+from anchor_interp.sweep.local import run_local
+from anchor_interp.task import TASKS
+from conftest import SHORT
+
+SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
+
+
+def test_quickstart_trains_prints_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "PHASES", SMALL)
+    runs = quickstart(tmp_path / "out", seed=3, workers=2, device="cpu")
+    assert list(runs) == ["memorizing", "symmetric", "inferential"]
+    assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
+    picture = tmp_path / "out/overview.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "memorizing: step 40/40" in capsys.readouterr().err
+    print_table(runs)
+    shown = capsys.readouterr().out
+    for run in runs.values():
+        assert f"checkpoints: {run.path / 'checkpoints'}" in shown
+    assert "undertrained" in shown
+
+    before = [run.path.stat().st_mtime_ns for run in runs.values()]
+    again = quickstart(tmp_path / "out", seed=3, workers=1, device="cpu")
+    assert [run.path.stat().st_mtime_ns for run in again.values()] == before
+
+
+def test_one_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    bad = override(SMALL["memorizing"], lr=10.0, clip=None, gamma=-4.0)
+    configs = {"bad": bad, "good": SMALL["inferential"]}
+    progress = {name: Plain(name, 40, 32) for name in configs}
+    results = {r.name: r for r in run_local(configs, tmp_path, progress, workers=1, device="cpu")}
+    assert isinstance(results["bad"].error, DivergedError)
+    assert results["good"].error is None
+    assert RunFolder(results["good"].path).result() is not None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_do_not_outlive_their_driver(tmp_path: Path, number: signal.Signals) -> None:
+    """Whatever ends the driver, its workers checkpoint and leave."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "anchor_interp", "quickstart", "--out", str(out)]
+    child = subprocess.Popen(
+        [*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    folders = [RunFolder(out / name) for name in ("memorizing", "symmetric")]
+    deadline = time.monotonic() + 120
+    while not all(len(f.metrics()) > 1 for f in folders) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(child.pid, number)
+    child.wait(timeout=60)
+    while any((f.path / ".lock").read_text() for f in folders) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for folder in folders:
+        assert (folder.path / ".lock").read_text() == ""  # released
+        assert folder.steps()[-1] > 0  # checkpointed where it stopped
+        assert folder.result() is None
+
+
+def test_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run) -> None:
+    views = [
+        RunView("trained", finished_run.config, finished_run.metrics, finished_run.evaluation),
+        _view("neurips"),
+        _view("non-commuting"),
+        _view("reasoning-complexity-2"),
+    ]
+    figure = overview(views)
+    assert len(figure.axes) == 4 * 4 + 4  # four panels and a colour bar a row
+    for name in ("a/overview.png", "overview.svg"):
+        assert save(figure, tmp_path / name).stat().st_size > 10_000
+    labels = [text.get_text() for text in figure.axes[7].get_yticklabels()]
+    assert labels == ["(4, 3): x - 6  symmetric", "(4, 3): x - 10  inferential"]
+
+
+def _view(name: str) -> RunView:
+    task = TASKS[name]
+    config: RunConfig = override(PHASES["inferential"], task=task)
+    unseen = tuple(
+        UnseenAnswers(pair, 0.3, 0.7, 0.5, 1.0, {"-6": 0.7, "-10": 0.3}) for pair in task.unseen
+    )
+    pairs = tuple(PairAccuracy(pair, task.role(pair), 1.0, 0.5) for pair in task.pairs)
+    evaluation = Evaluation(
+        1, 1.0, 0.9, 0.3 if unseen else None, None, None, None, pairs, unseen, 1, 2, 0.1, 0.2, 5, 0
+    )
+    metrics = [{"step": step, "loss": 1.0, "train_accuracy": step / 10} for step in range(10)]
+    return RunView(name, config, metrics, evaluation)
+
+
+def test_progress_texts() -> None:
+    assert describe({"step": 1, "loss": 0.5, "ood_accuracy": 1}) == "loss 0.500 OOD 1.00"
+    assert [format_seconds(s) for s in (5, 65, 3725)] == ["0m05s", "1m05s", "1h02m"]
