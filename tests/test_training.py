@@ -56,9 +56,9 @@ def test_total_decay_is_what_adamw_takes_from_an_idle_weight(short: RunConfig) -
     config = override(short, weight_decay=0.5, lr=1e-3, steps=200)
     state = TrainState.fresh(config, CPU)
     objective = AnchorObjective(config, CPU)
-    before = state.model.pos_embed.W_pos[15].clone()  # position 15 never occurs
+    before = state.weights()["pos_embed.W_pos"][15].clone()  # position 15 never occurs
     fit(state, objective, until=200, on_event=lambda _s, _e: None)
-    shrunk = float((state.model.pos_embed.W_pos[15] / before).mean())
+    shrunk = float((state.weights()["pos_embed.W_pos"][15] / before).mean())
     assert shrunk == pytest.approx(math.exp(-total_decay(config.train)), rel=1e-3)
 
 

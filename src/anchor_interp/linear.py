@@ -40,9 +40,7 @@ class _OneDNNLinear(torch.autograd.Function):
     """The operator with its derivative: three products of the same kind."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
         out = _product(x, weight.mT, bias, "relu" if relu else "none")
         ctx.save_for_backward(x, weight, out if relu else None)
         return out

@@ -12,7 +12,7 @@ from anchor_interp.plotting import RunView, overview, save
 from anchor_interp.presets import PHASES
 from anchor_interp.progress import reporting
 from anchor_interp.run import Run, load
-from anchor_interp.sweep.local import available_cores, run_local
+from anchor_interp.sweep.local import run_local
 
 NARROWEST = 100
 
@@ -35,12 +35,12 @@ def quickstart(
         AnchorInterpError: a run failed; the others are finished first and kept.
     """
     configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
-    count = available_cores() if workers is None else workers
-    print(f"training {len(configs)} models in {out}, {count} at a time", file=sys.stderr)
     failures = []
     shapes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
     with reporting(shapes) as progress:
-        for result in run_local(configs, out, progress, workers=count, device=device):
+        results = run_local(configs, out, progress, workers=workers, device=device)
+        print(f"training {len(configs)} models in {out}", file=sys.stderr)
+        for result in results:
             if result.error is not None:
                 failures.append(result.error)
     if failures:

@@ -4,7 +4,7 @@ A worker that finds its parent gone asks its own training to stop, which checkpo
 killing the driver loses nothing and leaves no process behind.
 """
 
-import concurrent.futures as futures
+import json
 import multiprocessing
 import os
 import signal
@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +53,9 @@ def run_local(
         workers: processes at a time; the number of usable cores if None.
         device: where each run trains.
 
-    Yields:
-        One result per run as it ends; a failed run does not stop the others.
+    Returns:
+        An iterator of one result per run as it ends; a failed run does not stop the others. Leaving
+        it early checkpoints and stops the runs that are under way.
 
     Raises:
         ConfigError: fewer than one worker.
@@ -60,29 +63,66 @@ def run_local(
     count = available_cores() if workers is None else workers
     if count < 1:
         raise ConfigError(f"workers is {count}; expected at least 1")
-    with futures.ProcessPoolExecutor(
-        max_workers=min(count, len(configs)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_leave_with_parent,
-        initargs=(os.getpid(),),
-    ) as pool:
-        running = {
-            pool.submit(_work, config, folder / name, device): name
-            for name, config in configs.items()
-        }
-        try:
-            while running:
-                done, _ = futures.wait(running, _POLL_SECONDS, futures.FIRST_COMPLETED)
-                for name in configs:
-                    _report(folder / name, progress[name])
-                for future in done:
-                    name = running.pop(future)
-                    yield RunResult(name, folder / name, _error_of(future))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list((pool._processes or {}).values()):
-                process.terminate()  # SIGTERM: checkpoint and leave
-            raise
+    return _run(configs, folder, progress, min(count, len(configs)), device)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process that trains one run and reports an error through a pipe."""
+
+    name: str
+    path: Path
+    process: SpawnProcess
+    errors: Connection
+
+    @classmethod
+    def start(cls, name: str, config: RunConfig, path: Path, device: str) -> "_Worker":
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(config, path, device, sender, os.getpid()))
+        process.start()
+        sender.close()
+        return cls(name, path, process, receiver)
+
+    def result(self) -> RunResult:
+        """How the run ended, once the process has."""
+        self.process.join()
+        with self.errors:
+            try:
+                kind, message = self.errors.recv()
+                return RunResult(self.name, self.path, kind(message))
+            except EOFError:  # it said nothing: finished, or died
+                code = self.process.exitcode
+        died = f"the worker of {self.path} died (exit code {code}); start again to resume it"
+        return RunResult(self.name, self.path, AnchorInterpError(died) if code else None)
+
+
+def _run(
+    configs: Mapping[str, RunConfig],
+    folder: Path,
+    progress: Mapping[str, Progress],
+    workers: int,
+    device: str,
+) -> Iterator[RunResult]:
+    waiting = list(configs)
+    running: list[_Worker] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                name = waiting.pop(0)
+                running.append(_Worker.start(name, configs[name], folder / name, device))
+            wait([worker.process.sentinel for worker in running], _POLL_SECONDS)
+            for worker in list(running):
+                ended = not worker.process.is_alive()
+                _report(worker.path, progress[worker.name])
+                if ended:
+                    running.remove(worker)
+                    yield worker.result()
+    finally:
+        for worker in running:
+            worker.process.terminate()  # SIGTERM: checkpoint and leave
+        for worker in running:
+            worker.process.join()
 
 
 def available_cores() -> int:
@@ -92,26 +132,28 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _work(config: RunConfig, path: Path, device: str) -> None:
-    from anchor_interp.run import train  # torch is loaded in the workers only
+def _work(config: RunConfig, path: Path, device: str, errors: Connection, parent: int) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent too, which sends SIGTERM
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    try:
+        from anchor_interp.run import train  # torch is loaded in the workers only
 
-    train(config, path, device=device, threads=1, quiet=True)
+        train(config, path, device=device, threads=1, quiet=True)
+    except AnchorInterpError as error:
+        errors.send((type(error), str(error)))
 
 
-def _leave_with_parent(parent: int) -> None:
-    """Send this process SIGTERM once its parent has died."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _leave_with(parent: int) -> None:
+    """Send this process SIGTERM once its parent has died, again until it leaves."""
+    while True:
+        time.sleep(1)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _report(path: Path, progress: Progress) -> None:
-    import json
-
     metrics = path / "metrics.jsonl"
     if not metrics.exists():
         return
@@ -121,12 +163,3 @@ def _report(path: Path, progress: Progress) -> None:
             facts.update(json.loads(line))
     if facts:
         progress.update(facts["step"], facts)
-
-
-def _error_of(future: "futures.Future[None]") -> AnchorInterpError | None:
-    error = future.exception()
-    if error is None or isinstance(error, AnchorInterpError):
-        return error
-    if isinstance(error, Exception):
-        return AnchorInterpError(f"{type(error).__name__}: {error}")
-    raise error
