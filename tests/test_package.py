@@ -95,9 +95,9 @@ def test_readme_names_files_that_exist() -> None:
 def test_imports_run_one_way() -> None:
     """A module imports only modules that stand above it in this list."""
     order = (
-        "errors", "schema", "task", "config", "presets", "data", "init", "model", "linear",
-        "forward", "training", "store", "complexity", "phase", "evaluation", "progress", "run",
-        "plotting", "sweep", "quickstart", "cli", "__main__",
+        "errors", "environment", "schema", "task", "config", "presets", "data", "init", "model",
+        "linear", "forward", "training", "store", "complexity", "phase", "evaluation", "progress",
+        "run", "plotting", "sweep", "quickstart", "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import anchor_interp
 from anchor_interp.config import RunConfig, TrainConfig, override
 from anchor_interp.data import batch_indices, sample
+from anchor_interp.environment import resolve_device
 from anchor_interp.errors import ConfigError, DivergedError
 from anchor_interp.model import build_model
 from anchor_interp.presets import RUNS
@@ -19,7 +20,6 @@ from anchor_interp.training import (
     TrainState,
     fit,
     learning_rate,
-    resolve_device,
     total_decay,
     train_step,
 )

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -121,7 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        # The reader of standard output has gone; keep Python from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"anchor-interp: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -68,7 +68,7 @@ def fast_last_logits(
         x = _block(model, blocks[0], x, qkv)
         blocks = blocks[1:]
     else:
-        x = model.embed.W_E[tokens] + model.pos_embed.W_pos[: tokens.shape[1]]
+        x = F.embedding(tokens, model.embed.W_E) + model.pos_embed.W_pos[: tokens.shape[1]]
     for block in blocks[:-1]:
         x = _block(model, block, x, _project_qkv(block, _pre_norm(model, block.ln1, x)))
     last = _last_block(model, blocks[-1], x)

@@ -6,23 +6,25 @@ judge. :func:`load` opens what it left behind.
 
 import contextlib
 import functools
-import platform
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from anchor_interp.config import RunConfig, run_id
 from anchor_interp.data import Sequences, sample
-from anchor_interp.errors import ConfigError, InterruptedRunError, StoreError
+from anchor_interp.environment import (
+    BIT_FOR_BIT,
+    describe_environment,
+    limited_threads,
+    now,
+    resolve_device,
+    stop_signals,
+)
+from anchor_interp.errors import InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
@@ -34,7 +36,6 @@ from anchor_interp.training import (
     StepEvent,
     TrainState,
     fit,
-    resolve_device,
     total_decay,
 )
 
@@ -151,7 +152,7 @@ def train(
     """
     target = resolve_device(device)
     folder = RunFolder(Path(out))
-    with folder.writing(config) as writer, _threads(threads), _stop_signals() as stopped:
+    with folder.writing(config) as writer, limited_threads(threads), stop_signals() as stopped:
         if writer.result() is None:
             _note_session(writer, target)
             objective = AnchorObjective(config, target)
@@ -294,7 +295,7 @@ def _judge(
 ) -> None:
     evaluation = _evaluate(config, state.model, state.step, training=objective.sequences)
     decision = decide(evaluation)
-    writer.end_session(ended=_now())
+    writer.end_session(ended=now())
     writer.finish(
         {
             "run_id": run_id(config),
@@ -349,68 +350,12 @@ class _Probes:
 
 def _note_session(writer: RunWriter, device: torch.device) -> None:
     steps, earlier = writer.steps(), writer.provenance()
-    session = {
-        "from_step": steps[-1] if steps else 0,
-        "started": _now(),
-        "versions": {name: _version(name) for name in ("anchor-interp", "torch", "numpy")},
-        "python": platform.python_version(),
-        "machine": f"{platform.node()} {platform.machine()} {platform.system()}",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "threads": torch.get_num_threads(),
-    }
+    session = {"from_step": steps[-1] if steps else 0, **describe_environment(device)}
     writer.start_session(session)
-    for name in ("versions", "machine", "device", "threads"):
-        if earlier and earlier[-1][name] != session[name]:
+    for name in BIT_FOR_BIT:
+        if earlier and earlier[-1].get(name) != session[name]:
             print(
                 f"note: resuming with other {name} ({session[name]}; before: "
-                f"{earlier[-1][name]}): the weights may differ in their last bits",
+                f"{earlier[-1].get(name)}): the weights may differ in their last bits",
                 file=sys.stderr,
             )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextlib.contextmanager
-def _threads(threads: int | None) -> Iterator[None]:
-    if threads is None:
-        yield
-        return
-    if threads < 1:
-        raise ConfigError(f"threads is {threads}; expected at least 1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn SIGINT and SIGTERM into a question that the training asks after every step.
-
-    Outside the main thread signals cannot be handled; there the answer is always no.
-    """
-    received: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # raised outside the main thread
-                before[number] = signal.signal(number, note)
-        yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

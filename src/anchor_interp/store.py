@@ -174,9 +174,9 @@ class RunFolder:
             raise StoreError(f"cannot write to the run folder {self.path}: {error}") from error
         try:
             self._check_is_ours(config)
-            if not (self.path / "config.json").exists():
-                _write_json(self.path / "config.json", to_dict(config))
-            yield RunWriter(self.path, lock)
+            writer = RunWriter(self.path, lock)
+            writer.keep_config(config)
+            yield writer
         finally:
             lock.release()
 
@@ -239,6 +239,12 @@ class RunWriter(RunFolder):
     def heartbeat(self) -> None:
         """Say that the run is alive; cheap enough for every step."""
         self.lock.beat()
+
+    @_explained
+    def keep_config(self, config: RunConfig) -> None:
+        """Write ``config.json`` unless it is there."""
+        if not (self.path / "config.json").exists():
+            _write_json(self.path / "config.json", to_dict(config))
 
     @_explained
     def start_session(self, session: Row) -> None:

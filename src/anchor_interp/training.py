@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from anchor_interp.config import RunConfig, TrainConfig
 from anchor_interp.data import Sequences, batch_indices, sample
-from anchor_interp.errors import ConfigError, DivergedError
+from anchor_interp.errors import DivergedError
 from anchor_interp.forward import fast_last_logits
 from anchor_interp.model import HookedTransformer, build_model
 
@@ -212,23 +212,6 @@ def fit(
                 )
         on_event(state, event)
     return state
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device of a name; ``auto`` takes a CUDA GPU if there is one, else the CPU.
-
-    Raises:
-        ConfigError: an unknown device, or one that this machine does not have.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device is {name!r}, which cannot be used here: {reason}") from error
-    return device
 
 
 def _autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:

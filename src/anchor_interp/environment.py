@@ -1,0 +1,101 @@
+"""The process and machine around a run: what they are, threads, and signals to stop."""
+
+import contextlib
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import Any
+
+import torch
+
+from anchor_interp.errors import ConfigError
+
+BIT_FOR_BIT = ("versions", "machine", "device", "threads")
+"""What must stay the same for a resumed run to end in the same weights bit for bit."""
+
+_PACKAGES = ("anchor-interp", "torch", "transformer-lens", "numpy", "safetensors")
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine, device, threads and the time, as JSON values."""
+    return {
+        "started": now(),
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        "machine": f"{platform.node()} {platform.machine()} {platform.system()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def now() -> str:
+    """The time in UTC to the second, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a name; ``auto`` takes a CUDA GPU if there is one, else the CPU.
+
+    Raises:
+        ConfigError: an unknown device, or one that this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device is {name!r}, which cannot be used here: {reason}") from error
+    return device
+
+
+@contextlib.contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Use this many CPU threads inside the block; PyTorch's setting if None.
+
+    Raises:
+        ConfigError: fewer than one thread.
+    """
+    if threads is None:
+        yield
+        return
+    if threads < 1:
+        raise ConfigError(f"threads is {threads}; expected at least 1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turn SIGINT and SIGTERM into a question that a loop asks when it suits it.
+
+    Outside the main thread signals cannot be handled; there the answer is always no.
+    """
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # raised outside the main thread
+                before[number] = signal.signal(number, note)
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
