@@ -23,14 +23,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from anchor_interp.config import RunConfig, override
-from anchor_interp.linear import _onednn_is_faster, _product
+from anchor_interp.environment import cpu_model
+from anchor_interp.linear import _product, has_onednn_avx512
 from anchor_interp.model import build_model
 from anchor_interp.presets import MODELS, RUNS
 from anchor_interp.training import AnchorObjective, TrainState, learning_rate, train_step
@@ -44,24 +44,27 @@ class Case:
     config: RunConfig
     steps_per_turn: int
     aim: float
+    share_aim: float
 
 
-def case(name: str, shape: str, batch_size: int, precision: str, steps: int, aim: float) -> Case:
+def case(
+    name: str, shape: str, batch_size: int, precision: str, steps: int, aim: float, share: float = 0
+) -> Case:
     """A named model shape at a batch size and precision."""
     train = {"batch_size": batch_size, "precision": precision}
     config = override(RUNS["tiny"], **vars(MODELS[shape]), **train)
-    return Case(name, config, steps, aim)
+    return Case(name, config, steps, aim, share)
 
 
 CASES = {
     c.name: c
     for c in (
         case("tiny", "tiny", 256, "float32", 20, 2.2),
-        case("paper-1head", "paper-1head", 512, "float32", 3, 2.0),
+        case("paper-1head", "paper-1head", 512, "float32", 3, 2.0, 0.75),
         case("paper-1head-bf16", "paper-1head", 512, "bf16", 4, 4.5),
     )
 }
-"""Aims: what the step is meant to reach against the plain loop."""
+"""Aims: what the step is meant to reach against the plain loop, and of the core's product rate."""
 
 
 def measure(chosen: Case, turns: int) -> dict[str, Any]:
@@ -102,7 +105,9 @@ def measure(chosen: Case, turns: int) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
         "aim": chosen.aim,
-        "met": statistics.median(ratios) >= chosen.aim,
+        "share_aim": chosen.share_aim,
+        "met": statistics.median(ratios) >= chosen.aim
+        and median["fastest"] / median["ours"] >= chosen.share_aim,
         "step_ms": 1e3 * median["ours"],
         "plain_step_ms": 1e3 * median["plain"],
         "sequences_per_second": config.train.batch_size / median["ours"],
@@ -166,25 +171,15 @@ def products_alone(
 
 def fastest_product(config: RunConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """OneDNN in float32 where the fast path takes it, else ``torch.mm``."""
-    if config.train.precision == "float32" and _onednn_is_faster():
+    if config.train.precision == "float32" and has_onednn_avx512():
         return lambda a, b: _product(a, b.mT, None, "none")
     return torch.mm
 
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        )
-        if Path("/proc/cpuinfo").exists()
-        else iter([platform.processor()]),
-        "unknown",
-    )
     return {
-        "cpu": model,
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "bf16": torch.cpu._is_avx512_bf16_supported(),

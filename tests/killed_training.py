@@ -76,7 +76,9 @@ def arm(place: str, countdown: int, log: Path) -> None:
     elif place in ("before a rename", "after a rename"):
         _around(Path, "rename", place, due, log)
     elif place == "before thinning out":
-        _around(store.RunWriter, "_thin_out", "before thinning out", due, log)
+        _around(store.RunWriter, "thin_out", place, due, log)
+    elif place == "before the result":
+        _around(store.RunWriter, "finish", place, due, log)
     else:
         raise ValueError(place)
 
@@ -121,6 +123,17 @@ def attempt(out: Path, log: Path, fault: tuple[str, int] | None) -> int:
     return process
 
 
+def _wait_for_lines(path: Path, more: int) -> None:
+    """Wait until a file has grown by some lines: steps done, however fast the machine is."""
+
+    def lines() -> int:
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    start, deadline = lines(), time.monotonic() + 60
+    while lines() < start + more and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
 def main(folder: Path, kills: int, seed: int) -> None:
     out, log, chance = folder / "run", folder / "deaths", random.Random(seed)
     log.touch()
@@ -129,7 +142,8 @@ def main(folder: Path, kills: int, seed: int) -> None:
         fault = (PLACES[done // 2 % len(PLACES)], chance.randint(1, 4)) if done % 2 == 0 else None
         process = attempt(out, log, fault)
         if fault is None:
-            time.sleep(chance.uniform(0.05, 0.5))
+            _wait_for_lines(out / "metrics.jsonl", chance.randint(1, 4))
+            time.sleep(chance.uniform(0, 0.02))
             os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status):
@@ -141,6 +155,9 @@ def main(folder: Path, kills: int, seed: int) -> None:
                     file.write("at a random time\n")
         elif (out / "result.json").exists():
             break
+    _, status = os.waitpid(attempt(out, log, ("before the result", 1)), 0)
+    if not os.WIFSIGNALED(status):
+        raise SystemExit("the attempt to die before the result survived")
     _, status = os.waitpid(attempt(out, log, None), 0)
     if status:
         raise SystemExit("the last attempt failed")

@@ -70,9 +70,12 @@ def test_flags_reach_the_configuration_whatever_the_start(tmp_path: Path) -> Non
         parsed = cli._parse(["train", "--preset", preset, "--out", "x", "--n-layers", "3"])
         assert isinstance(parsed, cli.Train)
         assert parsed.configuration() == override(RUNS[preset], n_layers=3)
-    parsed = cli._parse(["train", "--out", "x", "--task", "neurips", "--clip", "None"])
+    flags = ["--task", "neurips", "--clip", "None", "--split", "every-position", "--key-min", "30"]
+    parsed = cli._parse(["train", "--out", "x", *flags])
     assert isinstance(parsed, cli.Train)
-    assert parsed.configuration() == override(RUNS["tiny"], task=TASKS["neurips"], clip=None)
+    assert parsed.configuration() == override(
+        RUNS["tiny"], task=TASKS["neurips"], clip=None, split="every-position", key_min=30
+    )
 
 
 def test_presets(capsys: Capture) -> None:

@@ -149,7 +149,7 @@ def test_wrong_values_are_refused_with_the_reason(
 def test_field_names_are_unique_so_that_a_name_alone_is_enough() -> None:
     names = [
         field.name
-        for part in (TINY.model, TINY.init, TINY.train)
+        for part in (TINY.task, TINY.model, TINY.init, TINY.train)
         for field in dataclasses.fields(part)
     ]
     assert len(names) == len(set(names))
@@ -157,7 +157,9 @@ def test_field_names_are_unique_so_that_a_name_alone_is_enough() -> None:
 
 
 def test_override_reaches_every_part() -> None:
-    config = override(TINY, gamma=0.9, steps=7, n_layers=3, seed=5, task=TASKS["neurips"])
+    config = override(TINY, gamma=0.9, steps=7, n_layers=3, seed=5, split="every-position")
+    assert config.task == AnchorTask(unseen=TINY.task.unseen, split="every-position")
+    config = override(config, task=TASKS["neurips"])
     assert (config.init.gamma, config.train.steps, config.model.n_layers) == (0.9, 7, 3)
     assert (config.seed, config.task) == (5, TASKS["neurips"])
 

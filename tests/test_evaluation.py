@@ -10,13 +10,13 @@ import torch
 
 from anchor_interp import evaluation as module
 from anchor_interp.config import InitConfig, ModelConfig
-from anchor_interp.data import draw
+from anchor_interp.data import draw, sample
 from anchor_interp.errors import ConfigError
 from anchor_interp.evaluation import evaluate, predict
 from anchor_interp.model import build_model
 from anchor_interp.phase import Evaluation, classify
 from anchor_interp.schema import canonical_json, from_dict
-from anchor_interp.task import TASKS, AnchorTask, Pair
+from anchor_interp.task import TASKS, AnchorTask, Override, Pair, Table
 
 Answer = Callable[[AnchorTask, Pair, int, int], int]
 Ints = npt.NDArray[np.int64]
@@ -74,7 +74,10 @@ def constant_on_unseen(task: AnchorTask, pair: Pair, key: int, _place: int) -> i
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer) -> Evaluation:
-    task = TASKS[name]
+    return measured_on(monkeypatch, TASKS[name], answer)
+
+
+def measured_on(monkeypatch: pytest.MonkeyPatch, task: AnchorTask, answer: Answer) -> Evaluation:
     monkeypatch.setattr(module, "last_logits", oracle(task, answer))
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
     return evaluate(model, task, n=40, initial=model, steps=5)
@@ -142,6 +145,52 @@ def test_without_unseen_pairs_the_measures_are_null(monkeypatch: pytest.MonkeyPa
     found = measure(monkeypatch, "reasoning-complexity-6", inferential)
     assert found.ood_accuracy is found.commutativity is found.key_dependence is None
     assert found.unseen == ()
+
+
+def test_cells_are_the_means_over_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "neurips", memorizing)
+    assert found.cells.seen_train_keys == 1
+    assert found.cells.seen_test_keys == found.id_accuracy < 0.1
+    assert found.cells.unseen_train_keys == found.cells.unseen_test_keys == 0
+    found = measure(monkeypatch, "reasoning-complexity-0", inferential)
+    assert found.cells.unseen_train_keys is found.cells.unseen_test_keys is None
+
+
+def test_equal_anchors_have_no_commutativity(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = AnchorTask(unseen=((2, 2),))
+    found = measured_on(monkeypatch, task, composite)
+    assert found.commutativity is None
+    assert classify(found) == "other"
+
+
+def test_answers_that_coincide_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(3, 4) is overridden for high keys only: on low keys both answers to (4, 3) are x - 10."""
+    override = Table(20, tuple(x - 10 if x < 70 else x - 6 for x in range(20, 100)))
+    task = AnchorTask(overrides=(Override((3, 4), override),), unseen=((4, 3),))
+    assert classify(measured_on(monkeypatch, task, symmetric)) == "symmetric"
+    assert classify(measured_on(monkeypatch, task, inferential)) == "inferential"
+
+
+def test_stand_in_training_sequences_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a run's own sequences, none of any run's training sequences are used."""
+    task, seen = TASKS["neurips"], set[bytes]()
+
+    def watch(_model: object, tokens: npt.NDArray[np.uint8]) -> Ints:
+        seen.update(bytes(row) for row in tokens)
+        return np.zeros(len(tokens), np.int64)
+
+    monkeypatch.setattr(module, "predict", watch)
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    evaluate(model, task, n=5)
+    assert len(seen) > 9_000
+    known = {bytes(row) for row in sample(task, "train", 10_000, seed=0).tokens}
+    assert not known & seen
+
+
+def test_degenerate_query_matrices_have_no_numbers() -> None:
+    narrow = build_model(ModelConfig(d_model=8, d_head=1, d_mlp=8), InitConfig(), seed=0)
+    found = evaluate(narrow, TASKS["neurips"], n=5)
+    assert found.condensation is found.condensation_at_init is None
 
 
 def test_evaluation_survives_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp.config import InitConfig, ModelConfig
-from anchor_interp.forward import fast_last_logits, last_logits
-from anchor_interp.linear import _onednn_is_faster, linear
+from anchor_interp.errors import ConfigError
+from anchor_interp.forward import _is_supported, fast_last_logits, last_logits
+from anchor_interp.linear import has_onednn_avx512, linear
 from anchor_interp.model import build_model
 
 LAYOUTS = list(itertools.product(("post", "pre"), (1, 3), (1, 2, 3, 4), (False, True)))
@@ -75,6 +76,26 @@ def test_float32_is_as_exact_as_the_hooked_forward(normalization: str) -> None:
     assert float(fast_error) < 3 * float(hooked_error) + 1e-6
 
 
+def test_our_own_models_take_the_fast_path() -> None:
+    for normalization, n_heads, n_layers, bias in LAYOUTS:
+        assert _is_supported(model_of(normalization, n_heads, n_layers, bias))
+
+
+def test_tokens_outside_the_vocabulary_are_refused_and_bytes_are_tokens() -> None:
+    model = model_of("post", 1, 2, False)
+    tokens, _ = tokens_and_targets(300)
+    expected = last_logits(model, tokens)
+    for n in (5, 300):
+        as_bytes = tokens[:n].to(torch.uint8)
+        torch.testing.assert_close(last_logits(model, as_bytes), expected[:n], rtol=0, atol=1e-12)
+        wrong = tokens[:n].clone()
+        wrong[0, 0] = 250
+        with pytest.raises(ConfigError, match="tokens run from 0 to 250; expected 0 to 200"):
+            last_logits(model, wrong)
+        with pytest.raises(ConfigError, match="expected 0 to 49"):
+            last_logits(model, tokens[:n], n_input_tokens=50)
+
+
 def test_attached_hooks_take_the_hooked_forward() -> None:
     model = model_of("post", 1, 2, False)
     tokens, _ = tokens_and_targets(6)
@@ -90,6 +111,10 @@ def test_attached_hooks_take_the_hooked_forward() -> None:
     "changes",
     [
         {"positional_embedding_type": "rotary", "rotary_dim": 10},
+        {"positional_embedding_type": "shortformer"},
+        {"post_embedding_ln": True},
+        {"clip_qkv": 0.01},
+        {"use_attention_sinks": True},
         {"act_fn": "silu"},
         {"attn_only": True},
         {"normalization_type": None},
@@ -117,7 +142,10 @@ def test_other_architectures_take_the_hooked_forward(changes: dict[str, object])
     torch.testing.assert_close(last_logits(model, tokens), model(tokens)[:, -1], rtol=0, atol=1e-11)
 
 
-@pytest.mark.skipif(not _onednn_is_faster(), reason="this CPU takes PyTorch's own products")
+@pytest.mark.skipif(
+    not has_onednn_avx512(),
+    reason="no AVX-512 with oneDNN here",
+)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(1,), (5,), (4, 9)])
 def test_onednn_linear_equals_float64(relu: bool, shape: tuple[int, ...]) -> None:

@@ -138,7 +138,9 @@ def test_transformer_lens_patching_restores_the_clean_run() -> None:
     model = scrambled(
         build_model(ModelConfig(d_model=20, d_head=12, d_mlp=28), InitConfig(0.4), seed=0)
     )
-    clean, corrupted = random_tokens(2)[:1], random_tokens(2)[1:]
+    clean, place = random_tokens(1), 4
+    corrupted = clean.clone()
+    corrupted[0, place] = (clean[0, place] + 7) % 80
     clean_logits = model(clean)
     _, cache = model.run_with_cache(clean)
 
@@ -148,7 +150,12 @@ def test_transformer_lens_patching_restores_the_clean_run() -> None:
 
     effects = patching.get_act_patch_resid_pre(model, corrupted, cache, metric)
     assert effects.shape == (2, 9)
-    assert float(effects[1, 8]) < float(metric(model(corrupted)))
+    distance = metric(model(corrupted))
+    assert float(distance) > 0.1
+    first = effects[0]  # below the first block only the changed position matters
+    torch.testing.assert_close(first[place], torch.zeros(()), rtol=0, atol=1e-5)
+    elsewhere = first[[p for p in range(9) if p != place]]
+    torch.testing.assert_close(elsewhere, distance.expand(8), rtol=1e-5, atol=0)
 
 
 def test_without_biases_no_optimizer_sees_one() -> None:

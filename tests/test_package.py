@@ -1,5 +1,6 @@
 """The package as a user meets it: light imports, public names, README code, metadata."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -76,24 +77,25 @@ def test_readme_code_runs(
     (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.path)
     monkeypatch.chdir(tmp_path)
     named = anchor_interp.preset
-    short = {name: value for name, value in SHORT.items() if name != "gamma"}
     monkeypatch.setattr(
-        anchor_interp, "preset", lambda name, **changes: named(name, **(changes | short))
+        anchor_interp, "preset", lambda name, **changes: named(name, **(changes | SHORT))
     )
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
 
 
-def test_readme_names_files_that_exist() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
+def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
+    text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         if "://" not in target:
-            assert (ROOT / target).exists(), target
+            assert ((ROOT / page).parent / target).exists(), target
+    assert not re.search(r"\b[A-Z]+_[A-Z_]+\b(?<!PIP_FLAGS)", text), "a placeholder"
 
 
 def test_imports_run_one_way() -> None:
-    """A module imports only modules that stand above it in this list."""
+    """A module imports only modules above it in this list; one of them TransformerLens."""
     order = (
         "errors", "environment", "schema", "task", "config", "presets", "data", "init", "model",
         "linear", "forward", "training", "store", "complexity", "phase", "evaluation", "progress",
@@ -104,5 +106,22 @@ def test_imports_run_one_way() -> None:
         name = relative.parts[0].removesuffix(".py")
         if name == "__init__":
             continue
-        for imported in re.findall(r"from anchor_interp\.(\w+)", path.read_text()):
-            assert order.index(imported) <= order.index(name), f"{relative} imports {imported}"
+        for imported in _imports(path):
+            package, _, module = imported.partition(".")
+            if package == "anchor_interp" and module:
+                above = module.split(".")[0]
+                assert order.index(above) <= order.index(name), f"{relative} imports {imported}"
+            if package == "transformer_lens":
+                assert name == "model", f"{relative} imports {imported}"
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "anchor_interp":
+            found |= {f"anchor_interp.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_interp.phase import PAPER, Evaluation, Phase, Thresholds, classify, decide
+from anchor_interp.phase import PAPER, CellAccuracy, Evaluation, Phase, Thresholds, classify, decide
 
 shares = st.floats(0, 1)
 maybe = st.none() | shares
@@ -30,6 +30,7 @@ def measured(
         key_dependence=key,
         pair_accuracy=(),
         unseen=(),
+        cells=CellAccuracy(1.0, seen, ood, ood),
         stable_rank=1.0,
         stable_rank_at_init=None,
         condensation=0.0,
@@ -70,6 +71,8 @@ def test_every_measurement_has_a_phase_and_a_reason(
         (measured(ood=0.49, commutativity=0.7), "symmetric"),
         (measured(ood=0.49, commutativity=0.69), "composite"),
         (measured(ood=0.0, commutativity=1.0, key=0.0), "other"),  # a constant answer
+        # a task whose only unseen pairs have equal anchors
+        (measured(ood=0.1, commutativity=None), "other"),
         # a task without unseen pairs
         (measured(ood=None, commutativity=None, key=None), "other"),
         (measured(seen=0.2, ood=None, commutativity=None, key=None), "memorizing"),

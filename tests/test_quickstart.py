@@ -12,7 +12,7 @@ import pytest
 from anchor_interp import quickstart as module
 from anchor_interp.config import RunConfig, override
 from anchor_interp.errors import StoreError
-from anchor_interp.phase import Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.plotting import RunView, overview, save
 from anchor_interp.presets import PHASES
 from anchor_interp.progress import Plain, describe, format_seconds
@@ -63,7 +63,9 @@ def test_workers_do_not_outlive_their_driver(tmp_path: Path, number: signal.Sign
     """Whatever ends the driver, its workers checkpoint and leave."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "anchor_interp", "quickstart", "--out", str(out)]
-    child = subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.DEVNULL)
+    options = ["--device", "cpu", "--workers", "2"]
+    with open(tmp_path / "errors", "w") as errors:
+        child = subprocess.Popen([*command, *options], stderr=errors)
     folders = [RunFolder(out / name) for name in ("memorizing", "symmetric")]
     deadline = time.monotonic() + 120
     while not all(len(f.metrics()) > 1 for f in folders) and time.monotonic() < deadline:
@@ -76,6 +78,8 @@ def test_workers_do_not_outlive_their_driver(tmp_path: Path, number: signal.Sign
         assert (folder.path / ".lock").read_text() == ""  # released
         assert folder.steps()[-1] > 0  # checkpointed where it stopped
         assert folder.result() is None
+    assert child.returncode == (-number if number == signal.SIGKILL else 130)
+    assert "Traceback" not in (tmp_path / "errors").read_text()
 
 
 def test_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run) -> None:
@@ -100,8 +104,10 @@ def _view(name: str) -> RunView:
         UnseenAnswers(pair, 0.3, 0.7, 0.5, 1.0, {"-6": 0.7, "-10": 0.3}) for pair in task.unseen
     )
     pairs = tuple(PairAccuracy(pair, task.role(pair), 1.0, 0.5) for pair in task.pairs)
+    ood = 0.3 if unseen else None
+    cells = CellAccuracy(1.0, 0.9, ood, ood)
     evaluation = Evaluation(
-        1, 1.0, 0.9, 0.3 if unseen else None, None, None, None, pairs, unseen, 1, 2, 0.1, 0.2, 5, 0
+        1, 1.0, 0.9, ood, None, None, None, pairs, unseen, cells, 1.0, 2.0, 0.1, 0.2, 5, 0
     )
     metrics = [{"step": step, "loss": 1.0, "train_accuracy": step / 10} for step in range(10)]
     return RunView(name, config, metrics, evaluation)

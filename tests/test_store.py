@@ -39,7 +39,7 @@ def test_layout(finished_run: Run) -> None:
     for name in ("config.json", "provenance.json", "result.json"):
         assert json.loads((finished_run.path / name).read_text())["schema"] == 1
     state = json.loads((finished_run.path / "checkpoints/00000040/state.json").read_text())
-    assert state == {"schema": 1, "step": 40}
+    assert state == {"schema": 1, "step": 40, "generator": 1}
     session = finished_run.folder.provenance()[0]
     assert {"versions", "machine", "device", "threads", "started", "ended"} <= set(session)
 
@@ -175,6 +175,18 @@ def _with_another_shape(path: Path) -> None:
             "is damaged",
         ),
         ("checkpoints/00000040/weights.safetensors", _without_a_weight, "do not fit"),
+        ("checkpoints/00000040/state.json", lambda p: p.unlink(), "cannot read"),
+        (
+            "checkpoints/00000040/state.json",
+            lambda p: p.write_text('{"schema": 99}'),
+            "has schema 99",
+        ),
+        (
+            "checkpoints/00000040/state.json",
+            lambda p: p.write_text('{"schema": 1, "generator": 7}'),
+            "data of generator 7",
+        ),
+        ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n{"ste\n'), "damaged in line 2"),
         ("checkpoints/00000040/weights.safetensors", _with_a_nan, "not finite"),
         ("checkpoints/00000040/weights.safetensors", _with_another_shape, r"has shape \(3, 3\)"),
     ],
@@ -191,6 +203,40 @@ def _read_everything(path: Path) -> None:
     run = anchor_interp.load(path)
     assert run.model.cfg.n_layers == 2
     assert run.phase
+    assert run.metrics
+
+
+def test_a_committed_checkpoint_is_never_touched_again(tmp_path: Path, short: RunConfig) -> None:
+    """A stop signal at a step that is due for a checkpoint anyway must not rewrite it."""
+    with RunFolder(tmp_path / "run").writing(short) as writer:
+        weights = {"w": torch.zeros(3)}
+        writer.save_checkpoint(10, weights, weights, keep_every=10)
+        folder = tmp_path / "run/checkpoints/00000010"
+        before = folder.stat().st_ino
+        writer.save_checkpoint(10, weights, weights, keep_every=10)
+        assert folder.stat().st_ino == before
+
+
+def test_thinning_out_can_be_repeated_until_it_is_done(tmp_path: Path, short: RunConfig) -> None:
+    with RunFolder(tmp_path / "run").writing(short) as writer:
+        weights = {"w": torch.zeros(3)}
+        for step in (0, 10, 13, 20):
+            writer.save_checkpoint(step, weights, weights, keep_every=1)
+        (tmp_path / "run/checkpoints/.00000007.partial").mkdir()  # a removal that was cut short
+        writer.thin_out(keep_every=10)
+        assert writer.steps() == [0, 10, 20]
+        names = sorted(path.name for path in (tmp_path / "run/checkpoints").rglob("*"))
+        assert names.count("optimizer.safetensors") == 1
+        assert not [name for name in names if "partial" in name]
+
+
+def test_damaged_optimizer_states_are_refused(tmp_path: Path, short: RunConfig) -> None:
+    out = tmp_path / "run"
+    train(short, out, device="cpu", threads=1, quiet=True)
+    (out / "result.json").unlink()
+    save_file({"x": torch.zeros(1)}, out / "checkpoints/00000040/optimizer.safetensors")
+    with pytest.raises(StoreError, match="is damaged or missing"):
+        train(short, out, quiet=True)
 
 
 def test_a_failed_write_leaves_the_last_checkpoint(

@@ -44,7 +44,7 @@ def test_complexity_control_task_has_no_symmetric_answer() -> None:
     task = TASKS["complexity-control"]
     assert task.unseen == ((3, 4), (4, 3))
     assert len(task.seen) == 14
-    assert not task.has_symmetric_target
+    assert all(task.symmetric(pair, KEYS) is None for pair in task.unseen)
 
 
 def test_a_seen_mirror_with_the_same_target_gives_no_symmetric_answer() -> None:
@@ -117,6 +117,11 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: AnchorTask(length=2), "length is 2; expected at least 3"),
         (lambda: AnchorTask(split="both"), "expected one of 'key', 'every-position'"),  # type: ignore[arg-type]
         (lambda: AnchorTask(key_min=True), "key_min is True; expected an integer"),
+        (
+            lambda: AnchorTask(anchors=tuple(Anchor(token) for token in range(17))),
+            "has 17 anchors; expected at most 16",
+        ),
+        (lambda: Affine(mul=10**30), "expected at most 1000000"),
         (lambda: Affine(modulus=1), "modulus is 1; expected at least 2"),
         (lambda: Table(0, (1, 2))(np.array([3])), "covers 0 to 1 but is applied to 3 to 3"),
         (lambda: reasoning_complexity(7), "is 7; expected 0 to 6"),

@@ -10,10 +10,12 @@ import io
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import tyro
@@ -28,7 +30,7 @@ from anchor_interp.config import (
 from anchor_interp.errors import AnchorInterpError, ConfigError
 from anchor_interp.presets import MODELS, RUNS, preset
 from anchor_interp.schema import to_dict
-from anchor_interp.task import TASKS, AnchorTask, named_task
+from anchor_interp.task import TASKS, AnchorTask, SplitRule, named_task
 
 _BASE = RUNS["tiny"]
 
@@ -70,11 +72,26 @@ class Train:
     """CPU threads; PyTorch's choice if None."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Report no progress."""
+    split: SplitRule = _BASE.task.split
+    """What keeps training apart from test data: the key alone, or every position's token."""
+    length: int = _BASE.task.length
+    """Tokens per sequence."""
+    key_min: int = _BASE.task.key_min
+    """Smallest key and noise token."""
+    key_max: int = _BASE.task.key_max
+    """Largest key and noise token."""
     base_task: tyro.conf.Suppress[AnchorTask] = field(default=_BASE.task)
 
     def configuration(self) -> RunConfig:
         """The run that was asked for."""
-        return RunConfig(self.base_task, self.model, self.init, self.train, self.seed)
+        task = replace(
+            self.base_task,
+            split=self.split,
+            length=self.length,
+            key_min=self.key_min,
+            key_max=self.key_max,
+        )
+        return RunConfig(task, self.model, self.init, self.train, self.seed)
 
 
 @dataclass(frozen=True)
@@ -112,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(arguments)
-        _COMMANDS[type(command)](command)
+        with _interruptible():
+            _COMMANDS[type(command)](command)
     except AnchorInterpError as error:
         print(f"anchor-interp: {error}", file=sys.stderr)
         return error.exit_code
@@ -129,6 +147,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"anchor-interp: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # outside the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parse(arguments: list[str]) -> Command:
@@ -163,13 +199,18 @@ def _train_defaults(arguments: list[str]) -> Train:
     if named.preset and named.config:
         raise ConfigError("--preset and --config both give the start; use one of them")
     base = read_config(Path(named.config)) if named.config else preset(named.preset or "tiny")
+    task = named_task(named.task) if named.task else base.task
     return Train(
         out=tyro.MISSING,
         model=base.model,
         init=base.init,
         train=base.train,
         seed=base.seed,
-        base_task=named_task(named.task) if named.task else base.task,
+        split=task.split,
+        length=task.length,
+        key_min=task.key_min,
+        key_max=task.key_max,
+        base_task=task,
     )
 
 
@@ -208,6 +249,7 @@ def _run_evaluate(command: Evaluate) -> None:
     from anchor_interp.run import load
 
     run = load(command.run, step=command.step, device=command.device)
+    print(f"measuring {run.path} at step {run.step} ...", file=sys.stderr)
     evaluation = run.evaluate(n=command.n, seed=command.seed)
     decision = decide(evaluation)
     if command.json:

@@ -175,17 +175,20 @@ def run_id(config: RunConfig) -> str:
 def override(config: RunConfig, **changes: Any) -> RunConfig:
     """A copy of a configuration with some fields changed, each given by its own name.
 
-    Field names are unique among model, init and train, so ``gamma`` means ``init.gamma``;
-    ``seed`` and ``task`` (an :class:`AnchorTask`) are the run's own.
+    Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma`` and
+    ``split`` means ``task.split``. ``seed`` and ``task`` (a whole :class:`AnchorTask` to start
+    from) are the run's own.
 
     Raises:
         ConfigError: an unknown name, with the nearest known one, or a value that is not allowed.
     """
-    parts = {part: getattr(config, part) for part in ("model", "init", "train")}
+    if "task" in changes:
+        config = replace(config, task=changes.pop("task"))
+    parts = {part: getattr(config, part) for part in ("task", "model", "init", "train")}
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}
     own: dict[str, Any] = {}
     for name, value in changes.items():
-        if name in ("task", "seed"):
+        if name == "seed":
             own[name] = value
         elif name in owner:
             own.setdefault(owner[name], {})[name] = value

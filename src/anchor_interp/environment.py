@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from anchor_interp.errors import ConfigError
 
-BIT_FOR_BIT = ("versions", "machine", "device", "threads")
+BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
 """What must stay the same for a resumed run to end in the same weights bit for bit."""
 
 _PACKAGES = ("anchor-interp", "torch", "transformer-lens", "numpy", "safetensors")
@@ -24,10 +25,20 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     return {
         "started": now(),
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        "cpu": f"{cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
         "machine": f"{platform.node()} {platform.machine()} {platform.system()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
     }
+
+
+def cpu_model() -> str:
+    """The processor's name, as far as the system tells."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
 
 
 def now() -> str:
@@ -45,6 +56,8 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("expected cpu, cuda or mps")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

@@ -6,7 +6,8 @@ same fixed sequences for every model (complexity-control paper, appendix B):
 * **train**: the run's own training sequences, noise and all;
 * **ID**: all seen pairs with test keys, **OOD**: all unseen pairs with training and test keys,
   each the mean over its (pair, keys) cells;
-* **symmetric**: share of the unseen pairs' sequences answered with the target of the other order;
+* **symmetric**: share of the unseen pairs' sequences answered with the target of the other order
+  (this and OOD over the keys at which the two answers differ: in the presets, all);
 * **commutativity**: share of predictions on unseen pairs that stay the same when the two anchors
   of the sequence change places;
 * **key dependence**: share that changes when the key is exchanged;
@@ -14,22 +15,29 @@ same fixed sequences for every model (complexity-control paper, appendix B):
 * stable rank and condensation of W_Q(1), beside their values at initialisation.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Int64, Integer
+from torch import Tensor
 
 from anchor_interp.complexity import condensation, first_query_matrix, stable_rank
-from anchor_interp.data import Keys, Sequences, draw, replace_keys, sample, swap_anchors
+from anchor_interp.data import Keys, Sequences, draw, replace_keys, swap_anchors
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.model import HookedTransformer
-from anchor_interp.phase import Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.task import AnchorTask, Pair
 
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
+MAX_SEQUENCES = 1_000_000
+"""Most sequences per cell."""
+
 _BATCH = 4096
+_TRAINING = 10_000
 
 
 def evaluate(
@@ -47,8 +55,8 @@ def evaluate(
     Args:
         model: any HookedTransformer whose vocabulary covers the task; hooks attached to it act.
         task: the task that it was trained on.
-        n: sequences per ordered pair and side of the split (at most 10,000 training sequences
-            are looked at besides).
+        n: sequences per ordered pair and side of the split, 1 to 1,000,000 (at most 10,000
+            training sequences are looked at besides).
         seed: seed of the evaluation sequences.
         training: the run's training sequences; without them fresh sequences of the seen pairs
             with training keys stand in, which a model that memorised noise does not know.
@@ -56,10 +64,11 @@ def evaluate(
         steps: optimizer updates of the checkpoint, to be recorded.
 
     Raises:
-        ConfigError: n below 1, or a vocabulary or context too small for the task.
+        ConfigError: n out of range, a vocabulary or context too small for the task, or weights
+            that are not finite.
     """
-    if n < 1:
-        raise ConfigError(f"n is {n}; expected at least 1 sequence per cell")
+    if not 1 <= n <= MAX_SEQUENCES:
+        raise ConfigError(f"n is {n}; expected 1 to {MAX_SEQUENCES:,} sequences per cell")
     if model.cfg.d_vocab < task.n_tokens or model.cfg.n_ctx < task.length:
         raise ConfigError(
             f"the model has {model.cfg.d_vocab} tokens and {model.cfg.n_ctx} positions; the task "
@@ -67,24 +76,28 @@ def evaluate(
         )
     pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
     unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
-    seen_rows = sample(task, "train", 10_000, seed=seed) if training is None else training
+    if training is None:
+        training = draw(task, task.seen, "train", _TRAINING, seed=seed, stream="evaluate/train")
     symmetric = [answers.symmetric for answers in unseen if answers.symmetric is not None]
     query = first_query_matrix(model)
     reference = None if initial is None else first_query_matrix(initial)
     return Evaluation(
         steps=steps,
-        train_accuracy=accuracy(model, seen_rows.tokens[:10_000], seen_rows.targets[:10_000]),
+        train_accuracy=accuracy(model, training.tokens[:_TRAINING], training.targets[:_TRAINING]),
         id_accuracy=_mean([pair.test_keys for pair in pairs if pair.role != "unseen"]),
         ood_accuracy=_mean_or_none([answers.inferential for answers in unseen]),
         symmetric_accuracy=_mean_or_none(symmetric),
-        commutativity=_mean_or_none([answers.commutativity for answers in unseen]),
+        commutativity=_mean_or_none(
+            [answers.commutativity for answers in unseen if answers.commutativity is not None]
+        ),
         key_dependence=_mean_or_none([answers.key_dependence for answers in unseen]),
         pair_accuracy=pairs,
         unseen=unseen,
-        stable_rank=stable_rank(query),
-        stable_rank_at_init=None if reference is None else stable_rank(reference),
-        condensation=condensation(query),
-        condensation_at_init=None if reference is None else condensation(reference),
+        cells=_cells(pairs),
+        stable_rank=_measured(stable_rank, query),
+        stable_rank_at_init=_measured(stable_rank, reference),
+        condensation=_measured(condensation, query),
+        condensation_at_init=_measured(condensation, reference),
         n=n,
         seed=seed,
     )
@@ -134,17 +147,38 @@ def _unseen_answers(
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
     other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
     keys = np.concatenate([part.key for part in parts]).astype(np.int64)
-    mirrored = task.symmetric(pair, keys)
+    composed, mirrored = task.composed(pair, keys), task.symmetric(pair, keys)
+    told_apart = np.ones_like(keys, dtype=bool) if mirrored is None else mirrored != composed
+    if not told_apart.any():  # only coinciding keys were drawn: they tell nothing either way
+        mirrored, told_apart = None, ~told_apart
     values, counts = np.unique(answer - keys, return_counts=True)
     ranked = sorted(zip(counts, values, strict=True), key=lambda item: (-item[0], item[1]))
     return UnseenAnswers(
         pair=pair,
-        inferential=float((answer == task.composed(pair, keys)).mean()),
-        symmetric=None if mirrored is None else float((answer == mirrored).mean()),
-        commutativity=float((answer == swapped).mean()),
+        inferential=float((answer == composed)[told_apart].mean()),
+        symmetric=None if mirrored is None else float((answer == mirrored)[told_apart].mean()),
+        commutativity=None if pair[0] == pair[1] else float((answer == swapped).mean()),
         key_dependence=float((answer != other).mean()),
         offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
     )
+
+
+def _cells(pairs: tuple[PairAccuracy, ...]) -> CellAccuracy:
+    seen = [entry for entry in pairs if entry.role != "unseen"]
+    unseen = [entry for entry in pairs if entry.role == "unseen"]
+    return CellAccuracy(
+        seen_train_keys=_mean([entry.train_keys for entry in seen]),
+        seen_test_keys=_mean([entry.test_keys for entry in seen]),
+        unseen_train_keys=_mean_or_none([entry.train_keys for entry in unseen]),
+        unseen_test_keys=_mean_or_none([entry.test_keys for entry in unseen]),
+    )
+
+
+def _measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
+    """A measure of a matrix, or None where it is not defined."""
+    if matrix is None or matrix.shape[1] < 2 or not matrix.any():
+        return None
+    return measure(matrix)
 
 
 def _mean(values: list[float]) -> float:

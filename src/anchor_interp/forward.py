@@ -23,13 +23,24 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchor_interp.errors import ConfigError
 from anchor_interp.linear import linear
-from anchor_interp.model import HookedTransformer, PostLNTransformer
+from anchor_interp.model import HookedTransformer, PostLNTransformer, reference_config
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
 
 _ACTIVATIONS = ("relu", "gelu")
+
+_FREE = {
+    # read from the model itself
+    "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "d_vocab_out",
+    "n_ctx", "eps", "attn_scale", "dtype", "device",
+    # without a say in the function
+    "model_name", "n_params", "seed", "init_mode", "init_weights", "initializer_range",
+    "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
+}  # fmt: skip
+"""Settings of a HookedTransformerConfig that may differ from those of our own models."""
 
 
 def last_logits(
@@ -48,7 +59,15 @@ def last_logits(
         tokens: token indices.
         n_input_tokens: a promise that every token is smaller, which lets the first layer's table
             be shorter; the vocabulary if None.
+
+    Raises:
+        ConfigError: a token that is negative or not below the vocabulary or the promise.
     """
+    tokens = tokens.long()  # bytes would be taken for a boolean mask
+    bound = n_input_tokens or model.cfg.d_vocab
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < bound:
+        low, high = int(tokens.min()), int(tokens.max())
+        raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {bound - 1}")
     if _is_supported(model) and not _has_hooks(model):
         return fast_last_logits(model, tokens, n_input_tokens=n_input_tokens)
     return cast(Tensor, model(tokens))[:, -1]
@@ -78,23 +97,13 @@ def fast_last_logits(
 
 
 def _is_supported(model: HookedTransformer) -> bool:
-    cfg = model.cfg
-    plain = (
-        cfg.positional_embedding_type == "standard"
-        and cfg.attention_dir == "causal"
-        and cfg.use_attn_scale
-        and cfg.act_fn in _ACTIVATIONS
-        and cfg.n_key_value_heads is None
-        and not (cfg.attn_only or cfg.parallel_attn_mlp or cfg.gated_mlp or cfg.use_local_attn)
-        and not (cfg.use_qk_norm or cfg.scale_attn_by_inverse_layer_idx)
-        and not (cfg.use_normalization_before_and_after or cfg.final_rms or cfg.num_experts)
-        and cfg.attn_scores_soft_cap <= 0
-        and cfg.output_logits_soft_cap <= 0
+    """Whether every setting that could change the function is the one that this path implements."""
+    if type(model) not in (HookedTransformer, PostLNTransformer):
+        return False
+    found, known = vars(model.cfg), vars(reference_config(type(model) is PostLNTransformer))
+    return found["act_fn"] in _ACTIVATIONS and all(
+        found.get(name) == known.get(name) for name in (found.keys() | known.keys()) - _FREE
     )
-    layout = isinstance(model, PostLNTransformer) or (
-        type(model) is HookedTransformer and cfg.normalization_type == "LN"
-    )
-    return plain and layout
 
 
 def _has_hooks(model: HookedTransformer) -> bool:

@@ -80,12 +80,13 @@ def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
         x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
-        and _onednn_is_faster()
+        and has_onednn_avx512()
     )
 
 
 @functools.cache
-def _onednn_is_faster() -> bool:
+def has_onednn_avx512() -> bool:
+    """Whether this CPU and build of PyTorch take the oneDNN path."""
     return (
         torch._C._has_mkldnn
         and torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -25,11 +25,13 @@ hook                           post-LayerNorm meaning
 So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input`` and its
 kind, ``hook_mlp_in``) work as in TransformerLens. In both layouts there is no gap between
 ``resid_post`` of one layer and ``resid_pre`` of the next. The sums of a post-LayerNorm stream are
-*not* linear in its components: ``ActivationCache.decompose_resid`` does not apply.
+*not* linear in its components: ``ActivationCache.decompose_resid`` and
+``get_full_resid_decomposition`` do not apply.
 
 Only this module and :mod:`anchor_interp.init` name TransformerLens's model classes.
 """
 
+import functools
 import warnings
 from typing import Any
 
@@ -144,7 +146,23 @@ def place(module: HookedTransformer, device: str | torch.device) -> HookedTransf
 def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
     """A HookedTransformer of this shape on the CPU whose weights are not set yet."""
     post = model.normalization == "post"
-    cfg = HookedTransformerConfig(
+    cfg = _config(model, dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
+    if not model.bias:
+        _drop_biases(module)
+    return module
+
+
+@functools.cache
+def reference_config(post: bool) -> HookedTransformerConfig:
+    """The TransformerLens settings of a model of this package, of some shape."""
+    return _config(ModelConfig(normalization="post" if post else "pre"), torch.float32)
+
+
+def _config(model: ModelConfig, dtype: torch.dtype) -> HookedTransformerConfig:
+    return HookedTransformerConfig(
         n_layers=model.n_layers,
         n_heads=model.n_heads,
         d_model=model.d_model,
@@ -155,18 +173,12 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
         n_ctx=model.n_ctx,
         # Post-LayerNorm blocks own their LayerNorms; to TransformerLens there is none, which also
         # makes the final LayerNorm and the cache's LayerNorm helpers identities.
-        normalization_type=None if post else "LN",
+        normalization_type=None if model.normalization == "post" else "LN",
         init_weights=False,
         device="cpu",
         dtype=dtype,
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
-    if not model.bias:
-        _drop_biases(module)
-    return module
 
 
 def _drop_biases(module: HookedTransformer) -> None:

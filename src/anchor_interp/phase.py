@@ -78,12 +78,29 @@ class UnseenAnswers:
     """Share of composed answers."""
     symmetric: float | None
     """Share of answers with the target of the other order; None where there is none."""
-    commutativity: float
-    """Share of predictions that stay when the anchors change places."""
+    commutativity: float | None
+    """Share of predictions that stay when the anchors change places; None if they are equal."""
     key_dependence: float
     """Share of predictions that change with the key."""
     offsets: dict[str, float]
     """Share of each value of answer minus key, largest share first."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class CellAccuracy:
+    """Mean accuracy of each cell of the split; all with fresh noise."""
+
+    seen_train_keys: float
+    """Seen pairs, training keys."""
+    seen_test_keys: float
+    """Seen pairs, test keys: the ID accuracy."""
+    unseen_train_keys: float | None
+    """Unseen pairs, training keys, composed answer; None if every pair is seen."""
+    unseen_test_keys: float | None
+    """Unseen pairs, test keys, composed answer; None if every pair is seen."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,19 +121,21 @@ class Evaluation:
     symmetric_accuracy: float | None
     """Unseen pairs answered with the other order's target; None where the task has none."""
     commutativity: float | None
-    """Unseen pairs: predictions unchanged by a swap of the anchors; None if all are seen."""
+    """Unseen pairs: predictions unchanged by a swap of the anchors; None if there is none."""
     key_dependence: float | None
     """Unseen pairs: predictions changed by another key; None if all are seen."""
     pair_accuracy: tuple[PairAccuracy, ...]
     """Every ordered pair by itself."""
     unseen: tuple[UnseenAnswers, ...]
     """Every unseen pair by itself."""
-    stable_rank: float
-    """Stable rank of W_Q(1)."""
+    cells: CellAccuracy
+    """Seen and unseen pairs by training and test keys."""
+    stable_rank: float | None
+    """Stable rank of W_Q(1); None where it is not defined (a zero matrix)."""
     stable_rank_at_init: float | None
     """The same of the initial weights, if known."""
-    condensation: float
-    """Mean |cosine| between the neurons of W_Q(1)."""
+    condensation: float | None
+    """Mean |cosine| between the neurons of W_Q(1); None where there is one neuron only."""
     condensation_at_init: float | None
     """The same of the initial weights, if known."""
     n: int
@@ -163,11 +182,13 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
     if inferred:
         return Decision("inferential", f"ID {seen:.2f}, OOD {ood:.2f} >= {t.ood:g}")
-    if ood is None or e.commutativity is None or e.key_dependence is None:
+    if ood is None or e.key_dependence is None:
         return Decision("other", f"ID {seen:.2f}; the task has no unseen pair to decide on")
     if e.symmetric_accuracy is not None and e.symmetric_accuracy >= t.symmetric:
         reason = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
         return Decision("symmetric", f"OOD {ood:.2f}, {reason}")
+    if e.commutativity is None:
+        return Decision("other", f"OOD {ood:.2f}; no unseen pair has two orders to compare")
     commuting = f"OOD {ood:.2f}, commutativity {e.commutativity:.2f}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")

@@ -27,6 +27,9 @@ CURVES = (
 """Metric, label, colour and line style of the learning curves."""
 
 INFERENTIAL, SYMMETRIC, NEITHER = "#D55E00", "#56B4E9", "#999999"
+"""Colours of answers."""
+UNSEEN, OVERRIDDEN = "#CC79A7", "#E69F00"
+"""Colours of the frames around pairs."""
 _BARS = 6
 
 
@@ -91,7 +94,7 @@ def _pairs(axes: "Axes", evaluation: Evaluation, side: str, label: str) -> Any:
         colour = "black" if share > 0.6 else "white"
         axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=9)
         if entry.role != "inferential":
-            _outline(axes, row, column, INFERENTIAL if entry.role == "unseen" else SYMMETRIC)
+            _outline(axes, row, column, UNSEEN if entry.role == "unseen" else OVERRIDDEN)
     axes.set_xticks(range(n), [str(token) for token in firsts])
     axes.set_yticks(range(n), [str(token) for token in firsts])
     roles = {entry.role for entry in evaluation.pair_accuracy}

@@ -61,7 +61,10 @@ def print_table(runs: Mapping[str, Run]) -> None:
     table.add_column("phase")
     for name, run in runs.items():
         config, e = run.config, run.evaluation
-        rank = f"{e.stable_rank_at_init or 0:.1f} -> {e.stable_rank:.1f}"
+        rank = " -> ".join(
+            "-" if value is None else f"{value:.1f}"
+            for value in (e.stable_rank_at_init, e.stable_rank)
+        )
         shares = (e.train_accuracy, e.id_accuracy, e.ood_accuracy, e.commutativity)
         table.add_row(
             name,

@@ -234,6 +234,7 @@ def _start_or_resume(
         if step:
             state.load_optimizer(writer.optimizer(step))
         writer.cut_metrics(step)
+        writer.thin_out(config.train.checkpoint_every)
         return state
     state = TrainState.fresh(config, device)
     writer.cut_metrics(-1)
@@ -271,11 +272,11 @@ def _fit(
                 row |= probes.accuracies(state.model)
             writer.append_metrics(row)
             latest.update(row)
-        if step % settings.checkpoint_every == 0 or last:
+        leaving = stopped() and not last
+        if step % settings.checkpoint_every == 0 or last or leaving:
             save()
         progress.update(step, latest)
-        if stopped() and not last:
-            save()
+        if leaving:
             raise InterruptedRunError(
                 f"stopped at step {step} of {settings.steps} and checkpointed; give the same "
                 "command again to continue"
@@ -295,6 +296,7 @@ def _judge(
 ) -> None:
     evaluation = _evaluate(config, state.model, state.step, training=objective.sequences)
     decision = decide(evaluation)
+    writer.thin_out(config.train.checkpoint_every)
     writer.end_session(ended=now())
     writer.finish(
         {

@@ -34,6 +34,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from anchor_interp.config import SCHEMA, RunConfig, read_config, run_id
+from anchor_interp.data import GENERATOR
 from anchor_interp.errors import LockedError, StoreError
 from anchor_interp.schema import canonical_json, to_dict
 
@@ -42,7 +43,7 @@ Row = dict[str, Any]
 """One line of metrics, or one JSON file."""
 
 MAX_JSON_BYTES = 1 << 26
-STALE_AFTER_SECONDS = 60.0
+STALE_AFTER_SECONDS = 600.0
 """A lock of another machine counts as held while its heartbeat is younger than this."""
 
 BEAT_SECONDS = 10.0
@@ -126,10 +127,17 @@ class RunFolder:
         if not path.is_file():
             return []
         rows = []
-        for line in _read_text(path).splitlines(keepends=True):
-            with contextlib.suppress(json.JSONDecodeError):
-                if line.endswith("\n"):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    break
+                try:
                     rows.append(json.loads(line))
+                except ValueError as error:
+                    raise StoreError(
+                        f"{path} is damaged in line {number}: {error}; delete the file to resume "
+                        "without the earlier lines"
+                    ) from error
         return rows
 
     def result(self) -> Row | None:
@@ -183,10 +191,17 @@ class RunFolder:
     # Details ------------------------------------------------------------------------------------
 
     def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
-        path = self.path / "checkpoints" / f"{step:08d}" / name
+        folder = self.path / "checkpoints" / f"{step:08d}"
+        path = folder / name
         if not path.is_file():
             steps = ", ".join(map(str, self.steps())) or "none"
             raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
+        state = _read_json(folder / _STATE)
+        if state.get("generator") != GENERATOR:
+            raise StoreError(
+                f"{folder} was trained on data of generator {state.get('generator')!r}; this "
+                f"version of anchor-interp draws with generator {GENERATOR}: use the other version"
+            )
         try:
             tensors: dict[str, Tensor] = load_file(path)
         except (SafetensorError, OSError) as error:
@@ -236,6 +251,7 @@ class RunWriter(RunFolder):
 
     lock: _Lock
 
+    @_explained
     def heartbeat(self) -> None:
         """Say that the run is alive; cheap enough for every step."""
         self.lock.beat()
@@ -275,7 +291,7 @@ class RunWriter(RunFolder):
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
-        """Commit a checkpoint, then thin out the older ones.
+        """Commit a checkpoint, then thin out the older ones; a committed one is never replaced.
 
         Args:
             step: updates done.
@@ -285,34 +301,42 @@ class RunWriter(RunFolder):
         """
         root = self.path / "checkpoints"
         final, temporary = root / f"{step:08d}", root / f".{step:08d}.partial"
+        if final.exists():
+            return
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         _write_bytes(temporary / _WEIGHTS, save(weights))
         _write_bytes(temporary / _OPTIMIZER, save(optimizer))
-        _write_json(temporary / _STATE, {"schema": SCHEMA, "step": step})
+        state = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
+        _write_json(temporary / _STATE, state)
         _sync(temporary)
         if (self.path / "metrics.jsonl").exists():
             _sync(self.path / "metrics.jsonl")
-        shutil.rmtree(final, ignore_errors=True)  # same step again: same contents
         temporary.rename(final)
         _sync(root)
-        self._thin_out(step, keep_every)
+        self.thin_out(keep_every)
+
+    @_explained
+    def thin_out(self, keep_every: int) -> None:
+        """Remove what a finished run does not need; to be repeated until it has come to its end.
+
+        Of the checkpoints before the newest, those at a multiple of ``keep_every`` lose their
+        optimizer state and all others go, each renamed first, so that none is seen half removed.
+        """
+        root, steps = self.path / "checkpoints", self.steps()
+        for step in steps[:-1]:
+            folder = root / f"{step:08d}"
+            if step % keep_every:
+                folder.rename(root / f".{step:08d}.partial")
+            else:
+                (folder / _OPTIMIZER).unlink(missing_ok=True)
+        for leftover in root.glob(".*.partial"):
+            shutil.rmtree(leftover)
 
     @_explained
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
         _write_json(self.path / "result.json", {"schema": SCHEMA, **result})
-
-    def _thin_out(self, newest: int, keep_every: int) -> None:
-        root = self.path / "checkpoints"
-        for step in self.steps():
-            if step < newest:
-                if step % keep_every:
-                    shutil.rmtree(root / f"{step:08d}")
-                else:
-                    (root / f"{step:08d}" / _OPTIMIZER).unlink(missing_ok=True)
-        for leftover in root.glob(".*.partial"):
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def differences(found: RunConfig, asked: RunConfig) -> str:

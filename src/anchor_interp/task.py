@@ -41,6 +41,8 @@ Ints = npt.NDArray[np.int64]
 ROLES: tuple[Role, ...] = ("inferential", "overridden", "unseen")
 MAX_TOKEN = 255
 """Largest token and target: sequences are stored with one byte a token."""
+MAX_ANCHORS = 16
+"""Most anchors of a task: an ordered pair's index is stored in one byte."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ class Affine:
     ``origin + (mul * (x - origin) + add) mod M``. Two such maps need not commute.
     """
 
-    add: int = 0
+    add: int = bounded(0, low=-1_000_000, high=1_000_000)
     """What is added."""
-    mul: int = 1
+    mul: int = bounded(1, low=-1_000_000, high=1_000_000)
     """What the key is multiplied with first."""
     modulus: int | None = bounded(None, low=2, high=MAX_TOKEN + 1)
     """Number of values of the cyclic range; null for plain integers."""
@@ -245,11 +247,6 @@ class AnchorTask:
             return None
         return self.target(mirror, keys)
 
-    @property
-    def has_symmetric_target(self) -> bool:
-        """Whether some unseen pair tells a symmetric from an inferential answer."""
-        return any(self.symmetric(pair, self.keys) is not None for pair in self.unseen)
-
     def is_test_key(self, keys: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
         """Whether each key belongs to the test data at its position (x mod length == p)."""
         return np.equal(keys % self.length, positions)
@@ -269,6 +266,11 @@ class AnchorTask:
     def _check_tokens(self) -> None:
         if not self.anchors:
             raise ConfigError("AnchorTask.anchors is empty; give at least one anchor")
+        if len(self.anchors) > MAX_ANCHORS:
+            raise ConfigError(
+                f"AnchorTask.anchors has {len(self.anchors)} anchors; expected at most "
+                f"{MAX_ANCHORS}, whose pairs fit in one byte"
+            )
         if len(set(self.tokens)) < len(self.tokens):
             raise ConfigError(f"AnchorTask.anchors use a token twice: {self.tokens}")
         if self.key_max <= self.key_min:

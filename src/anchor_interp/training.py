@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from anchor_interp.config import RunConfig, TrainConfig
 from anchor_interp.data import Sequences, batch_indices, sample
-from anchor_interp.errors import DivergedError
+from anchor_interp.errors import DivergedError, StoreError
 from anchor_interp.forward import fast_last_logits
 from anchor_interp.model import HookedTransformer, build_model
 
@@ -127,11 +127,19 @@ class TrainState:
         return tensors
 
     def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the optimizer's state from :meth:`optimizer_tensors`."""
+        """Take over the optimizer's state from :meth:`optimizer_tensors`.
+
+        Raises:
+            StoreError: a tensor that is missing, of another shape, or not finite.
+        """
         for name, parameter in self.model.named_parameters():
             state = self.optimizer.state[parameter]
             for field in ("step", "exp_avg", "exp_avg_sq"):
-                state[field] = tensors[f"{name}/{field}"].to(parameter.device).clone()
+                found = tensors.get(f"{name}/{field}")
+                shape = torch.Size() if field == "step" else parameter.shape
+                if found is None or found.shape != shape or not torch.isfinite(found).all():
+                    raise StoreError(f"the optimizer state {name}/{field} is damaged or missing")
+                state[field] = found.to(parameter.device).clone()
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -4,6 +4,7 @@ A worker that finds its parent gone asks its own training to stop, which checkpo
 killing the driver loses nothing and leaves no process behind.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -142,7 +143,8 @@ def _work(config: RunConfig, path: Path, device: str, errors: Connection, parent
 
         train(config, path, device=device, threads=1, quiet=True)
     except AnchorInterpError as error:
-        errors.send((type(error), str(error)))
+        with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
+            errors.send((type(error), str(error)))
 
 
 def _leave_with(parent: int) -> None:
