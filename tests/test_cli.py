@@ -1,10 +1,15 @@
 """The command line in process: data on stdout, messages on stderr, exit codes, wrong input."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import anchor_interp
 from anchor_interp.cli import main
 from anchor_interp.config import RunConfig, override
 from anchor_interp.phase import decide
@@ -95,7 +100,7 @@ def test_presets(capsys: Capture) -> None:
         ([], "quickstart, train, evaluate, presets"),
         (["trian"], "trian"),
         (["train"], "--out"),
-        (["train", "--out", "x", "--gamma", "9"], "InitConfig.gamma is 9.0; expected at most 4"),
+        (["train", "--out", "x", "--gamma", "9"], "--gamma is 9.0; expected at most 4"),
         (["train", "--out", "x", "--gamma", "abc"], "--gamma"),
         (["train", "--out", "x", "--gamm", "1"], "--gamm"),
         (["train", "--out", "x", "--steps", "1.5"], "--steps"),
@@ -104,6 +109,11 @@ def test_presets(capsys: Capture) -> None:
         (["train", "--out", "x", "--preset"], "--preset"),
         (["train", "--out", "x", "--task", "neurip"], "did you mean 'neurips'"),
         (["train", "--out", "x", "--config", "/missing.json"], "cannot read the configuration"),
+        (["train", "--out", "x", "--config", ""], "cannot read the configuration"),
+        (["train", "--out", "x", "--preset", ""], "no preset is called ''"),
+        (["train", "--out", "x", "--device", "meta"], "expected cpu, cuda or mps"),
+        (["train", "--out", "x", "--threads", "99999"], "expected 1 to 1024"),
+        (["train", "--out", "x", "--lr", "inf"], "--lr is inf; expected a finite number"),
         (["train", "--out", "x", "--config", "a", "--preset", "tiny"], "use one of them"),
         (["train", "--out", "x", "--eval-every", "30"], "multiple of log_every"),
         (["train", "--out", "x", "--d-vocab", "50"], "need at least 110"),
@@ -149,6 +159,35 @@ def test_trouble_at_run_time_is_one_line_and_exit_code_1(
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_usage_errors_are_one_plain_line_on_a_terminal(tmp_path: Path) -> None:
+    """The parser colours and frames its messages for a terminal; the user sees one line."""
+    shown, terminal = pty.openpty()
+    command = [sys.executable, "-m", "anchor_interp", "train", "--gama", "1", "--out", "q"]
+    done = subprocess.run(command, stdout=terminal, stderr=terminal, cwd=tmp_path, check=False)
+    os.close(terminal)
+    text = os.read(shown, 65536).decode()
+    os.close(shown)
+    assert done.returncode == 2
+    expected = "Unrecognized options: --gama, 1; see anchor-interp train --help"
+    assert text.strip() == f"anchor-interp: {expected}"
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "anchor_interp", "presets"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr.split("Exception ignored")[0]
+
+
+def test_version(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == anchor_interp.__version__
 
 
 def test_help_of_a_preset_shows_its_defaults(capsys: Capture) -> None:

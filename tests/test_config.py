@@ -106,7 +106,7 @@ def test_a_field_added_later_at_its_default_keeps_old_identifiers() -> None:
     [
         (lambda: TrainConfig(lr=0), r"lr is 0.0; expected more than 0"),
         (lambda: TrainConfig(lr=math.nan), "lr is nan; expected a finite number"),
-        (lambda: TrainConfig(lr="fast"), "lr is 'fast'; expected a number"),  # type: ignore[arg-type]
+        (lambda: TrainConfig(lr="fast"), "lr is 'fast'; expected a finite number"),  # type: ignore[arg-type]
         (lambda: TrainConfig(steps=0), "steps is 0; expected at least 1"),
         (lambda: TrainConfig(steps=1.5), "steps is 1.5; expected an integer"),  # type: ignore[arg-type]
         (lambda: TrainConfig(steps=True), "steps is True; expected an integer"),

@@ -14,7 +14,7 @@ from anchor_interp.data import draw, sample
 from anchor_interp.errors import ConfigError
 from anchor_interp.evaluation import evaluate, predict
 from anchor_interp.model import build_model
-from anchor_interp.phase import Evaluation, classify
+from anchor_interp.phase import Evaluation, classify, decide
 from anchor_interp.schema import canonical_json, from_dict
 from anchor_interp.task import TASKS, AnchorTask, Override, Pair, Table
 
@@ -80,7 +80,8 @@ def measure(monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer) -> Evalu
 def measured_on(monkeypatch: pytest.MonkeyPatch, task: AnchorTask, answer: Answer) -> Evaluation:
     monkeypatch.setattr(module, "last_logits", oracle(task, answer))
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
-    return evaluate(model, task, n=40, initial=model, steps=5)
+    training = sample(task, "train", 300, seed=0)
+    return evaluate(model, task, n=40, training=training, initial=model, steps=5)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_cells_are_the_means_over_their_pairs(monkeypatch: pytest.MonkeyPatch) -
 
 def test_equal_anchors_have_no_commutativity(monkeypatch: pytest.MonkeyPatch) -> None:
     task = AnchorTask(unseen=((2, 2),))
-    found = measured_on(monkeypatch, task, composite)
+    found = measured_on(monkeypatch, task, constant_on_unseen)
     assert found.commutativity is None
     assert classify(found) == "other"
 
@@ -171,20 +172,18 @@ def test_answers_that_coincide_count_for_nothing(monkeypatch: pytest.MonkeyPatch
     assert classify(measured_on(monkeypatch, task, inferential)) == "inferential"
 
 
-def test_stand_in_training_sequences_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a run's own sequences, none of any run's training sequences are used."""
-    task, seen = TASKS["neurips"], set[bytes]()
-
-    def watch(_model: object, tokens: npt.NDArray[np.uint8]) -> Ints:
-        seen.update(bytes(row) for row in tokens)
-        return np.zeros(len(tokens), np.int64)
-
-    monkeypatch.setattr(module, "predict", watch)
+def test_without_its_training_sequences_a_memorizer_is_said_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "last_logits", oracle(TASKS["neurips"], constant_on_unseen))
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
-    evaluate(model, task, n=5)
-    assert len(seen) > 9_000
-    known = {bytes(row) for row in sample(task, "train", 10_000, seed=0).tokens}
-    assert not known & seen
+    found = evaluate(model, TASKS["neurips"], n=5)
+    assert found.train_accuracy is None
+    assert classify(found) == "composite"  # fresh sequences are answered: it is trained
+    monkeypatch.undo()
+    decision = decide(evaluate(model, TASKS["neurips"], n=5))
+    assert decision.phase == "undertrained"
+    assert "its own training sequences are not at hand" in decision.reason
 
 
 def test_degenerate_query_matrices_have_no_numbers() -> None:
@@ -214,5 +213,13 @@ def test_wrong_requests_are_refused() -> None:
     model = build_model(ModelConfig(d_vocab=50, d_model=8, d_head=4), InitConfig(), seed=0)
     with pytest.raises(ConfigError, match="has 50 tokens and 20 positions; the task needs 110"):
         evaluate(model, TASKS["neurips"])
-    with pytest.raises(ConfigError, match="n is 0"):
-        evaluate(model, TASKS["neurips"], n=0)
+    good = build_model(ModelConfig(d_model=8, d_head=4), InitConfig(), seed=0)
+    for n in (0, 10**9):
+        with pytest.raises(ConfigError, match=f"n is {n}; expected 1 to"):
+            evaluate(good, TASKS["neurips"], n=n)
+    with pytest.raises(ConfigError, match="training holds sequences of shape"):
+        evaluate(good, TASKS["neurips"], training=sample(TASKS["neurips"], "train", 0, seed=0))
+    with torch.no_grad():
+        good.unembed.b_U[0] = torch.nan
+    with pytest.raises(ConfigError, match="logits are not finite"):
+        evaluate(good, TASKS["neurips"])

@@ -17,6 +17,7 @@ import anchor_interp
 from anchor_interp.config import RunConfig, override
 from anchor_interp.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp.run import Run, train
+from anchor_interp.schema import to_dict
 from anchor_interp.store import RunFolder
 
 
@@ -97,7 +98,7 @@ def test_a_lock_of_another_machine_counts_while_it_beats(tmp_path: Path, short: 
 def test_a_garbled_lock_is_no_obstacle(tmp_path: Path, short: RunConfig) -> None:
     out = tmp_path / "run"
     out.mkdir()
-    (out / ".lock").write_text("{half")
+    (out / ".lock").write_text('{"heartbeat": "x", "host": "elsewhere"}')
     with RunFolder(out).writing(short):
         pass
     with open(out / ".lock", "a") as file:
@@ -183,10 +184,18 @@ def _with_another_shape(path: Path) -> None:
         ),
         (
             "checkpoints/00000040/state.json",
-            lambda p: p.write_text('{"schema": 1, "generator": 7}'),
+            lambda p: p.write_text('{"schema": 1, "step": 40, "generator": 7}'),
             "data of generator 7",
         ),
         ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n{"ste\n'), "damaged in line 2"),
+        ("metrics.jsonl", lambda p: p.write_text("[]\n"), "damaged in line 1"),
+        ("metrics.jsonl", lambda p: p.write_text('{"step": "x"}\n'), "step is 'x'"),
+        ("provenance.json", lambda p: p.write_text('{"schema": 1}'), "is damaged; remove it"),
+        (
+            "result.json",
+            lambda p: p.write_text('{"schema": 1, "run_id": "x"}'),
+            "does not belong to this run",
+        ),
         ("checkpoints/00000040/weights.safetensors", _with_a_nan, "not finite"),
         ("checkpoints/00000040/weights.safetensors", _with_another_shape, r"has shape \(3, 3\)"),
     ],
@@ -204,6 +213,7 @@ def _read_everything(path: Path) -> None:
     assert run.model.cfg.n_layers == 2
     assert run.phase
     assert run.metrics
+    assert run.folder.provenance()
 
 
 def test_a_committed_checkpoint_is_never_touched_again(tmp_path: Path, short: RunConfig) -> None:
@@ -228,6 +238,27 @@ def test_thinning_out_can_be_repeated_until_it_is_done(tmp_path: Path, short: Ru
         names = sorted(path.name for path in (tmp_path / "run/checkpoints").rglob("*"))
         assert names.count("optimizer.safetensors") == 1
         assert not [name for name in names if "partial" in name]
+
+
+def test_a_lost_checkpoint_is_made_again(copy: Path, finished_run: Run) -> None:
+    """Training falls back on what is left, in the last resort on the initial weights."""
+    (copy / "result.json").unlink()
+    shutil.rmtree(copy / "checkpoints/00000040")
+    run = train(finished_run.config, copy, device="cpu", threads=1, quiet=True)
+    assert run.steps == finished_run.steps
+    assert run.metrics == finished_run.metrics
+    expected = finished_run.folder.weights(40)
+    assert all(torch.equal(w, expected[name]) for name, w in run.folder.weights(40).items())
+
+
+def test_a_result_of_another_run_is_refused(copy: Path, finished_run: Run) -> None:
+    other = override(finished_run.config, seed=9)
+    (copy / "config.json").write_text(json.dumps(to_dict(other)))
+    with pytest.raises(StoreError, match="result that does not belong"):
+        train(other, copy, quiet=True)
+    with pytest.raises(ConfigError, match="expected a RunConfig"):
+        train({"a": 1}, copy.parent / "poison", quiet=True)  # type: ignore[arg-type]
+    assert not (copy.parent / "poison").exists()
 
 
 def test_damaged_optimizer_states_are_refused(tmp_path: Path, short: RunConfig) -> None:

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from anchor_interp import __version__
 from anchor_interp.config import (
     InitConfig,
     ModelConfig,
@@ -127,10 +128,14 @@ Command = Quickstart | Train | Evaluate | Presets
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        print(__version__)
+        return 0
     try:
         command = _parse(arguments)
         with _interruptible():
             _COMMANDS[type(command)](command)
+            sys.stdout.flush()
     except AnchorInterpError as error:
         print(f"anchor-interp: {error}", file=sys.stderr)
         return error.exit_code
@@ -145,6 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         print(f"anchor-interp: {error}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(f"anchor-interp: out of memory: {error}; ask for less at a time", file=sys.stderr)
         return 1
     return 0
 
@@ -183,7 +191,9 @@ def _parse(arguments: list[str]) -> Command:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise ConfigError(_unboxed(messages.getvalue())) from None
+        place = f"{name} --help" if name in _NAMES else "--help"
+        message = _unboxed(messages.getvalue())
+        raise ConfigError(f"{message}; see anchor-interp {place}") from None
     return command
 
 
@@ -196,10 +206,14 @@ def _train_defaults(arguments: list[str]) -> Train:
         named, _ = first.parse_known_args(arguments)
     except argparse.ArgumentError:
         return Train(out=tyro.MISSING)  # a flag without its value: the full parser says so
-    if named.preset and named.config:
+    given = {name: value for name, value in vars(named).items() if value not in (None, "None")}
+    if {"preset", "config"} <= given.keys():
         raise ConfigError("--preset and --config both give the start; use one of them")
-    base = read_config(Path(named.config)) if named.config else preset(named.preset or "tiny")
-    task = named_task(named.task) if named.task else base.task
+    if "config" in given:
+        base = read_config(Path(given["config"]))
+    else:
+        base = preset(given.get("preset", "tiny"))
+    task = named_task(given["task"]) if "task" in given else base.task
     return Train(
         out=tyro.MISSING,
         model=base.model,
@@ -216,12 +230,13 @@ def _train_defaults(arguments: list[str]) -> Train:
 
 def _unboxed(text: str) -> str:
     """The one message in the parser's framed error text."""
-    lines = [line.strip("\u2502 ") for line in text.splitlines()]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    lines = [line.strip("\u2502 ") for line in plain.splitlines()]
     body = [line for line in lines if line and not line.startswith(("\u256d", "\u2570"))]
     rule = next((i for i, line in enumerate(body) if set(line) == {"\u2500"}), len(body))
     message = " ".join(body[:rule])
-    message = re.sub(r"Error parsing \S*__tyro\S*: ", "", message)
-    return message or "the command line cannot be read; see --help"
+    message = re.sub(r"Error parsing (\w+): \w+Config\.(\w+)", r"--\2", message)
+    return message.rstrip(".") or "the command line cannot be read"
 
 
 def _run_quickstart(command: Quickstart) -> None:

@@ -65,13 +65,13 @@ class InitConfig:
     released code's variant, with d_model for every matrix, W_O and W_out divided by
     sqrt(2 n_layers), and biases uniform in +-1/sqrt(d_in)."""
     gamma_embed: float | None = bounded(None, low=-4, high=4)
-    """Rate of W_E, W_pos and W_U; gamma if null."""
+    """Rate of W_E, W_pos and W_U; gamma if None."""
     gamma_qk: float | None = bounded(None, low=-4, high=4)
-    """Rate of W_Q and W_K; gamma if null."""
+    """Rate of W_Q and W_K; gamma if None."""
     gamma_vo: float | None = bounded(None, low=-4, high=4)
-    """Rate of W_V and W_O; gamma if null."""
+    """Rate of W_V and W_O; gamma if None."""
     gamma_mlp: float | None = bounded(None, low=-4, high=4)
-    """Rate of W_in and W_out; gamma if null."""
+    """Rate of W_in and W_out; gamma if None."""
     embed_d_in: Literal["d_model", "d_vocab"] = "d_model"
     """What stands for the input width of the embedding tables, which the papers leave open:
     ``d_model`` (the released code) or the width of the one-hot input."""
@@ -107,7 +107,7 @@ class TrainConfig:
     eps: float = bounded(1e-8, above=0, high=1)
     """AdamW's epsilon."""
     clip: float | None = bounded(1.0, above=0)
-    """Largest norm of the gradient; null for no clipping."""
+    """Largest norm of the gradient; None (null in JSON) for no clipping."""
     precision: Literal["float32", "bf16"] = "float32"
     """``bf16`` runs matrix products under bfloat16 autocast; weights stay float32."""
     log_every: int = bounded(20, low=1)
@@ -168,7 +168,10 @@ class RunConfig:
 
 
 def run_id(config: RunConfig) -> str:
-    """16 hexadecimal digits that name a run's configuration (see :func:`schema.digest`)."""
+    """16 hexadecimal digits that name a run's configuration (see :func:`schema.digest`).
+
+    The intervals of logging and checkpoints count too: they decide what the run folder holds.
+    """
     return digest(config)
 
 
@@ -210,12 +213,16 @@ def read_config(path: Path) -> RunConfig:
         ConfigError: the file is missing, too large, no JSON, or holds a value that is not allowed.
     """
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
+        with open(path, "rb") as file:
+            text = file.read(MAX_CONFIG_BYTES + 1)
+        if len(text) > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; not a config file")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(text.decode("utf-8-sig"))
+    except ConfigError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} holds no valid JSON: {error}") from error
     try:
         return from_dict(RunConfig, data)

@@ -3,6 +3,7 @@
 import contextlib
 import platform
 import signal
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,10 @@ from anchor_interp.errors import ConfigError
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
 """What must stay the same for a resumed run to end in the same weights bit for bit."""
+
+MAX_THREADS = 1024
+PATIENCE_SECONDS = 2.0
+"""How long after a signal to stop a second one is not waited for."""
 
 _PACKAGES = ("anchor-interp", "torch", "transformer-lens", "numpy", "safetensors")
 
@@ -60,7 +65,7 @@ def resolve_device(name: str) -> torch.device:
             raise RuntimeError("expected cpu, cuda or mps")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).split(". ")[0].splitlines()[0]
         raise ConfigError(f"device is {name!r}, which cannot be used here: {reason}") from error
     return device
 
@@ -70,13 +75,13 @@ def limited_threads(threads: int | None) -> Iterator[None]:
     """Use this many CPU threads inside the block; PyTorch's setting if None.
 
     Raises:
-        ConfigError: fewer than one thread.
+        ConfigError: not 1 to 1024 threads.
     """
     if threads is None:
         yield
         return
-    if threads < 1:
-        raise ConfigError(f"threads is {threads}; expected at least 1")
+    if not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"threads is {threads}; expected 1 to {MAX_THREADS}")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -89,12 +94,18 @@ def limited_threads(threads: int | None) -> Iterator[None]:
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Turn SIGINT and SIGTERM into a question that a loop asks when it suits it.
 
+    A second signal, more than two seconds later, raises KeyboardInterrupt at once.
+
     Outside the main thread signals cannot be handled; there the answer is always no.
     """
-    received: list[int] = []
+    received: list[float] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
+    def note(_number: int, _frame: FrameType | None) -> None:
+        # One Ctrl-C can arrive twice, through the terminal and through the parent; a second one
+        # after a while means that the loop takes too long to ask.
+        if received and time.monotonic() - received[0] > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+        received.append(time.monotonic())
 
     before: dict[signal.Signals, Any] = {}
     try:

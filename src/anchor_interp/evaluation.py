@@ -58,8 +58,9 @@ def evaluate(
         n: sequences per ordered pair and side of the split, 1 to 1,000,000 (at most 10,000
             training sequences are looked at besides).
         seed: seed of the evaluation sequences.
-        training: the run's training sequences; without them fresh sequences of the seen pairs
-            with training keys stand in, which a model that memorised noise does not know.
+        training: the run's own training sequences (``Run.evaluate`` gives them). Without them
+            ``train_accuracy`` is None, and a model that knows its sequences by heart cannot be told
+            from an undertrained one.
         initial: the model at initialisation, for the complexity numbers' reference.
         steps: optimizer updates of the checkpoint, to be recorded.
 
@@ -69,21 +70,27 @@ def evaluate(
     """
     if not 1 <= n <= MAX_SEQUENCES:
         raise ConfigError(f"n is {n}; expected 1 to {MAX_SEQUENCES:,} sequences per cell")
-    if model.cfg.d_vocab < task.n_tokens or model.cfg.n_ctx < task.length:
+    n_tokens = min(model.cfg.d_vocab, model.cfg.d_vocab_out)
+    if n_tokens < task.n_tokens or model.cfg.n_ctx < task.length:
         raise ConfigError(
-            f"the model has {model.cfg.d_vocab} tokens and {model.cfg.n_ctx} positions; the task "
+            f"the model has {n_tokens} tokens and {model.cfg.n_ctx} positions; the task "
             f"needs {task.n_tokens} and {task.length}"
         )
     pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
     unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
-    if training is None:
-        training = draw(task, task.seen, "train", _TRAINING, seed=seed, stream="evaluate/train")
+    if training is not None and (not len(training) or training.tokens.shape[1] != task.length):
+        raise ConfigError(
+            f"training holds sequences of shape {training.tokens.shape}; expected some of length "
+            f"{task.length}"
+        )
     symmetric = [answers.symmetric for answers in unseen if answers.symmetric is not None]
     query = first_query_matrix(model)
     reference = None if initial is None else first_query_matrix(initial)
     return Evaluation(
         steps=steps,
-        train_accuracy=accuracy(model, training.tokens[:_TRAINING], training.targets[:_TRAINING]),
+        train_accuracy=None
+        if training is None
+        else accuracy(model, training.tokens[:_TRAINING], training.targets[:_TRAINING]),
         id_accuracy=_mean([pair.test_keys for pair in pairs if pair.role != "unseen"]),
         ood_accuracy=_mean_or_none([answers.inferential for answers in unseen]),
         symmetric_accuracy=_mean_or_none(symmetric),
@@ -107,12 +114,19 @@ def evaluate(
 def predict(
     model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
 ) -> Int64[np.ndarray, " n"]:
-    """The predicted token (argmax of the last position's logits) of every sequence."""
+    """The predicted token (argmax of the last position's logits) of every sequence.
+
+    Raises:
+        ConfigError: logits that are not finite.
+    """
     device = model.embed.W_E.device
     answers = []
     for start in range(0, len(tokens), _BATCH):
         rows = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64)).to(device)
-        answers.append(last_logits(model, rows).argmax(-1).cpu().numpy())
+        logits = last_logits(model, rows)
+        if not torch.isfinite(logits).all():
+            raise ConfigError("the model's logits are not finite numbers; its weights are damaged")
+        answers.append(logits.argmax(-1).cpu().numpy())
     return np.concatenate(answers) if answers else np.empty(0, np.int64)
 
 

@@ -20,12 +20,12 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from anchor_interp.errors import ConfigError
 from anchor_interp.linear import linear
-from anchor_interp.model import HookedTransformer, PostLNTransformer, reference_config
+from anchor_interp.model import HookedTransformer, PostLNTransformer, reference_model
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
@@ -45,7 +45,7 @@ _FREE = {
 
 def last_logits(
     model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
+    tokens: Integer[Tensor, "batch pos"],
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "batch d_vocab"]:
@@ -97,12 +97,18 @@ def fast_last_logits(
 
 
 def _is_supported(model: HookedTransformer) -> bool:
-    """Whether every setting that could change the function is the one that this path implements."""
-    if type(model) not in (HookedTransformer, PostLNTransformer):
+    """Whether every part and setting is one that this path implements.
+
+    It asks for what is known to be right, not for the absence of what is known to be wrong.
+    """
+    post = type(model) is PostLNTransformer
+    known = reference_model(post)
+    parts = {type(part) for part in known.modules()}
+    if any(type(part) not in parts or "forward" in vars(part) for part in model.modules()):
         return False
-    found, known = vars(model.cfg), vars(reference_config(type(model) is PostLNTransformer))
-    return found["act_fn"] in _ACTIVATIONS and all(
-        found.get(name) == known.get(name) for name in (found.keys() | known.keys()) - _FREE
+    mine, reference = vars(model.cfg), vars(known.cfg)
+    return mine["act_fn"] in _ACTIVATIONS and all(
+        mine.get(name) == reference.get(name) for name in (mine.keys() | reference.keys()) - _FREE
     )
 
 

@@ -146,23 +146,7 @@ def place(module: HookedTransformer, device: str | torch.device) -> HookedTransf
 def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
     """A HookedTransformer of this shape on the CPU whose weights are not set yet."""
     post = model.normalization == "post"
-    cfg = _config(model, dtype)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
-    if not model.bias:
-        _drop_biases(module)
-    return module
-
-
-@functools.cache
-def reference_config(post: bool) -> HookedTransformerConfig:
-    """The TransformerLens settings of a model of this package, of some shape."""
-    return _config(ModelConfig(normalization="post" if post else "pre"), torch.float32)
-
-
-def _config(model: ModelConfig, dtype: torch.dtype) -> HookedTransformerConfig:
-    return HookedTransformerConfig(
+    cfg = HookedTransformerConfig(
         n_layers=model.n_layers,
         n_heads=model.n_heads,
         d_model=model.d_model,
@@ -173,12 +157,25 @@ def _config(model: ModelConfig, dtype: torch.dtype) -> HookedTransformerConfig:
         n_ctx=model.n_ctx,
         # Post-LayerNorm blocks own their LayerNorms; to TransformerLens there is none, which also
         # makes the final LayerNorm and the cache's LayerNorm helpers identities.
-        normalization_type=None if model.normalization == "post" else "LN",
+        normalization_type=None if post else "LN",
         init_weights=False,
         device="cpu",
         dtype=dtype,
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
+    if not model.bias:
+        _drop_biases(module)
+    return module
+
+
+@functools.cache
+def reference_model(post: bool) -> HookedTransformer:
+    """A small model of this package in one LayerNorm layout, to compare others with."""
+    layout = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="post" if post else "pre")
+    return empty_model(layout)
 
 
 def _drop_biases(module: HookedTransformer) -> None:

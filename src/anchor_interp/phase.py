@@ -6,7 +6,8 @@ solution is the NeurIPS paper's, section 4. The rules are read from top to botto
 ===============  ==================================================================================
 phase            rule
 ===============  ==================================================================================
-``undertrained``  accuracy on the training sequences < 0.9
+``undertrained``  accuracy on the training sequences < 0.9 (where they are not at hand, on fresh
+                  sequences of the seen pairs with training keys)
 ``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
 ``inferential``   OOD accuracy (the composed answer) >= 0.5
 ``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
@@ -112,8 +113,8 @@ class Evaluation:
 
     steps: int | None
     """Optimizer updates of the checkpoint, if known."""
-    train_accuracy: float
-    """Accuracy on the training sequences themselves."""
+    train_accuracy: float | None
+    """Accuracy on the run's own training sequences; None if they were not at hand."""
     id_accuracy: float
     """Seen pairs, test keys."""
     ood_accuracy: float | None
@@ -174,6 +175,11 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     e, t = evaluation, thresholds
     train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
     inferred = ood is not None and ood >= t.ood
+    if train is None:
+        train = e.cells.seen_train_keys
+        if train < t.train:
+            reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences of the training cells"
+            return Decision("undertrained", f"{reason}; its own training sequences are not at hand")
     if train < t.train:
         return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
     if seen < t.id:

@@ -24,7 +24,7 @@ from anchor_interp.environment import (
     resolve_device,
     stop_signals,
 )
-from anchor_interp.errors import InterruptedRunError, StoreError
+from anchor_interp.errors import ConfigError, InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
@@ -118,6 +118,8 @@ class Run:
         result = self.folder.result()
         if result is None:
             raise StoreError(f"{self.path} is not done; train it to the end first")
+        if result.get("run_id") != run_id(self.config) or "evaluation" not in result:
+            raise StoreError(f"{self.path}/result.json does not belong to this run; remove it")
         return result
 
 
@@ -132,7 +134,8 @@ def train(
     """Train a model, judge its final checkpoint and keep everything in a run folder.
 
     Called again with the same arguments it resumes from the last checkpoint and ends in the same
-    weights bit for bit (same machine, threads and build); a finished run is returned as it is.
+    weights bit for bit (on a CPU, with the same machine, threads and build); a finished run is
+    returned as it is.
 
     Args:
         config: what to train.
@@ -150,10 +153,12 @@ def train(
         DivergedError: loss or gradient are no longer finite.
         InterruptedRunError: SIGINT or SIGTERM; the run was checkpointed first.
     """
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"config is {config!r}; expected a RunConfig, such as preset('tiny')")
     target = resolve_device(device)
     folder = RunFolder(Path(out))
     with folder.writing(config) as writer, limited_threads(threads), stop_signals() as stopped:
-        if writer.result() is None:
+        if not _is_done(writer, config):
             _note_session(writer, target)
             objective = AnchorObjective(config, target)
             state = _start_or_resume(writer, config, objective, target)
@@ -223,12 +228,23 @@ def model_from_weights(
     return place(model, device)
 
 
+def _is_done(writer: RunWriter, config: RunConfig) -> bool:
+    result = writer.result()
+    if result is None:
+        return False
+    if result.get("run_id") != run_id(config) or config.train.steps not in writer.steps():
+        raise StoreError(
+            f"{writer.path} has a result that does not belong to its configuration and "
+            "checkpoints; remove result.json to train the run to its end again"
+        )
+    return True
+
+
 def _start_or_resume(
     writer: RunWriter, config: RunConfig, objective: AnchorObjective, device: torch.device
 ) -> TrainState:
-    steps = writer.steps()
-    if steps:
-        step = steps[-1]
+    step = writer.fall_back()
+    if step is not None:
         model = model_from_weights(config, writer.weights(step), device=device)
         state = TrainState(model, config.train, step)
         if step:

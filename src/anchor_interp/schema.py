@@ -154,6 +154,8 @@ def _conform(value: Any, hint: Any, where: str) -> Any:
 
 
 def _conform_one(value: Any, hint: Any, where: str) -> Any:
+    if type(value).__module__ == "numpy":
+        value = value.tolist()  # numpy's numbers and arrays are as good as Python's
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     refused = ConfigError(f"{where} is {value!r}; expected {_describe(hint)}")
     if hint is None or hint is type(None):
@@ -186,9 +188,13 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
     if hint is Any:
         return value
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise ConfigError(f"{where} is {value!r}; expected a finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise refused
+        return number
     if hint in (int, str, bool) and type(value) is hint:
         return value
     raise refused
@@ -264,5 +270,5 @@ def _describe(hint: Any) -> str:
         return "an object"
     if dataclasses.is_dataclass(hint):
         return f"an object with the fields of {typing.cast(type, hint).__name__}"
-    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+    names = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
     return names.get(hint, str(hint))

@@ -27,7 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, ParamSpec
+from typing import IO, Any, ParamSpec, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -39,6 +39,7 @@ from anchor_interp.errors import LockedError, StoreError
 from anchor_interp.schema import canonical_json, to_dict
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Row = dict[str, Any]
 """One line of metrics, or one JSON file."""
 
@@ -132,12 +133,14 @@ class RunFolder:
                 if not line.endswith("\n"):
                     break
                 try:
-                    rows.append(json.loads(line))
-                except ValueError as error:
+                    row = json.loads(line)
+                    if type(row["step"]) is not int:
+                        raise ValueError(f"step is {row['step']!r}")
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
                     raise StoreError(
-                        f"{path} is damaged in line {number}: {error}; delete the file to resume "
-                        "without the earlier lines"
+                        f"{path} is damaged in line {number}: {error}; remove that line"
                     ) from error
+                rows.append(row)
         return rows
 
     def result(self) -> Row | None:
@@ -148,7 +151,12 @@ class RunFolder:
     def provenance(self) -> list[Row]:
         """One entry for each session that worked on the run."""
         path = self.path / "provenance.json"
-        return list(_read_json(path)["sessions"]) if path.is_file() else []
+        if not path.is_file():
+            return []
+        sessions = _read_json(path).get("sessions")
+        if not isinstance(sessions, list) or not all(isinstance(s, dict) for s in sessions):
+            raise StoreError(f"{path} is damaged; remove it, the run does not need it")
+        return sessions
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """Parameters of a checkpoint by name, on the CPU.
@@ -197,6 +205,10 @@ class RunFolder:
             steps = ", ".join(map(str, self.steps())) or "none"
             raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
         state = _read_json(folder / _STATE)
+        if state.get("step") != step:
+            raise StoreError(
+                f"{folder} was written as step {state.get('step')!r}; name it so again"
+            )
         if state.get("generator") != GENERATOR:
             raise StoreError(
                 f"{folder} was trained on data of generator {state.get('generator')!r}; this "
@@ -205,7 +217,9 @@ class RunFolder:
         try:
             tensors: dict[str, Tensor] = load_file(path)
         except (SafetensorError, OSError) as error:
-            raise StoreError(f"{path} is damaged: {error}") from error
+            raise StoreError(
+                f"{path} is damaged: {error}; remove {folder} to fall back on an earlier checkpoint"
+            ) from error
         return tensors
 
     def _check_is_ours(self, config: RunConfig) -> None:
@@ -229,13 +243,13 @@ class RunFolder:
             )
 
 
-def _explained(write: Callable[P, None]) -> Callable[P, None]:
+def _explained(write: Callable[P, T]) -> Callable[P, T]:
     """Turn the system's refusal to write into one clear error."""
 
     @functools.wraps(write)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> None:
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            write(*args, **kwargs)
+            return write(*args, **kwargs)
         except OSError as error:
             raise StoreError(
                 f"cannot write to the run folder: {error}; what was committed before is safe: "
@@ -334,6 +348,21 @@ class RunWriter(RunFolder):
             shutil.rmtree(leftover)
 
     @_explained
+    def fall_back(self) -> int | None:
+        """Drop the checkpoints that training cannot continue from, and say where it can.
+
+        Returns:
+            The newest step with an optimizer state, 0 where only the initial weights are left, or
+            None without any checkpoint.
+        """
+        root = self.path / "checkpoints"
+        for step in reversed(self.steps()):
+            if step == 0 or (root / f"{step:08d}" / _OPTIMIZER).exists():
+                return step
+            (root / f"{step:08d}").rename(root / f".{step:08d}.partial")
+        return None
+
+    @_explained
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
         _write_json(self.path / "result.json", {"schema": SCHEMA, **result})
@@ -364,8 +393,8 @@ def _read_text(path: Path) -> str:
 def _read_json(path: Path) -> Row:
     try:
         data = json.loads(_read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
         raise StoreError(
@@ -403,10 +432,11 @@ def _sync(path: Path) -> None:
 def _holder(file: IO[str]) -> Row:
     file.seek(0)
     try:
-        holder = json.loads(file.read() or "{}")
-    except json.JSONDecodeError:
+        holder = json.loads(file.read(4096) or "{}")
+    except (ValueError, RecursionError):
         return {}
-    return holder if isinstance(holder, dict) else {}
+    beats = isinstance(holder, dict) and isinstance(holder.get("heartbeat"), int | float)
+    return holder if beats else {}
 
 
 def _held_by(path: Path, holder: Row) -> str:

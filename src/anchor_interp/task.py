@@ -84,10 +84,13 @@ class Table:
     first: int
     """The smallest argument."""
     values: tuple[int, ...]
-    """The values for first, first + 1, and so on."""
+    """The values for first, first + 1, and so on; each 0 to 255."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for value in (self.first, *self.values):
+            if not 0 <= value <= MAX_TOKEN:
+                raise ConfigError(f"a table holds {value}; expected 0 to {MAX_TOKEN}")
 
     def __call__(self, x: Ints) -> Ints:
         """Look every element up.

@@ -142,6 +142,8 @@ def _work(config: RunConfig, path: Path, device: str, errors: Connection, parent
         from anchor_interp.run import train  # torch is loaded in the workers only
 
         train(config, path, device=device, threads=1, quiet=True)
+    except KeyboardInterrupt:
+        return
     except AnchorInterpError as error:
         with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
             errors.send((type(error), str(error)))
