@@ -60,15 +60,16 @@ _SMALL_DATA = RunConfig(
 PHASES: Mapping[str, RunConfig] = MappingProxyType(
     {
         "memorizing": override(_SMALL_DATA, gamma=0.3, weight_decay=0.01),
-        "symmetric": override(RunConfig(_TASK), gamma=0.6, weight_decay=0.5),
+        "symmetric": override(RunConfig(_TASK), gamma=0.6, weight_decay=1.0),
         "inferential": override(_SMALL_DATA, gamma=0.9, weight_decay=0.5),
     }
 )
 """One run for each phase, one to two minutes each on one core: the quickstart.
 
 Memorizing and inferential differ in gamma and weight decay alone; they train on 5,000 sequences,
-where the difference shows fastest. Symmetric needs the papers' post-LayerNorm layout and 100,000
-sequences: the pre-LayerNorm model on small data was symmetric for some seeds only."""
+where the difference shows fastest. Symmetric takes the papers' post-LayerNorm layout and 100,000
+sequences; at weight decay 0.5 and below, and in the pre-LayerNorm model on small data, it came out
+for some seeds only."""
 
 RUNS: Mapping[str, RunConfig] = MappingProxyType(
     {
