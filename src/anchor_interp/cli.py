@@ -275,6 +275,13 @@ def _run_evaluate(command: Evaluate) -> None:
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             print(f"  {name.replace('_', ' '):<22} {value:.4g}")
+    print("  mean accuracy          training keys, test keys")
+    cells = evaluation.cells
+    print(f"    seen pairs           {cells.seen_train_keys:.3f}  {cells.seen_test_keys:.3f}")
+    if cells.unseen_train_keys is not None and cells.unseen_test_keys is not None:
+        print(
+            f"    unseen pairs         {cells.unseen_train_keys:.3f}  {cells.unseen_test_keys:.3f}"
+        )
     print("  accuracy per pair      training keys, test keys")
     for entry in evaluation.pair_accuracy:
         print(f"    {entry.pair}  {entry.role:<12} {entry.train_keys:.3f}  {entry.test_keys:.3f}")

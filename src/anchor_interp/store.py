@@ -17,17 +17,14 @@ states are kept for the newest checkpoint only. No pickle is written or read.
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import json
 import os
 import re
 import shutil
-import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -35,7 +32,8 @@ from torch import Tensor
 
 from anchor_interp.config import SCHEMA, RunConfig, read_config, run_id
 from anchor_interp.data import GENERATOR
-from anchor_interp.errors import LockedError, StoreError
+from anchor_interp.errors import StoreError
+from anchor_interp.lock import Lock
 from anchor_interp.schema import canonical_json, to_dict
 
 P = ParamSpec("P")
@@ -44,58 +42,8 @@ Row = dict[str, Any]
 """One line of metrics, or one JSON file."""
 
 MAX_JSON_BYTES = 1 << 26
-STALE_AFTER_SECONDS = 600.0
-"""A lock of another machine counts as held while its heartbeat is younger than this."""
-
-BEAT_SECONDS = 10.0
-
 _STEP = re.compile(r"\d{8,}")
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
-
-
-@dataclasses.dataclass
-class _Lock:
-    """An advisory lock that the kernel releases when the process dies.
-
-    The file also says who holds it: for the message, and for file systems between machines on
-    which advisory locks do not work.
-    """
-
-    file: IO[str]
-    last_beat: float = 0.0
-
-    @classmethod
-    def acquire(cls, path: Path) -> "_Lock":
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - open as long as the lock
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            with file:
-                raise LockedError(_held_by(path, _holder(file))) from error
-        holder = _holder(file)
-        elsewhere = holder.get("host", socket.gethostname()) != socket.gethostname()
-        if elsewhere and time.time() - holder.get("heartbeat", 0.0) < STALE_AFTER_SECONDS:
-            with file:
-                raise LockedError(_held_by(path, holder))
-        lock = cls(file)
-        lock.beat()
-        return lock
-
-    def beat(self) -> None:
-        """Say that the holder is alive, at most every ten seconds."""
-        now = time.time()
-        if abs(now - self.last_beat) >= BEAT_SECONDS:
-            self.last_beat = now
-            self.file.seek(0)
-            self.file.truncate()
-            holder = {"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now}
-            self.file.write(json.dumps(holder) + "\n")
-            self.file.flush()
-
-    def release(self) -> None:
-        """Forget the holder and let others in."""
-        with self.file:
-            self.file.truncate(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +133,7 @@ class RunFolder:
         self._check_is_ours(config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = _Lock.acquire(self.path / ".lock")
+            lock = Lock.acquire(self.path / ".lock")
         except OSError as error:
             raise StoreError(f"cannot write to the run folder {self.path}: {error}") from error
         try:
@@ -263,7 +211,7 @@ def _explained(write: Callable[P, T]) -> Callable[P, T]:
 class RunWriter(RunFolder):
     """A run folder held for writing; see :meth:`RunFolder.writing`."""
 
-    lock: _Lock
+    lock: Lock
 
     @_explained
     def heartbeat(self) -> None:
@@ -427,18 +375,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _holder(file: IO[str]) -> Row:
-    file.seek(0)
-    try:
-        holder = json.loads(file.read(4096) or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    beats = isinstance(holder, dict) and isinstance(holder.get("heartbeat"), int | float)
-    return holder if beats else {}
-
-
-def _held_by(path: Path, holder: Row) -> str:
-    who = f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown machine')}"
-    return f"{path.parent} is being written by {who}; wait for it or stop it"
