@@ -31,11 +31,12 @@ types:
 tests:
 	$(BIN)/pytest
 
-evidence: docs/evidence/train_step.json
+evidence: docs/evidence/train_step.json docs/evidence/train_step_without_onednn.json
 
-docs/evidence/train_step.json: $(VENV)/.installed-dev
+docs/evidence/train_step_without_onednn.json: FLAGS := --without-onednn --cases tiny paper-1head
+docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)
-	$(BIN)/python benchmarks/train_step.py --json > $@.partial
+	$(BIN)/python benchmarks/train_step.py --json $(FLAGS) > $@.partial
 	@mv $@.partial $@
 
 $(VENV)/bin/python:

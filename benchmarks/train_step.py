@@ -15,6 +15,7 @@ they would take alone, at the same shapes, by the time of the step:
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -28,9 +29,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from anchor_interp import linear
 from anchor_interp.config import RunConfig, override
 from anchor_interp.environment import cpu_model
-from anchor_interp.linear import _product, has_onednn_avx512
 from anchor_interp.model import build_model
 from anchor_interp.presets import MODELS, RUNS
 from anchor_interp.training import AnchorObjective, TrainState, learning_rate, train_step
@@ -171,8 +172,8 @@ def products_alone(
 
 def fastest_product(config: RunConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """OneDNN in float32 where the fast path takes it, else ``torch.mm``."""
-    if config.train.precision == "float32" and has_onednn_avx512():
-        return lambda a, b: _product(a, b.mT, None, "none")
+    if config.train.precision == "float32" and linear.has_onednn_avx512():
+        return lambda a, b: linear._product(a, b.mT, None, "none")
     return torch.mm
 
 
@@ -195,7 +196,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--turns", type=int, default=7, help="interleaved turns per case")
+    parser.add_argument(
+        "--without-onednn", action="store_true", help="use PyTorch's own float32 products"
+    )
     options = parser.parse_args()
+    if options.without_onednn:
+        linear.has_onednn_avx512 = functools.cache(lambda: False)
     torch.set_num_threads(1)
     rows = []
     for name in options.cases:

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import anchor_interp
 from anchor_interp.config import RunConfig
 from anchor_interp.run import Run
 
 torch.set_num_threads(1)
+# a busy machine is no failure
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
 SHORT = {
     "d_model": 16,

@@ -32,7 +32,7 @@ def identities(sequences: Sequences) -> set[tuple[int, int, int]]:
     return set(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tasks(), st.integers(0, 2**63 - 1))
 def test_no_training_sequence_equals_a_test_one(task: AnchorTask, seed: int) -> None:
     train, test = sample(task, "train", 400, seed=seed), sample(task, "id", 400, seed=seed)
@@ -43,7 +43,7 @@ def test_no_training_sequence_equals_a_test_one(task: AnchorTask, seed: int) -> 
         assert set(sample(task, "ood", 100, seed=seed).pair.tolist()) <= unseen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tasks(), st.integers(0, 1000))
 def test_every_column_describes_its_sequence(task: AnchorTask, seed: int) -> None:
     drawn = draw(task, task.pairs, "all", 200, seed=seed, stream="check")

@@ -1,10 +1,10 @@
 """x @ W + b for the fast path: oneDNN in float32 on CPUs with AVX-512, PyTorch elsewhere.
 
-PyTorch multiplies float32 matrices with MKL, which on AMD processors leaves the AVX-512 units
-unused; oneDNN, which PyTorch ships for convolutions and bfloat16, does not: 2.3 times the rate on
-an EPYC of the Zen 5 generation, at full float32 precision (relative error 2e-7, as MKL's). It is
-reached through the operator that PyTorch's own compiler emits for linear layers, which can also
-apply a ReLU on the way out. That operator has no derivative, so this module supplies it.
+PyTorch multiplies float32 matrices with MKL. On the AMD EPYC with AVX-512 where this was measured,
+oneDNN, which PyTorch ships for convolutions and bfloat16, has 2.3 times MKL's rate at the same full
+float32 precision (relative error 2e-7). It is reached through the operator that PyTorch's own
+compiler emits for linear layers, which can also apply a ReLU on the way out. That operator has no
+derivative, so this module supplies it.
 """
 
 import functools
