@@ -22,6 +22,7 @@ import platform
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -165,8 +166,9 @@ def products_alone(
     total = 0.0
     for (m, k, n), count in shapes.items():
         a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
-        product(a, b)
-        total += count * min(seconds(lambda _, a=a, b=b: product(a, b), 1) for _ in range(3))  # type: ignore[misc]
+        once = functools.partial(product, a, b)
+        once()
+        total += count * min(timeit.repeat(once, number=1, repeat=3))
     return total
 
 

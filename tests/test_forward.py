@@ -1,6 +1,7 @@
 """The fast path is the same function as model(tokens): logits and gradients in float64."""
 
 import itertools
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,11 +15,17 @@ from anchor_interp.forward import _is_supported, fast_last_logits, last_logits
 from anchor_interp.linear import has_onednn_avx512, linear
 from anchor_interp.model import build_model
 
-LAYOUTS = list(itertools.product(("post", "pre"), (1, 3), (1, 2, 3, 4), (False, True)))
+Layout = Literal["post", "pre"]
+BOTH: tuple[Layout, ...] = ("post", "pre")
+LAYOUTS = list(itertools.product(BOTH, (1, 3), (1, 2, 3, 4), (False, True)))
 
 
 def model_of(
-    normalization: str, n_heads: int, n_layers: int, bias: bool, dtype: torch.dtype = torch.float64
+    normalization: Layout,
+    n_heads: int,
+    n_layers: int,
+    bias: bool,
+    dtype: torch.dtype = torch.float64,
 ) -> HookedTransformer:
     shape = ModelConfig(
         n_layers=n_layers,
@@ -27,7 +34,7 @@ def model_of(
         d_head=10,
         d_mlp=36,
         act_fn="relu" if normalization == "post" else "gelu",
-        normalization=normalization,  # type: ignore[arg-type]
+        normalization=normalization,
         bias=bias,
     )
     # the released scheme starts biases away from zero
@@ -44,7 +51,7 @@ def tokens_and_targets(n: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), LAYOUTS)
 @pytest.mark.parametrize("n", [7, 150])  # below and above the size at which the table pays
 def test_logits_and_gradients_equal_the_hooked_forward(
-    normalization: str, n_heads: int, n_layers: int, bias: bool, n: int
+    normalization: Layout, n_heads: int, n_layers: int, bias: bool, n: int
 ) -> None:
     model = model_of(normalization, n_heads, n_layers, bias)
     tokens, targets = tokens_and_targets(n)
@@ -59,7 +66,7 @@ def test_logits_and_gradients_equal_the_hooked_forward(
 
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_float32_is_as_exact_as_the_hooked_forward(normalization: str) -> None:
+def test_float32_is_as_exact_as_the_hooked_forward(normalization: Layout) -> None:
     """Both are compared with float64: the fast path may not be the less exact one by much."""
     single = model_of(normalization, 2, 2, True, torch.float32)
     double = model_of(normalization, 2, 2, True)
@@ -132,12 +139,12 @@ def test_attached_hooks_take_the_hooked_forward() -> None:
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 def test_other_architectures_take_the_hooked_forward(changes: dict[str, object]) -> None:
     """A user's own HookedTransformer is answered right, whatever it is made of."""
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         "n_layers": 2, "n_heads": 2, "d_model": 24, "d_head": 10, "d_mlp": 36, "d_vocab": 120,
         "n_ctx": 9, "act_fn": "relu", "normalization_type": "LN", "device": "cpu",
         "dtype": torch.float64,
     }  # fmt: skip
-    model = HookedTransformer(HookedTransformerConfig(**(settings | changes)))  # type: ignore[arg-type]
+    model = HookedTransformer(HookedTransformerConfig(**(settings | changes)))
     tokens, _ = tokens_and_targets(6)
     torch.testing.assert_close(last_logits(model, tokens), model(tokens)[:, -1], rtol=0, atol=1e-11)
 

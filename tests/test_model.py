@@ -3,6 +3,7 @@
 import itertools
 import math
 import warnings
+from typing import Literal
 
 import pytest
 import torch
@@ -81,8 +82,8 @@ def test_post_layernorm_agrees_with_an_independent_decoder(
 
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_hooks_mean_what_the_table_says(normalization: str) -> None:
-    shape = ModelConfig(n_layers=3, d_model=20, d_head=12, d_mlp=28, normalization=normalization)  # type: ignore[arg-type]
+def test_hooks_mean_what_the_table_says(normalization: Literal["post", "pre"]) -> None:
+    shape = ModelConfig(n_layers=3, d_model=20, d_head=12, d_mlp=28, normalization=normalization)
     model = scrambled(build_model(shape, InitConfig(0.4), seed=0, dtype=torch.float64))
     logits, cache = model.run_with_cache(random_tokens(5))
     torch.testing.assert_close(

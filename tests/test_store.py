@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -256,8 +257,9 @@ def test_a_result_of_another_run_is_refused(copy: Path, finished_run: Run) -> No
     (copy / "config.json").write_text(json.dumps(to_dict(other)))
     with pytest.raises(StoreError, match="result that does not belong"):
         train(other, copy, quiet=True)
+    no_config: Any = {"a": 1}
     with pytest.raises(ConfigError, match="expected a RunConfig"):
-        train({"a": 1}, copy.parent / "poison", quiet=True)  # type: ignore[arg-type]
+        train(no_config, copy.parent / "poison", quiet=True)
     assert not (copy.parent / "poison").exists()
 
 

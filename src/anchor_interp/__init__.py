@@ -48,7 +48,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
-__all__ = [*sorted(_MODULE_OF), "__version__"]  # noqa: PLE0604
+__all__ = tuple(sorted([*_MODULE_OF, "__version__"]))
 
 
 def __getattr__(name: str) -> Any:
@@ -60,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(__all__)

@@ -45,6 +45,7 @@ from transformer_lens.components.transformer_block import TransformerBlock
 from transformer_lens.utilities.tensors import repeat_along_head_dimension
 
 from anchor_interp.config import InitConfig, ModelConfig
+from anchor_interp.errors import ConfigError
 from anchor_interp.init import initialize
 
 _BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
@@ -61,11 +62,17 @@ class PostLNBlock(TransformerBlock):
     def forward(
         self,
         resid_pre: Float[Tensor, "batch pos d_model"],
-        shortformer_pos_embed: Tensor | None = None,  # noqa: ARG002 - TransformerLens passes it
+        shortformer_pos_embed: Tensor | None = None,
         past_kv_cache_entry: Any = None,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """One block; the arguments are those of TransformerLens's block."""
+        """One block; the arguments are those of TransformerLens's block.
+
+        Raises:
+            ConfigError: shortformer position embeddings, which this layout does not have.
+        """
+        if shortformer_pos_embed is not None:
+            raise ConfigError("shortformer position embeddings have no post-LayerNorm layout here")
         resid_pre = self.hook_resid_pre(resid_pre)
         query_input, key_input, value_input = self._attention_inputs(resid_pre)
         attn_out = self.attn(

@@ -144,8 +144,6 @@ class RunFolder:
         finally:
             lock.release()
 
-    # Details ------------------------------------------------------------------------------------
-
     def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
         folder = self.path / "checkpoints" / f"{step:08d}"
         path = folder / name
@@ -155,7 +153,7 @@ class RunFolder:
         state = _read_json(folder / _STATE)
         if state.get("step") != step:
             raise StoreError(
-                f"{folder} was written as step {state.get('step')!r}; name it so again"
+                f"{folder} was written as step {state.get('step')!r}; give it that name back"
             )
         if state.get("generator") != GENERATOR:
             raise StoreError(
