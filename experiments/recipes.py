@@ -1,0 +1,255 @@
+"""The recipes of :data:`anchor_interp.presets.RECIPES`: how they were found, how well they hold.
+
+``python experiments/recipes.py search`` trains what was tried, one or a few seeds each;
+``python experiments/recipes.py judge`` trains every recipe on ten seeds that the search never saw
+and compares the final checkpoints with the margins below, which were written down before.
+
+Both resume where they were stopped, keep their runs under ``--out``, and write what they found to
+``docs/evidence/recipes_search`` and ``docs/evidence/recipes`` as JSON and as a table.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from anchor_interp.config import RunConfig, override, run_id
+from anchor_interp.errors import AnchorInterpError
+from anchor_interp.phase import Evaluation, Phase
+from anchor_interp.presets import RECIPES
+from anchor_interp.progress import reporting
+from anchor_interp.run import load
+from anchor_interp.sweep.local import RunResult, run_local
+from anchor_interp.task import TASKS
+from anchor_interp.training import total_decay
+
+EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+FRESH_SEEDS = range(100, 110)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What a recipe promises of a run, beyond the phase."""
+
+    phase: Phase
+    """The phase of its name."""
+    text: str
+    """The margin in words."""
+    holds: Callable[[Evaluation], bool]
+    """Whether a run keeps within it."""
+
+
+def _share(value: float | None) -> float:
+    """A measurement that the recipe's task is known to have."""
+    assert value is not None
+    return value
+
+
+_MEMORIZING = Margin(
+    "memorizing",
+    "train >= 0.99 and ID <= 0.5",
+    lambda e: _share(e.train_accuracy) >= 0.99 and e.id_accuracy <= 0.5,
+)
+_INFERENTIAL = Margin("inferential", "OOD >= 0.95", lambda e: _share(e.ood_accuracy) >= 0.95)
+
+MARGINS: Mapping[str, Margin] = {
+    "memorizing": _MEMORIZING,
+    "composite": Margin(
+        "composite",
+        "ID >= 0.95, OOD <= 0.3 and commutativity <= 0.6",
+        lambda e: (
+            e.id_accuracy >= 0.95
+            and _share(e.ood_accuracy) <= 0.3
+            and _share(e.commutativity) <= 0.6
+        ),
+    ),
+    "symmetric": Margin(
+        "symmetric",
+        "OOD <= 0.2 and commutativity >= 0.95",
+        lambda e: _share(e.ood_accuracy) <= 0.2 and _share(e.commutativity) >= 0.95,
+    ),
+    "inferential": _INFERENTIAL,
+    "neurips-memorizing": _MEMORIZING,
+    "neurips-symmetric": Margin(
+        "symmetric", "x - 6 on >= 0.9", lambda e: _share(e.symmetric_accuracy) >= 0.9
+    ),
+    "neurips-inferential": _INFERENTIAL,
+}
+"""One for each recipe; a run keeps its margin if the phase is right besides."""
+
+_SPARSE = {"log_every": 100, "eval_every": 500, "checkpoint_every": 100_000}
+_POST = {**_SPARSE, "normalization": "post", "act_fn": "relu", "lr": 1e-3, "steps": 4_000}
+_PRE = {**_SPARSE, "normalization": "pre", "act_fn": "gelu", "lr": 1e-3, "steps": 4_000}
+_SHORT = {**_PRE, "lr": 2e-3, "steps": 3_000}
+
+TRIED: Sequence[tuple[str, dict[str, Any], dict[str, Sequence[Any]]]] = ()
+"""Task, settings in common, and the grid over the others; 100,000 sequences unless it says so."""
+
+_COLUMNS = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity")
+_HEADINGS = ("train", "ID", "OOD", "symmetric", "commut.")
+
+
+def search(out: Path, workers: int | None) -> None:
+    """Train everything in :data:`TRIED` and write the table of it."""
+    tried = dict(_expanded())
+    _train(tried, out / "search", workers)
+    rows = [
+        {"run_id": name, **_settings(config), "seed": config.seed, **_found(out / "search" / name)}
+        for name, config in tried.items()
+    ]
+    head = ("task", "model", "data", "steps x lr", "gamma", "decay", "lr x wd", "seed")
+    lines = [
+        [row["task"], row["model"], f"{row['n_sequences']:,}", f"{row['steps']:,} x {row['lr']:g}"]
+        + [f"{row['gamma']:g}", f"{row['weight_decay']:g}", f"{row['total_decay']:.3g}"]
+        + [str(row["seed"]), *_numbers(row), row["phase"]]
+        for row in rows
+    ]
+    _write("recipes_search", {"runs": rows}, [*head, *_HEADINGS, "phase"], lines, "")
+
+
+def judge(out: Path, workers: int | None) -> None:
+    """Train every recipe on the fresh seeds and compare with the margins.
+
+    The runs lie as ``anchor-interp quickstart --seed SEED --out OUT/SEED`` puts its own.
+    """
+    runs = {
+        f"{seed}/{name}": override(config, seed=seed)
+        for seed in FRESH_SEEDS
+        for name, config in RECIPES.items()
+    }
+    _train(runs, out, workers)
+    rows, summary, lines = [], [], []
+    for name, config in RECIPES.items():
+        margin, evaluations = MARGINS[name], []
+        for seed in FRESH_SEEDS:
+            run = load(out / str(seed) / name)
+            kept = run.phase == margin.phase and margin.holds(run.evaluation)
+            evaluations.append(run.evaluation)
+            rows.append({"recipe": name, "seed": seed, "kept": kept, **_found(run.path)})
+            lines.append([name, str(seed), *_numbers(rows[-1]), rows[-1]["phase"], _yes(kept)])
+        mine = [row for row in rows if row["recipe"] == name]
+        entry: dict[str, Any] = {
+            "recipe": name,
+            "margin": margin.text,
+            "kept": sum(row["kept"] for row in mine),
+            "right_phase": sum(row["phase"] == margin.phase for row in mine),
+            "seeds": len(mine),
+            **_settings(config),
+        }
+        for column in _COLUMNS:
+            values = [row[column] for row in mine if row[column] is not None]
+            entry[column] = median(values) if values else None
+        summary.append(entry)
+    head = ["recipe", "seed", *_HEADINGS, "phase", "margin kept"]
+    _write("recipes", {"recipes": summary, "runs": rows}, head, lines, _summary(summary))
+
+
+def _summary(entries: Sequence[Mapping[str, Any]]) -> str:
+    head = ["recipe", "model", "data", "gamma", "decay", "lr x wd", "margin", "kept"]
+    lines = [
+        [entry["recipe"], entry["model"], f"{entry['n_sequences']:,}", f"{entry['gamma']:g}"]
+        + [f"{entry['weight_decay']:g}", f"{entry['total_decay']:.3g}", entry["margin"]]
+        + [f"{entry['kept']} of {entry['seeds']}", *_numbers(entry)]
+        for entry in entries
+    ]
+    medians = [f"median {heading}" for heading in _HEADINGS]
+    return _table([*head, *medians], lines) + "\n"
+
+
+def _expanded() -> Iterator[tuple[str, RunConfig]]:
+    for task, common, grid in TRIED:
+        base = override(RunConfig(TASKS[task]), **common)
+        for values in itertools.product(*grid.values()):
+            config = override(base, **dict(zip(grid, values, strict=True)))
+            yield run_id(config), config
+
+
+def _train(configs: Mapping[str, RunConfig], out: Path, workers: int | None) -> None:
+    missing = {
+        name: config
+        for name, config in configs.items()
+        if not (out / name / "result.json").exists()
+    }
+    print(f"{len(configs)} runs, {len(missing)} of them to train, in {out}", file=sys.stderr)
+    shapes = {name: (c.train.steps, c.train.batch_size) for name, c in missing.items()}
+    failures: list[RunResult] = []
+    with reporting(shapes) as progress:
+        for result in run_local(missing, out, progress, workers=workers):
+            print(f"done: {result.name}", file=sys.stderr)
+            if result.error is not None:
+                failures.append(result)
+    for failure in failures:
+        print(f"{failure.name}: {failure.error}", file=sys.stderr)
+    if failures:
+        raise SystemExit(1)
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """What distinguishes a run, as far as recipes differ."""
+    model, train = config.model, config.train
+    shape = f"{model.n_layers} layers, d_model {model.d_model}"
+    return {
+        "task": next(name for name, task in TASKS.items() if task == config.task),
+        "model": f"{model.normalization}-LayerNorm {model.act_fn}, {shape}",
+        "n_sequences": train.n_sequences,
+        "steps": train.steps,
+        "lr": train.lr,
+        "gamma": config.init.gamma,
+        "weight_decay": train.weight_decay,
+        "total_decay": total_decay(train),
+    }
+
+
+def _found(folder: Path) -> dict[str, Any]:
+    run = load(folder)
+    measured = {column: getattr(run.evaluation, column) for column in _COLUMNS}
+    return {**measured, "stable_rank": run.evaluation.stable_rank, "phase": run.phase}
+
+
+def _numbers(row: Mapping[str, Any]) -> list[str]:
+    return ["" if row[column] is None else f"{row[column]:.2f}" for column in _COLUMNS]
+
+
+def _yes(kept: bool) -> str:
+    return "yes" if kept else "**no**"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def _write(
+    name: str, data: object, head: Sequence[str], lines: Sequence[Sequence[str]], before: str
+) -> None:
+    text = f"# {name.replace('_', ' ')}\n\n{before}{_table(head, lines)}"
+    for path, content in (
+        (EVIDENCE / f"{name}.json", json.dumps(data, indent=1) + "\n"),
+        (EVIDENCE / f"{name}.md", text),
+    ):
+        partial = path.with_suffix(".partial")
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(path)
+        print(path)
+
+
+def main() -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(description="Find or judge the recipes.")
+    parser.add_argument("what", choices=("search", "judge"))
+    parser.add_argument("--out", type=Path, default=Path("runs/recipes"))
+    parser.add_argument("--workers", type=int, help="runs at a time; all cores if not given")
+    asked = parser.parse_args()
+    try:
+        {"search": search, "judge": judge}[asked.what](asked.out, asked.workers)
+    except AnchorInterpError as error:
+        raise SystemExit(f"recipes: {error}") from error
+
+
+if __name__ == "__main__":
+    main()
