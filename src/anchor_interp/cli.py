@@ -30,9 +30,9 @@ from anchor_interp.config import (
     run_id,
 )
 from anchor_interp.errors import AnchorInterpError, ConfigError
-from anchor_interp.flags import HELP, build, in_flags, nearest, parse
+from anchor_interp.flags import HELP, build, in_flags, parse
 from anchor_interp.presets import MODELS, RUNS, preset
-from anchor_interp.schema import to_dict
+from anchor_interp.schema import suggestion, to_dict
 from anchor_interp.task import TASKS, AnchorTask, SplitRule, named_task
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _parse(arguments: list[str]) -> Command:
         commands = ", ".join(_NAMES)
         what = "no command"
         if arguments:
-            what += f" is called {arguments[0]!r}{nearest(arguments[0], _NAMES)}"
+            what += f" is called {arguments[0]!r}{suggestion(arguments[0], _NAMES)}"
         raise ConfigError(f"{what}; commands: {commands}; see anchor-interp --help")
     name, kind = arguments[0], _NAMES[arguments[0]]
     try:

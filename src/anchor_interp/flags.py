@@ -9,7 +9,7 @@ value found, what is expected and the nearest known name.
 import dataclasses
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -168,7 +168,7 @@ def _take_flag(
     name, has_value, value = text.partition("=")
     dashed = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
     if dashed not in typed:
-        raise ConfigError(f"unknown option {_shown(name)}{nearest(dashed, (*typed, HELP[1]))}")
+        raise ConfigError(f"unknown option {_shown(name)}{suggestion(dashed, (*typed, HELP[1]))}")
     flag = typed[dashed]
     if flag.name in values:
         raise ConfigError(f"{name} is given twice; keep one")
@@ -211,12 +211,6 @@ def _expected(flag: Flag) -> str:
     if flag.choices:
         return "one of " + ", ".join(map(repr, flag.choices))
     return _EXPECTED[flag.kind] + (" or none" if flag.optional else "")
-
-
-def nearest(found: str, known: Iterable[str]) -> str:
-    """``; did you mean ...?`` for a misspelt name, or the empty string."""
-    close = suggestion(found, known).removeprefix(" (").removesuffix(")").replace("'", "")
-    return f"; {close}" if close else ""
 
 
 def _shown(text: str) -> str:
