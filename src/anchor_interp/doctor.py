@@ -83,7 +83,7 @@ class Examination:
     devices: tuple[Device, ...]
     """What models can run on."""
     caches: dict[str, str]
-    """Cache folders of the libraries below that exist."""
+    """Cache folders that exist, by library."""
     out: str
     """The folder examined, or the nearest one above it that exists."""
     out_writable: bool

@@ -177,7 +177,7 @@ def train(
     check_tracker(track)
     target = resolve_device(device)
     folder = RunFolder(Path(out))
-    with folder.writing(config) as writer, limited_threads(threads), stop_signals() as stopped:
+    with limited_threads(threads), folder.writing(config) as writer, stop_signals() as stopped:
         if not _is_done(writer, config):
             _note_session(writer, target)
             objective = AnchorObjective(config, target)
