@@ -1,6 +1,8 @@
 """The main job end to end on short runs: workers, table, picture; and drawing by itself."""
 
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +58,20 @@ def test_one_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert isinstance(results["bad"].error, StoreError)
     assert results["good"].error is None
     assert RunFolder(results["good"].path).result() is not None
+
+
+def test_messages_of_workers_reach_the_log(
+    tmp_path: Path, finished_run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(finished_run.path, tmp_path / "run")
+    (tmp_path / "run/result.json").unlink()
+    shutil.rmtree(tmp_path / "run/checkpoints/00000040")  # the only one to go on from
+    progress = {"run": Plain("run", 40, 32)}
+    with caplog.at_level(logging.INFO, "anchor_interp"):
+        results = run_local({"run": finished_run.config}, tmp_path, progress, device="cpu")
+        assert [result.error for result in results] == [None]
+    assert f"{tmp_path / 'run'}: continuing at step 0 of 40" in caplog.messages
+    assert not [record for record in caplog.records if record.levelno < logging.INFO]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -5,6 +5,7 @@ TransformerLens.
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from anchor_interp.task import AnchorTask as AnchorTask
     from anchor_interp.task import Override as Override
     from anchor_interp.task import Table as Table
+    from anchor_interp.weights import load_weights as load_weights
 
 _HOME = {
     "config": ("InitConfig", "ModelConfig", "RunConfig", "TrainConfig", "run_id"),
@@ -44,11 +46,15 @@ _HOME = {
     "presets": ("preset",),
     "run": ("Run", "load", "train"),
     "task": ("TASKS", "Affine", "Anchor", "AnchorTask", "Override", "Table"),
+    "weights": ("load_weights",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = tuple(sorted([*_MODULE_OF, "__version__"]))
+
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a program chooses its own
 
 
 def __getattr__(name: str) -> Any:

@@ -1,39 +1,66 @@
-"""The command line: ``anchor-interp quickstart | train | evaluate | presets``.
+"""The command line: ``anchor-interp quickstart | train | evaluate | export | presets | ...``.
 
 Its flags are derived from the configurations' fields. Data goes to standard output, progress and
-messages to standard error. Exit codes: 0 done, 1 runtime, 2 usage, 130 interrupted.
+messages to standard error, one line each. Exit codes: 0 done, 1 runtime, 2 usage, 130 interrupted.
 """
 
-import argparse
 import contextlib
 import io
 import json
+import logging
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from anchor_interp import __version__
+from anchor_interp.completion import Shell, completion
 from anchor_interp.config import (
     InitConfig,
     ModelConfig,
     RunConfig,
     TrainConfig,
     read_config,
+    run_id,
 )
 from anchor_interp.errors import AnchorInterpError, ConfigError
+from anchor_interp.flags import HELP, build, in_flags, parse
 from anchor_interp.presets import MODELS, RUNS, preset
-from anchor_interp.schema import to_dict
+from anchor_interp.schema import suggestion, to_dict
 from anchor_interp.task import TASKS, AnchorTask, SplitRule, named_task
 
+if TYPE_CHECKING:
+    from anchor_interp.phase import Evaluation
+    from anchor_interp.run import Run
+
 _BASE = RUNS["tiny"]
+_LOGGER = logging.getLogger("anchor_interp")
+
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""A flag without a value."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is told, the same for every command."""
+
+    json: Switch = False
+    """Print one JSON object on standard output and nothing else there."""
+    quiet: Switch = False
+    """No progress and no notes: warnings and errors only."""
+    verbose: Switch = False
+    """Also say what is done in detail, and where an unexpected error came from."""
+
+    @property
+    def level(self) -> int:
+        """The least level of the messages that are shown."""
+        return logging.DEBUG if self.verbose else logging.WARNING if self.quiet else logging.INFO
 
 
 @dataclass(frozen=True)
@@ -48,6 +75,7 @@ class Quickstart:
     """Runs at a time; all usable cores if None."""
     device: str = "auto"
     """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
@@ -71,8 +99,8 @@ class Train:
     """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
     threads: int | None = None
     """CPU threads; PyTorch's choice if None."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Report no progress."""
+    track: Literal["tensorboard", "wandb"] | None = None
+    """Show the metrics there as well; needs the package of that name."""
     split: SplitRule = _BASE.task.split
     """What keeps training apart from test data: the key alone, or every position's token."""
     length: int = _BASE.task.length
@@ -82,6 +110,7 @@ class Train:
     key_max: int = _BASE.task.key_max
     """Largest key and noise token."""
     base_task: tyro.conf.Suppress[AnchorTask] = field(default=_BASE.task)
+    output: Output = Output()
 
     def configuration(self) -> RunConfig:
         """The run that was asked for."""
@@ -109,52 +138,105 @@ class Evaluate:
     """Seed of the evaluation sequences."""
     device: str = "cpu"
     """Where to run the model."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print one JSON object with every measurement."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a run's weights as one safetensors file that plain TransformerLens can read."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder."""
+    out: Path
+    """The file; one that is there is replaced."""
+    step: int | None = None
+    """Checkpoint to write; the newest if None."""
+    output: Output = Output()
 
 
 @dataclass(frozen=True)
 class Presets:
     """List the named runs, model shapes and tasks."""
 
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print them whole, as one JSON object."""
+    output: Output = Output()
 
 
-Command = Quickstart | Train | Evaluate | Presets
+@dataclass(frozen=True)
+class Doctor:
+    """Check that this machine can do the work; exit code 1 if something is wrong."""
+
+    out: Path = Path("runs")
+    """Folder that runs will go to."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Print a script that makes a shell complete commands, flags and values."""
+
+    shell: tyro.conf.Positional[Shell]
+    """The shell."""
+
+
+Command = Quickstart | Train | Evaluate | Export | Presets | Doctor | Completion
 """What the command line can be asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments == ["--version"]:
-        print(__version__)
-        return 0
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    with _messages():
+        try:
+            with _interruptible():
+                code = _run(list(sys.argv[1:] if argv is None else argv))
+                sys.stdout.flush()
+        except AnchorInterpError as error:
+            _LOGGER.error(error)
+            return error.exit_code
+        except KeyboardInterrupt:
+            _LOGGER.error("interrupted; give the same command again to continue")
+            return 130
+        except BrokenPipeError:
+            # The reader of standard output has gone; keep Python from complaining when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except OSError as error:
+            _LOGGER.error(error)
+            return 1
+        except MemoryError as error:
+            _LOGGER.error("out of memory: %s; ask for less at a time", error)
+            return 1
+        except Exception as error:
+            _LOGGER.error("unexpected %s: %s; --verbose shows where", type(error).__name__, error)
+            _LOGGER.debug("traceback", exc_info=True)
+            return 1
+    return code
+
+
+class _Messages(logging.Handler):
+    """Messages as lines ``anchor-interp: ...`` on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        print(f"anchor-interp: {shown}", file=sys.stderr, flush=True)
+        if record.exc_info:
+            print(logging.Formatter().formatException(record.exc_info), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _messages() -> Iterator[None]:
+    """Show what the package logs while a command runs."""
+    handler, level = _Messages(), _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
     try:
-        command = _parse(arguments)
-        with _interruptible():
-            _COMMANDS[type(command)](command)
-            sys.stdout.flush()
-    except AnchorInterpError as error:
-        print(f"anchor-interp: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(
-            "anchor-interp: interrupted; give the same command again to continue", file=sys.stderr
-        )
-        return 130
-    except BrokenPipeError:
-        # The reader of standard output has gone; keep Python from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        print(f"anchor-interp: {error}", file=sys.stderr)
-        return 1
-    except MemoryError as error:
-        print(f"anchor-interp: out of memory: {error}; ask for less at a time", file=sys.stderr)
-        return 1
-    return 0
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -175,78 +257,103 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _run(arguments: list[str]) -> int:
+    """Do what the arguments ask for; returns the exit code."""
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if name == "--version":
+        print(__version__)
+        return 0
+    options = rest[: rest.index("--")] if "--" in rest else rest
+    if name in HELP or (name in _NAMES and set(HELP) & set(options)):
+        _print_help(name, rest)
+        return 0
+    command = _parse(arguments)
+    _LOGGER.setLevel(getattr(command, "output", Output()).level)
+    try:
+        return _COMMANDS[type(command)](command) or 0
+    except ConfigError as error:
+        raise ConfigError(in_flags(str(error), type(command))) from error
+
+
 def _parse(arguments: list[str]) -> Command:
     """Turn arguments into a command; the defaults of ``train`` are its preset's or file's."""
-    name, rest = (arguments[0], arguments[1:]) if arguments[:1] else ("", [])
-    parser: dict[str, Any] = {"prog": "anchor-interp", "args": arguments, "config": _TYRO}
-    if name in _NAMES:
-        parser |= {"prog": f"anchor-interp {name}", "args": rest}
-    if name == "train":
-        parser["default"] = _train_defaults(rest)
-    messages = io.StringIO()
+    if not arguments or arguments[0] not in _NAMES:
+        commands = ", ".join(_NAMES)
+        what = "no command"
+        if arguments:
+            what += f" is called {arguments[0]!r}{suggestion(arguments[0], _NAMES)}"
+        raise ConfigError(f"{what}; commands: {commands}; see anchor-interp --help")
+    name, kind = arguments[0], _NAMES[arguments[0]]
     try:
-        with contextlib.redirect_stderr(messages):
-            what: Any = _NAMES.get(name, _ANY_COMMAND)
-            command: Command = tyro.cli(what, **parser)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        place = f"{name} --help" if name in _NAMES else "--help"
-        message = _unboxed(messages.getvalue())
-        raise ConfigError(f"{message}; see anchor-interp {place}") from None
-    return command
+        return _build(kind, arguments[1:])
+    except ConfigError as error:
+        raise ConfigError(f"{error}; see anchor-interp {name} --help") from error
 
 
-def _train_defaults(arguments: list[str]) -> Train:
+def _build(kind: type[Command], arguments: list[str]) -> Command:
+    values = parse(kind, arguments)
+    if values.get("quiet") and values.get("verbose"):
+        raise ConfigError("--quiet and --verbose contradict each other; use one of them")
+    starts = _train_starts(values) if kind is Train else {}
+    return build(kind, values, **starts)
+
+
+def _train_starts(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that ``--preset``, ``--config`` and ``--task`` give to all other flags."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in ("--preset", "--config", "--task"):
-        first.add_argument(flag)
-    try:
-        named, _ = first.parse_known_args(arguments)
-    except argparse.ArgumentError:
-        return Train(out=tyro.MISSING)  # a flag without its value: the full parser says so
-    given = {name: value for name, value in vars(named).items() if value not in (None, "None")}
-    if {"preset", "config"} <= given.keys():
+    if {"preset", "config"} <= values.keys():
         raise ConfigError("--preset and --config both give the start; use one of them")
-    if "config" in given:
-        base = read_config(Path(given["config"]))
+    if values.get("config") is not None:
+        base = read_config(values["config"])
     else:
-        base = preset(given.get("preset", "tiny"))
-    task = named_task(given["task"]) if "task" in given else base.task
-    return Train(
-        out=tyro.MISSING,
-        model=base.model,
-        init=base.init,
-        train=base.train,
-        seed=base.seed,
-        split=task.split,
-        length=task.length,
-        key_min=task.key_min,
-        key_max=task.key_max,
-        base_task=task,
-    )
+        base = preset(values.get("preset", "tiny"))
+    task = base.task if values.get("task") is None else named_task(values["task"])
+    return {
+        "model": base.model,
+        "init": base.init,
+        "train": base.train,
+        "seed": base.seed,
+        "split": task.split,
+        "length": task.length,
+        "key_min": task.key_min,
+        "key_max": task.key_max,
+        "base_task": task,
+    }
 
 
-def _unboxed(text: str) -> str:
-    """The one message in the parser's framed error text."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    lines = [line.strip("\u2502 ") for line in plain.splitlines()]
-    body = [line for line in lines if line and not line.startswith(("\u256d", "\u2570"))]
-    rule = next((i for i, line in enumerate(body) if set(line) == {"\u2500"}), len(body))
-    message = " ".join(body[:rule])
-    message = re.sub(r"Error parsing (\w+): \w+Config\.(\w+)", r"--\2", message)
-    return message.rstrip(".") or "the command line cannot be read"
+def _print_help(name: str, arguments: list[str]) -> None:
+    """Print tyro's help; of ``train`` with the defaults of the preset or file asked for."""
+    parser: dict[str, Any] = {"prog": "anchor-interp", "config": _TYRO}
+    if name in _NAMES:
+        parser["prog"] += f" {name}"
+    if name == "train":
+        given = parse(Train, [text for text in arguments if text not in HELP])
+        parser["default"] = build(Train, {"out": tyro.MISSING}, **_train_starts(given))
+    # tyro looks at the terminal alone to choose colours
+    plain = io.StringIO() if os.environ.get("NO_COLOR") else sys.stdout
+    with contextlib.redirect_stdout(plain), contextlib.suppress(SystemExit):
+        what: Any = _NAMES.get(name, _ANY_COMMAND)
+        tyro.cli(what, args=["--help"], **parser)
+    if isinstance(plain, io.StringIO):
+        print(plain.getvalue(), end="")
 
 
 def _run_quickstart(command: Quickstart) -> None:
     from anchor_interp.quickstart import print_table, quickstart
 
     runs = quickstart(
-        command.out, seed=command.seed, workers=command.workers, device=command.device
+        command.out,
+        seed=command.seed,
+        workers=command.workers,
+        device=command.device,
+        quiet=command.output.quiet,
     )
+    picture = command.out / "overview.png"
+    if command.output.json:
+        found = {name: _facts(run, run.evaluation) for name, run in runs.items()}
+        print(json.dumps({"runs": found, "picture": str(picture)}))
+        return
     print_table(runs)
-    print(f"picture: {command.out / 'overview.png'}")
+    print(f"picture: {picture}")
 
 
 def _run_train(command: Train) -> None:
@@ -254,8 +361,16 @@ def _run_train(command: Train) -> None:
     from anchor_interp.run import train
 
     run = train(
-        config, command.out, device=command.device, threads=command.threads, quiet=command.quiet
+        config,
+        command.out,
+        device=command.device,
+        threads=command.threads,
+        quiet=command.output.quiet,
+        track=command.track,
     )
+    if command.output.json:
+        print(json.dumps(_facts(run, run.evaluation)))
+        return
     print(f"{run.path}: {run.phase} ({run.reason})")
 
 
@@ -264,13 +379,12 @@ def _run_evaluate(command: Evaluate) -> None:
     from anchor_interp.run import load
 
     run = load(command.run, step=command.step, device=command.device)
-    print(f"measuring {run.path} at step {run.step} ...", file=sys.stderr)
+    _LOGGER.info("measuring %s at step %d", run.path, run.step)
     evaluation = run.evaluate(n=command.n, seed=command.seed)
-    decision = decide(evaluation)
-    if command.json:
-        found = {"run": str(run.path), "phase": decision.phase, "reason": decision.reason}
-        print(json.dumps(found | to_dict(evaluation) | {"config": to_dict(run.config)}))
+    if command.output.json:
+        print(json.dumps(_facts(run, evaluation)))
         return
+    decision = decide(evaluation)
     print(f"{run.path} at step {run.step}: {decision.phase} ({decision.reason})")
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
@@ -287,8 +401,35 @@ def _run_evaluate(command: Evaluate) -> None:
         print(f"    {entry.pair}  {entry.role:<12} {entry.train_keys:.3f}  {entry.test_keys:.3f}")
 
 
+def _facts(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
+    """A run with its measurements, as JSON values."""
+    from anchor_interp.phase import decide
+
+    decision = decide(evaluation)
+    return {
+        "run": str(run.path),
+        "run_id": run_id(run.config),
+        "phase": decision.phase,
+        "reason": decision.reason,
+        **to_dict(evaluation),
+        "config": to_dict(run.config),
+    }
+
+
+def _run_export(command: Export) -> None:
+    from anchor_interp.run import load
+
+    run = load(command.run, step=command.step)
+    path = run.export(command.out)
+    if command.output.json:
+        found = {"run": str(run.path), "run_id": run_id(run.config), "step": run.step}
+        print(json.dumps(found | {"weights": str(path)}))
+        return
+    print(f"{path}: the weights of {run.path} at step {run.step}")
+
+
 def _run_presets(command: Presets) -> None:
-    if command.json:
+    if command.output.json:
         named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
         print(json.dumps({kind: to_dict(entries) for kind, entries in named.items()}))
         return
@@ -309,22 +450,45 @@ def _run_presets(command: Presets) -> None:
         print(f"  {name:<22} {functions}; unseen {unseen}; overridden {overridden or 'none'}")
 
 
+def _run_doctor(command: Doctor) -> int:
+    from anchor_interp.doctor import describe, examine
+
+    found = examine(command.out)
+    print(json.dumps(to_dict(found)) if command.output.json else describe(found))
+    for problem in found.problems:
+        _LOGGER.error(problem)
+    return 0 if found.ok else 1
+
+
+def _run_completion(command: Completion) -> None:
+    print(completion(command.shell, _NAMES), end="")
+
+
 _NAMES: dict[str, type[Command]] = {
     "quickstart": Quickstart,
     "train": Train,
     "evaluate": Evaluate,
+    "export": Export,
     "presets": Presets,
+    "doctor": Doctor,
+    "completion": Completion,
 }
-_COMMANDS: dict[type[Command], Callable[[Any], None]] = {
+_COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
     Quickstart: _run_quickstart,
     Train: _run_train,
     Evaluate: _run_evaluate,
+    Export: _run_export,
     Presets: _run_presets,
+    Doctor: _run_doctor,
+    Completion: _run_completion,
 }
 _ANY_COMMAND: Any = (
     Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    | Annotated[Completion, tyro.conf.subcommand("completion")]
 )
 _TYRO = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)

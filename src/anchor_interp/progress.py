@@ -1,6 +1,7 @@
 """Progress of a training on standard error: a rich bar, or plain lines without a terminal."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -105,12 +106,17 @@ def bars() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def reporting(runs: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, Progress]]:
+def reporting(
+    runs: Mapping[str, tuple[int, int]], *, quiet: bool = False
+) -> Iterator[dict[str, Progress]]:
     """Report the progress of named runs, each given by its steps and its batch size.
 
-    Bars if standard error is a terminal, else plain lines.
+    Bars if standard error is a terminal that can redraw a line, else plain lines; nothing if quiet.
     """
-    if not sys.stderr.isatty():
+    if quiet:
+        yield {name: Silent() for name in runs}
+        return
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         yield {name: Plain(name, *shape) for name, shape in runs.items()}
         return
     with bars() as shown:

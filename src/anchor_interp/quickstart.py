@@ -1,5 +1,6 @@
 """The main job on default settings: one run for each phase, a table and a picture."""
 
+import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,16 @@ from anchor_interp.run import Run, load
 from anchor_interp.sweep.local import run_local
 
 NARROWEST = 100
+_LOGGER = logging.getLogger(__name__)
 
 
 def quickstart(
-    out: Path, *, seed: int = 0, workers: int | None = None, device: str = "auto"
+    out: Path,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "auto",
+    quiet: bool = False,
 ) -> dict[str, Run]:
     """Train the runs of :data:`anchor_interp.presets.PHASES` side by side, or resume them.
 
@@ -27,6 +34,7 @@ def quickstart(
         seed: seed of every run.
         workers: processes at a time; all usable cores if None.
         device: where each run trains.
+        quiet: report no progress.
 
     Returns:
         The finished runs by name.
@@ -37,9 +45,9 @@ def quickstart(
     configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
     failures = []
     shapes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
-    with reporting(shapes) as progress:
+    with reporting(shapes, quiet=quiet) as progress:
         results = run_local(configs, out, progress, workers=workers, device=device)
-        print(f"training {len(configs)} models in {out}", file=sys.stderr)
+        _LOGGER.info("training %d models in %s", len(configs), out)
         for result in results:
             if result.error is not None:
                 failures.append(result.error)

@@ -6,7 +6,7 @@ judge. :func:`load` opens what it left behind.
 
 import contextlib
 import functools
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +28,10 @@ from anchor_interp.errors import ConfigError, InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
-from anchor_interp.progress import Progress, Silent, reporting
+from anchor_interp.progress import reporting
 from anchor_interp.schema import from_dict, to_dict
 from anchor_interp.store import Row, RunFolder, RunWriter
+from anchor_interp.tracking import Track, check_tracker, tracking
 from anchor_interp.training import (
     AnchorObjective,
     StepEvent,
@@ -38,8 +39,10 @@ from anchor_interp.training import (
     fit,
     total_decay,
 )
+from anchor_interp.weights import save_weights
 
 _PROBES = 512
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,19 @@ class Run:
         """Measure the model of this checkpoint on the run's own task and training sequences."""
         return _evaluate(self.config, self.model, self.step, n=n, seed=seed)
 
+    def export(self, path: str | Path) -> Path:
+        """Write this checkpoint's weights as one file that plain TransformerLens can read.
+
+        The tensors are ``model.state_dict()`` in safetensors, with the configuration and the run's
+        id as metadata; :mod:`anchor_interp.weights` says how to open it with and without this
+        package. A file that is there is replaced.
+
+        Raises:
+            StoreError: the path is a folder, or cannot be written.
+        """
+        save_weights(self.model, Path(path), self.config, step=self.step)
+        return Path(path)
+
     def _result(self) -> Row:
         result = self.folder.result()
         if result is None:
@@ -130,6 +146,7 @@ def train(
     device: str = "auto",
     threads: int | None = None,
     quiet: bool = False,
+    track: Track | None = None,
 ) -> Run:
     """Train a model, judge its final checkpoint and keep everything in a run folder.
 
@@ -143,26 +160,29 @@ def train(
         device: ``auto`` (a CUDA GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
         threads: CPU threads of this process during the run; PyTorch's setting if None.
         quiet: report no progress.
+        track: show the lines of metrics in ``tensorboard`` or ``wandb`` as well; it is no part of
+            the run and never stops it (see :mod:`anchor_interp.tracking`).
 
     Returns:
         The finished run.
 
     Raises:
-        ConfigError: a device or thread count that cannot be used.
+        ConfigError: a device, thread count or tracker that cannot be used.
         StoreError: the folder cannot be used; LockedError if another process is writing it.
         DivergedError: loss or gradient are no longer finite.
         InterruptedRunError: SIGINT or SIGTERM; the run was checkpointed first.
     """
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config is {config!r}; expected a RunConfig, such as preset('tiny')")
+    check_tracker(track)
     target = resolve_device(device)
     folder = RunFolder(Path(out))
-    with folder.writing(config) as writer, limited_threads(threads), stop_signals() as stopped:
+    with limited_threads(threads), folder.writing(config) as writer, stop_signals() as stopped:
         if not _is_done(writer, config):
             _note_session(writer, target)
             objective = AnchorObjective(config, target)
             state = _start_or_resume(writer, config, objective, target)
-            _fit(writer, config, state, objective, stopped, quiet)
+            _fit(writer, config, state, objective, stopped, quiet, track)
             _judge(writer, config, state, objective)
     return load(out, device=device)
 
@@ -251,6 +271,7 @@ def _start_or_resume(
             state.load_optimizer(writer.optimizer(step))
         writer.cut_metrics(step)
         writer.thin_out(config.train.checkpoint_every)
+        _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         return state
     state = TrainState.fresh(config, device)
     writer.cut_metrics(-1)
@@ -266,6 +287,7 @@ def _fit(
     objective: AnchorObjective,
     stopped: Callable[[], bool],
     quiet: bool,
+    track: Track | None,
 ) -> None:
     settings, probes = config.train, _Probes(config, objective)
     latest: Row = {}
@@ -273,6 +295,7 @@ def _fit(
     def save() -> None:
         every = settings.checkpoint_every
         writer.save_checkpoint(state.step, state.weights(), state.optimizer_tensors(), every)
+        _LOGGER.debug("%s: checkpoint at step %d", writer.path, state.step)
 
     def on_event(state: TrainState, event: StepEvent) -> None:
         step, last = event.step, event.step == settings.steps
@@ -287,6 +310,7 @@ def _fit(
             if step % settings.eval_every == 0 or last:
                 row |= probes.accuracies(state.model)
             writer.append_metrics(row)
+            show(row)
             latest.update(row)
         leaving = stopped() and not last
         if step % settings.checkpoint_every == 0 or last or leaving:
@@ -300,10 +324,9 @@ def _fit(
 
     name = writer.path.name
     with contextlib.ExitStack() as stack:
-        progress: Progress = Silent()
-        if not quiet:
-            shown = reporting({name: (settings.steps, settings.batch_size)})
-            progress = stack.enter_context(shown)[name]
+        show = stack.enter_context(tracking(track, writer.path, config, writer.metrics()))
+        shown = reporting({name: (settings.steps, settings.batch_size)}, quiet=quiet)
+        progress = stack.enter_context(shown)[name]
         fit(state, objective, until=settings.steps, on_event=on_event)
 
 
@@ -372,8 +395,10 @@ def _note_session(writer: RunWriter, device: torch.device) -> None:
     writer.start_session(session)
     for name in BIT_FOR_BIT:
         if earlier and earlier[-1].get(name) != session[name]:
-            print(
-                f"note: resuming with other {name} ({session[name]}; before: "
-                f"{earlier[-1].get(name)}): the weights may differ in their last bits",
-                file=sys.stderr,
+            _LOGGER.warning(
+                "resuming with other %s (%s; before: %s): the weights may differ in their "
+                "last bits",
+                name,
+                session[name],
+                earlier[-1].get(name),
             )

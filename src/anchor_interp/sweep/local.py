@@ -6,13 +6,14 @@ killing the driver loses nothing and leaves no process behind.
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -23,6 +24,7 @@ from anchor_interp.errors import AnchorInterpError, ConfigError
 from anchor_interp.progress import Progress
 
 _POLL_SECONDS = 0.5
+_LOGGER = logging.getLogger("anchor_interp")
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,21 @@ def run_local(
 
 @dataclass(frozen=True)
 class _Worker:
-    """A process that trains one run and reports an error through a pipe."""
+    """A process that trains one run and tells of messages and of an error through a pipe."""
 
     name: str
     path: Path
     process: SpawnProcess
-    errors: Connection
+    reports: Connection
+    failures: list[AnchorInterpError] = field(default_factory=list)
 
     @classmethod
     def start(cls, name: str, config: RunConfig, path: Path, device: str) -> "_Worker":
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(config, path, device, sender, os.getpid()))
+        level = _LOGGER.getEffectiveLevel()
+        arguments = (config, path, device, sender, os.getpid(), level)
+        process = context.Process(target=_work, args=arguments)
         process.start()
         sender.close()
         return cls(name, path, process, receiver)
@@ -88,14 +93,23 @@ class _Worker:
     def result(self) -> RunResult:
         """How the run ended, once the process has."""
         self.process.join()
-        with self.errors:
-            try:
-                kind, message = self.errors.recv()
-                return RunResult(self.name, self.path, kind(message))
-            except EOFError:  # it said nothing: finished, or died
-                code = self.process.exitcode
+        with self.reports:
+            self.read_reports()
+        if self.failures:
+            return RunResult(self.name, self.path, self.failures[0])
+        code = self.process.exitcode  # it said nothing: finished, or died
         died = f"the worker of {self.path} died (exit code {code}); start again to resume it"
         return RunResult(self.name, self.path, AnchorInterpError(died) if code else None)
+
+    def read_reports(self) -> None:
+        """Log what the process has logged since the last time, and keep its error."""
+        with contextlib.suppress(EOFError):  # it has ended
+            while self.reports.poll():
+                kind, message = self.reports.recv()
+                if isinstance(kind, int):
+                    _LOGGER.log(kind, message)
+                else:
+                    self.failures.append(kind(message))
 
 
 def _run(
@@ -116,6 +130,7 @@ def _run(
             for worker in list(running):
                 ended = not worker.process.is_alive()
                 _report(worker.path, progress[worker.name])
+                worker.read_reports()
                 if ended:
                     running.remove(worker)
                     yield worker.result()
@@ -133,11 +148,27 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _work(config: RunConfig, path: Path, device: str, errors: Connection, parent: int) -> None:
+class _Reports(logging.Handler):
+    """Sends what a worker logs to its driver."""
+
+    def __init__(self, reports: Connection) -> None:
+        super().__init__()
+        self._reports = reports
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # nobody is left to be told
+            self._reports.send((record.levelno, record.getMessage()))
+
+
+def _work(
+    config: RunConfig, path: Path, device: str, reports: Connection, parent: int, level: int
+) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the parent too, which sends SIGTERM
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    _LOGGER.setLevel(level)
+    _LOGGER.addHandler(_Reports(reports))
     try:
         from anchor_interp.run import train  # torch is loaded in the workers only
 
@@ -146,7 +177,7 @@ def _work(config: RunConfig, path: Path, device: str, errors: Connection, parent
         return
     except AnchorInterpError as error:
         with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
-            errors.send((type(error), str(error)))
+            reports.send((type(error), str(error)))
 
 
 def _leave_with(parent: int) -> None:
