@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp.config import RunConfig, override, run_id
+from anchor_interp.config import InitConfig, RunConfig, override, run_id
 from anchor_interp.errors import AnchorInterpError
 from anchor_interp.phase import Evaluation, Phase
 from anchor_interp.presets import RECIPES
@@ -84,11 +84,40 @@ MARGINS: Mapping[str, Margin] = {
 
 _SPARSE = {"log_every": 100, "eval_every": 500, "checkpoint_every": 100_000}
 _POST = {**_SPARSE, "normalization": "post", "act_fn": "relu", "lr": 1e-3, "steps": 4_000}
+_POST_SHORTER = {**_POST, "steps": 2_500}
 _PRE = {**_SPARSE, "normalization": "pre", "act_fn": "gelu", "lr": 1e-3, "steps": 4_000}
-_SHORT = {**_PRE, "lr": 2e-3, "steps": 3_000}
+_PRE_SMALL = {**_PRE, "lr": 2e-3, "steps": 3_000, "n_sequences": 5_000}
+_PRE_MIDDLE = {**_PRE_SMALL, "n_sequences": 20_000}
 
-TRIED: Sequence[tuple[str, dict[str, Any], dict[str, Sequence[Any]]]] = ()
-"""Task, settings in common, and the grid over the others; 100,000 sequences unless it says so."""
+Grid = dict[str, Sequence[Any]]
+TRIED: Mapping[str, Sequence[tuple[dict[str, Any], Grid]]] = {
+    "complexity-control": (
+        (_PRE_SMALL, {"gamma": [0.5, 0.7], "weight_decay": [0.05, 0.3]}),
+        (_PRE_SMALL, {"gamma": [0.9], "weight_decay": [0.5], "seed": [2, 3]}),
+        (_PRE_MIDDLE, {"gamma": [0.3, 0.5, 0.7], "weight_decay": [0.01, 0.5]}),
+        ({**_PRE, "n_layers": 3}, {"gamma": [0.3], "weight_decay": [0.01]}),
+        ({**_POST, "n_layers": 1}, {"gamma": [0.5, 0.6], "weight_decay": [1.0], "seed": [3]}),
+        (_POST, {"gamma": [0.3], "weight_decay": [0.01], "seed": [0, 1, 2, 3]}),
+        (_POST, {"gamma": [0.5], "weight_decay": [1.0], "seed": [0, 1, 2, 3]}),
+        (_POST, {"gamma": [0.6], "weight_decay": [1.0], "seed": [2, 3, 4]}),
+        (_POST, {"gamma": [0.5, 0.6], "weight_decay": [2.0], "seed": [2]}),
+        (_POST, {"gamma_qk": [0.3, 1.0], "gamma": [0.5], "weight_decay": [1.0], "seed": [3]}),
+        (_POST, {"gamma_qk": [1.0], "gamma": [0.5], "weight_decay": [1.0], "seed": [4]}),
+        (_POST, {"gamma_qk": [0.8], "gamma": [0.5], "weight_decay": [0.3], "seed": [3]}),
+        (_POST, {"gamma_qk": [0.4], "gamma": [0.6], "weight_decay": [1.0], "seed": [3, 4]}),
+        ({**_POST, "steps": 3_000}, {"gamma": [0.6], "weight_decay": [1.0], "seed": [2]}),
+        (
+            _POST_SHORTER,
+            {"gamma_qk": [0.4], "gamma": [0.6], "weight_decay": [1.0], "seed": [0, 1, 2, 4]},
+        ),
+        (_POST_SHORTER, {"gamma_embed": [0.7], "weight_decay": [1.0], "seed": [3]}),
+        (_POST_SHORTER, {"gamma_vo": [0.7], "weight_decay": [1.0], "seed": [3]}),
+        (_POST_SHORTER, {"gamma_mlp": [0.7], "weight_decay": [1.0], "seed": [3]}),
+    ),
+    "neurips": (),
+}
+"""What was tried for each task: settings in common and the grid over the others, with 100,000
+sequences and seed 0 unless it says so."""
 
 _COLUMNS = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity")
 _HEADINGS = ("train", "ID", "OOD", "symmetric", "commut.")
@@ -102,14 +131,9 @@ def search(out: Path, workers: int | None) -> None:
         {"run_id": name, **_settings(config), "seed": config.seed, **_found(out / "search" / name)}
         for name, config in tried.items()
     ]
-    head = ("task", "model", "data", "steps x lr", "gamma", "decay", "lr x wd", "seed")
-    lines = [
-        [row["task"], row["model"], f"{row['n_sequences']:,}", f"{row['steps']:,} x {row['lr']:g}"]
-        + [f"{row['gamma']:g}", f"{row['weight_decay']:g}", f"{row['total_decay']:.3g}"]
-        + [str(row["seed"]), *_numbers(row), row["phase"]]
-        for row in rows
-    ]
-    _write("recipes_search", {"runs": rows}, [*head, *_HEADINGS, "phase"], lines, "")
+    lines = [[*_cells(row), str(row["seed"]), *_numbers(row), row["phase"]] for row in rows]
+    head = [*_SETTINGS, "seed", *_HEADINGS, "phase"]
+    _write("recipes_search", {"runs": rows}, head, lines, "")
 
 
 def judge(out: Path, workers: int | None) -> None:
@@ -150,23 +174,21 @@ def judge(out: Path, workers: int | None) -> None:
 
 
 def _summary(entries: Sequence[Mapping[str, Any]]) -> str:
-    head = ["recipe", "model", "data", "gamma", "decay", "lr x wd", "margin", "kept"]
-    lines = [
-        [entry["recipe"], entry["model"], f"{entry['n_sequences']:,}", f"{entry['gamma']:g}"]
-        + [f"{entry['weight_decay']:g}", f"{entry['total_decay']:.3g}", entry["margin"]]
-        + [f"{entry['kept']} of {entry['seeds']}", *_numbers(entry)]
-        for entry in entries
-    ]
+    lines = []
+    for entry in entries:
+        kept = f"{entry['kept']} of {entry['seeds']}"
+        lines.append([entry["recipe"], *_cells(entry), entry["margin"], kept, *_numbers(entry)])
     medians = [f"median {heading}" for heading in _HEADINGS]
-    return _table([*head, *medians], lines) + "\n"
+    return _table(["recipe", *_SETTINGS, "margin", "kept", *medians], lines) + "\n"
 
 
 def _expanded() -> Iterator[tuple[str, RunConfig]]:
-    for task, common, grid in TRIED:
-        base = override(RunConfig(TASKS[task]), **common)
-        for values in itertools.product(*grid.values()):
-            config = override(base, **dict(zip(grid, values, strict=True)))
-            yield run_id(config), config
+    for task, grids in TRIED.items():
+        for common, grid in grids:
+            base = override(RunConfig(TASKS[task]), **common)
+            for values in itertools.product(*grid.values()):
+                config = override(base, **dict(zip(grid, values, strict=True)))
+                yield run_id(config), config
 
 
 def _train(configs: Mapping[str, RunConfig], out: Path, workers: int | None) -> None:
@@ -199,10 +221,28 @@ def _settings(config: RunConfig) -> dict[str, Any]:
         "n_sequences": train.n_sequences,
         "steps": train.steps,
         "lr": train.lr,
-        "gamma": config.init.gamma,
+        "gammas": _gammas(config.init),
         "weight_decay": train.weight_decay,
         "total_decay": total_decay(train),
     }
+
+
+_SETTINGS = ("task", "model", "sequences", "steps x lr", "gamma", "decay", "lr x wd")
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """The settings of a run under the headings of ``_SETTINGS``."""
+    training = f"{row['steps']:,} x {row['lr']:g}"
+    decay = (f"{row['weight_decay']:g}", f"{row['total_decay']:.3g}")
+    data = f"{row['n_sequences']:,}"
+    return [row["task"], row["model"], data, training, row["gammas"], *decay]
+
+
+def _gammas(init: InitConfig) -> str:
+    """The rate of every matrix, and the rates of those that have one of their own."""
+    own = {name: getattr(init, f"gamma_{name}") for name in ("embed", "qk", "vo", "mlp")}
+    rates = [f"{name} {rate:g}" for name, rate in own.items() if rate is not None]
+    return ", ".join([f"{init.gamma:g}", *rates])
 
 
 def _found(folder: Path) -> dict[str, Any]:
