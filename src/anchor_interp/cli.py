@@ -159,7 +159,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does."""
+    """Let SIGTERM end a command as Ctrl-C does, unless the program already sees to it."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
