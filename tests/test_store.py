@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -19,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import anchor_interp
-from anchor_interp import lock
+from anchor_interp import files, lock
 from anchor_interp.config import RunConfig, override
 from anchor_interp.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp.memory import memory_limit, parameter_count
@@ -195,9 +196,21 @@ def _without_record(path: Path, data: bytes) -> None:
     (path.parent / "state.json").write_text(json.dumps(state))
 
 
-def _zip_bomb(path: Path) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+def _zip_bomb() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", bytes(1 << 22))
+    return data.getvalue()
+
+
+def _moved_away(path: Path) -> None:
+    path.rename(path.parent.parent / "away")
+    path.symlink_to("../away")
+
+
+def _turned_into_a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
 
 
 def _huge_hole(path: Path) -> None:
@@ -229,7 +242,7 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
             lambda p: p.write_bytes(p.read_bytes()[:500]),
             "is damaged",
         ),
-        (WEIGHTS, lambda p: _embedding(p, lambda w: None), "do not fit"),
+        (WEIGHTS, lambda p: _embedding(p, lambda _: None), "do not fit"),
         ("checkpoints/00000040/state.json", lambda p: p.unlink(), "cannot read"),
         (
             "checkpoints/00000040/state.json",
@@ -260,8 +273,7 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         (WEIGHTS, _flip_one_bit, "SHA-256 differs.*; restore .*/00000040, or remove it and train"),
         (WEIGHTS, lambda p: _without_record(p, b""), "it has 0 bytes"),
         (WEIGHTS, lambda p: _without_record(p, pickle.dumps({"a": 1})), "pickle or a zip archive"),
-        (WEIGHTS, _zip_bomb, "written with"),
-        (WEIGHTS, lambda p: (_without_record(p, b""), _zip_bomb(p)), "pickle or a zip archive"),
+        (WEIGHTS, lambda p: _without_record(p, _zip_bomb()), "pickle or a zip archive"),
         (WEIGHTS, lambda p: _without_record(p, _header(HUGE)), "is damaged"),
         (WEIGHTS, lambda p: _without_record(p, _header(b"{}", 1 << 60)), "its header claims"),
         (WEIGHTS, lambda p: _without_record(p, _header(b"[]")), "header is no object"),
@@ -274,12 +286,8 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         (WEIGHTS, lambda p: _replace(p, os.mkfifo), "is a FIFO"),
         (WEIGHTS, lambda p: _replace(p, lambda q: q.symlink_to("/dev/zero")), "is a symbolic link"),
         (WEIGHTS, lambda p: _replace(p, Path.mkdir), "is a folder"),
-        (
-            "checkpoints/00000040",
-            lambda p: (p.rename(p.parent.parent / "away"), p.symlink_to("../away")),
-            "no folder of this run's own",
-        ),
-        ("checkpoints/00000040", lambda p: (shutil.rmtree(p), p.write_text("")), "no folder of"),
+        ("checkpoints/00000040", _moved_away, "no folder of this run's own"),
+        ("checkpoints/00000040", _turned_into_a_file, "no folder of this run's own"),
         ("checkpoints", lambda p: (p.rename(f"{p}2"), p.symlink_to(f"{p}2")), "a symbolic link"),
         ("config.json", lambda p: _replace(p, os.mkfifo), "is a FIFO"),
         ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "stands twice"),
@@ -368,20 +376,18 @@ def test_damaged_optimizer_states_are_refused(tmp_path: Path, short: RunConfig) 
 def test_a_failed_write_leaves_the_last_checkpoint(
     tmp_path: Path, short: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anchor_interp import store
-
-    write = store.write_bytes
+    write = files.write_bytes
 
     def full_disk(path: Path, data: bytes) -> None:
         if "00000030" in str(path):
             raise OSError(28, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(store, "write_bytes", full_disk)
+    monkeypatch.setattr(files, "write_bytes", full_disk)
     with pytest.raises(AnchorInterpError, match="No space left on device"):
         train(short, tmp_path / "run", device="cpu", threads=1, quiet=True)
     assert RunFolder(tmp_path / "run").steps() == [0, 10, 20]
-    monkeypatch.setattr(store, "write_bytes", write)
+    monkeypatch.setattr(files, "write_bytes", write)
     run = train(short, tmp_path / "run", device="cpu", threads=1, quiet=True)
     assert run.steps == [0, 10, 20, 30, 40]
     assert not list((tmp_path / "run/checkpoints").glob(".*"))
@@ -429,7 +435,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     shutil.rmtree(copy / "checkpoints/00000040")
     shutil.copytree(tmp_path / "other/checkpoints/00000040", copy / "checkpoints/00000040")
     with pytest.raises(StoreError, match="is a checkpoint of another run; restore"):
-        assert anchor_interp.load(copy).model
+        _read_everything(copy)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +463,7 @@ def test_a_lock_dated_in_the_future_can_be_got_rid_of(tmp_path: Path, short: Run
     out.mkdir()
     holder = {"host": "elsewhere", "pid": 5, "heartbeat": time.time() + 1e6}
     (out / ".lock").write_text(json.dumps(holder))
-    with pytest.raises(LockedError, match="ahead of this clock.*if it is gone, remove .*lock"):
+    with pytest.raises(LockedError, match=r"ahead of this clock.*if it is gone, remove .*lock"):
         train(short, out, quiet=True)
 
 
@@ -480,7 +486,7 @@ def test_a_configuration_larger_than_memory_is_refused(tmp_path: Path, short: Ru
     ):
         monster = override(short, **changes)
         if "n_layers" in changes or memory_limit() < 1 << 36:
-            with pytest.raises(ConfigError, match="needs at least .* GiB .* this machine has"):
+            with pytest.raises(ConfigError, match=r"needs at least .* GiB .* this machine has"):
                 train(monster, tmp_path / "run", device="cpu", quiet=True)
         assert not (tmp_path / "run").exists()
 

@@ -33,28 +33,17 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from anchor_interp import __version__
+from anchor_interp import __version__, files
 from anchor_interp.config import SCHEMA, RunConfig, run_id
 from anchor_interp.data import GENERATOR
 from anchor_interp.errors import ConfigError, StoreError
-from anchor_interp.files import (
-    is_there,
-    parse_json,
-    read_bytes,
-    read_json,
-    read_lines,
-    sync,
-    write_bytes,
-    write_json,
-    write_text,
-)
 from anchor_interp.lock import Lock
 from anchor_interp.memory import parameter_count
 from anchor_interp.schema import canonical_json, from_dict, to_dict
@@ -86,7 +75,7 @@ class RunFolder:
             ConfigError: ``config.json`` is damaged or of an unknown schema.
         """
         path = self.path / "config.json"
-        if not is_there(path):
+        if not files.is_there(path):
             raise StoreError(f"{self.path} is no run folder: it has no config.json")
         try:
             return from_dict(RunConfig, self._read(path))
@@ -100,7 +89,7 @@ class RunFolder:
             StoreError: one that is no folder, such as a link out of the run folder.
         """
         root = self.path / "checkpoints"
-        if not is_there(root):
+        if not files.is_there(root):
             return []
         try:
             if root.is_symlink():
@@ -121,10 +110,10 @@ class RunFolder:
             StoreError: a damaged line, or steps that do not ascend.
         """
         path = self.path / "metrics.jsonl"
-        if not is_there(path):
+        if not files.is_there(path):
             return []
         rows: list[Row] = []
-        for number, line in read_lines(path):
+        for number, line in files.read_lines(path):
             try:
                 row = _metrics_row(line)
                 if rows and row["step"] <= rows[-1]["step"]:
@@ -139,12 +128,12 @@ class RunFolder:
     def result(self) -> Row | None:
         """The contents of ``result.json``, or None while the run is not done."""
         path = self.path / "result.json"
-        return self._read(path) if is_there(path) else None
+        return self._read(path) if files.is_there(path) else None
 
     def provenance(self) -> list[Row]:
         """One entry for each session that worked on the run."""
         path = self.path / "provenance.json"
-        if not is_there(path):
+        if not files.is_there(path):
             return []
         sessions = self._read(path).get("sessions")
         if not isinstance(sessions, list) or not all(isinstance(s, dict) for s in sessions):
@@ -193,7 +182,7 @@ class RunFolder:
 
     def _read(self, path: Path) -> Row:
         """A JSON file of this folder, refused if it is of another schema."""
-        data = read_json(path)
+        data = files.read_json(path)
         if not isinstance(data, dict):
             raise StoreError(f"{path} is damaged: it holds no object; restore it or remove it")
         if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
@@ -204,7 +193,7 @@ class RunFolder:
         """Which version reads the folder, where this one does not."""
         text = f"anchor-interp {__version__} reads schema {SCHEMA}: use the version that wrote it"
         try:
-            last = read_json(self.path / "provenance.json")["sessions"][-1]
+            last = files.read_json(self.path / "provenance.json")["sessions"][-1]
             wrote = str(last["versions"]["anchor-interp"])
         except (StoreError, LookupError, TypeError):
             return text
@@ -213,7 +202,7 @@ class RunFolder:
     def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
         folder = self.path / "checkpoints" / f"{step:08d}"
         path = folder / name
-        if step not in self.steps() or not is_there(path):
+        if step not in self.steps() or not files.is_there(path):
             steps = ", ".join(map(str, self.steps())) or "none"
             raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
         state = self._read(folder / _STATE)
@@ -232,7 +221,7 @@ class RunFolder:
         # weights, or two moments and a step for each; an entry of the header takes some 100 bytes
         limit = 8 * parameter_count(config.model) + MAX_HEADER_BYTES
         try:
-            data = read_bytes(path, limit=limit)
+            data = files.read_bytes(path, limit=limit)
             _check_sum(state, name, data)
             return _read_tensors(data)
         except (SafetensorError, ValueError, RecursionError, StoreError) as error:
@@ -249,16 +238,16 @@ class RunFolder:
         return self.path / "checkpoints" / f"{step:08d}"
 
     def _can_continue(self, step: int) -> bool:
-        return step == 0 or is_there(self._folder(step) / _OPTIMIZER)
+        return step == 0 or files.is_there(self._folder(step) / _OPTIMIZER)
 
     def _check_is_ours(self, config: RunConfig) -> None:
-        if not is_there(self.path):
+        if not files.is_there(self.path):
             return
         if not self.path.exists():
             raise StoreError(f"{self.path} is a symbolic link that leads nowhere; remove it")
         if not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; give the run a folder of its own")
-        if not is_there(self.path / "config.json"):
+        if not files.is_there(self.path / "config.json"):
             foreign = [name for name in os.listdir(self.path) if not name.startswith(".")]
             if foreign:
                 raise StoreError(
@@ -274,19 +263,19 @@ class RunFolder:
             )
 
 
-def _explained(
-    write: Callable[Concatenate["RunWriter", P], T],
-) -> Callable[Concatenate["RunWriter", P], T]:
+def _explained(write: Callable[P, T]) -> Callable[P, T]:
     """Write only into the folder that was locked; turn the system's refusal into one error."""
 
     @functools.wraps(write)
-    def explained(self: "RunWriter", *args: P.args, **kwargs: P.kwargs) -> T:
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
+        writer = args[0]
+        assert isinstance(writer, RunWriter)
         try:
-            self.lock.check_in_place()
+            writer.lock.check_in_place()
             try:
-                return write(self, *args, **kwargs)
+                return write(*args, **kwargs)
             except OSError:
-                self.lock.check_in_place()  # the better reason, if it is one
+                writer.lock.check_in_place()  # the better reason, if it is one
                 raise
         except OSError as error:
             raise StoreError(
@@ -310,8 +299,8 @@ class RunWriter(RunFolder):
     @_explained
     def keep_config(self, config: RunConfig) -> None:
         """Write ``config.json`` unless it is there."""
-        if not is_there(self.path / "config.json"):
-            write_json(self.path / "config.json", to_dict(config))
+        if not files.is_there(self.path / "config.json"):
+            files.write_json(self.path / "config.json", to_dict(config))
 
     @_explained
     def set_aside_damaged_provenance(self) -> str | None:
@@ -325,7 +314,7 @@ class RunWriter(RunFolder):
             self.provenance()
         except StoreError as error:
             number = 1
-            while is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
+            while files.is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
                 number += 1
             path.rename(aside)
             return f"{error}; it is kept as {aside.name} and a new one is begun"
@@ -352,7 +341,7 @@ class RunWriter(RunFolder):
     def cut_metrics(self, last_step: int) -> None:
         """Drop the lines of later steps: those that a resumed run will write again."""
         kept = [_metrics_line(row) for row in self.metrics() if row["step"] <= last_step]
-        write_text(self.path / "metrics.jsonl", "".join(kept))
+        files.write_text(self.path / "metrics.jsonl", "".join(kept))
 
     @_explained
     def save_checkpoint(
@@ -375,13 +364,13 @@ class RunWriter(RunFolder):
         temporary.mkdir()
         try:
             self._write_checkpoint(temporary, step, {_WEIGHTS: weights, _OPTIMIZER: optimizer})
-            if is_there(self.path / "metrics.jsonl"):
-                sync(self.path / "metrics.jsonl")
+            if files.is_there(self.path / "metrics.jsonl"):
+                files.sync(self.path / "metrics.jsonl")
             temporary.rename(final)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)  # leave no litter on a full disk
             raise
-        sync(root)
+        files.sync(root)
         self.thin_out(keep_every)
 
     @_explained
@@ -419,22 +408,24 @@ class RunWriter(RunFolder):
     @_explained
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
-        write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+        files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
 
     def _write_sessions(self, sessions: list[Row]) -> None:
-        write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
+        files.write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
 
     def _write_checkpoint(
         self, folder: Path, step: int, contents: dict[str, dict[str, Tensor]]
     ) -> None:
-        files = {}
+        records = {}
         for name, tensors in contents.items():
             data = save(tensors, {"schema": str(SCHEMA)})
-            write_bytes(folder / name, data)
-            files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            files.write_bytes(folder / name, data)
+            records[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         state = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
-        write_json(folder / _STATE, state | {"run_id": run_id(self.config()), "files": files})
-        sync(folder)
+        files.write_json(
+            folder / _STATE, state | {"run_id": run_id(self.config()), "files": records}
+        )
+        files.sync(folder)
 
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
@@ -461,7 +452,7 @@ def _metrics_row(line: bytes) -> Row:
         ValueError: not a step and numbers, or of another schema.
         RecursionError: nested too deeply.
     """
-    row = parse_json(line)
+    row = files.parse_json(line)
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise ValueError("it has no step")
     schema = row.pop("schema", SCHEMA)
@@ -481,8 +472,8 @@ def _check_sum(state: Row, name: str, data: bytes) -> None:
     """
     if "files" not in state:
         return
-    files = state["files"]
-    recorded = files.get(name) if isinstance(files, dict) else None
+    records = state["files"]
+    recorded = records.get(name) if isinstance(records, dict) else None
     if not isinstance(recorded, dict):
         raise ValueError(f"{_STATE} has no record of it")
     if recorded.get("bytes") != len(data):
@@ -506,7 +497,7 @@ def _read_tensors(data: bytes) -> dict[str, Tensor]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise ValueError(f"it has {len(data):,} bytes; its header claims {length:,}")
-    header = parse_json(data[8 : 8 + length])
+    header = files.parse_json(data[8 : 8 + length])
     if not isinstance(header, dict):
         raise ValueError("its header is no object")
     metadata = header.pop("__metadata__", {})

@@ -155,7 +155,7 @@ def _run(
                     name = waiting.pop(0)
                     running.append(_Worker.start(name, configs[name], folder / name, device))
                 # a worker's end of the pipe closes when it ends
-                wait([worker.errors for worker in running], _POLL_SECONDS)
+                wait([worker.errors.fileno() for worker in running], _POLL_SECONDS)
                 for worker in list(running):
                     ended = worker.process.poll() is not None
                     _report(worker.path, progress[worker.name])
