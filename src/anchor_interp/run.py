@@ -292,13 +292,9 @@ def _fit(
     latest: Row = {}
 
     def save() -> None:
-        every, weights = settings.checkpoint_every, state.weights()
-        if not all(torch.isfinite(tensor).all() for tensor in weights.values()):
-            raise DivergedError(
-                f"step {state.step}: the weights are no longer finite numbers; lower the learning "
-                f"rate (lr {settings.lr}) or the initial scale (raise gamma)"
-            )
-        writer.save_checkpoint(state.step, weights, state.optimizer_tensors(), every)
+        every = settings.checkpoint_every
+        _check_finite(state)
+        writer.save_checkpoint(state.step, state.weights(), state.optimizer_tensors(), every)
 
     def on_event(state: TrainState, event: StepEvent) -> None:
         step, last = event.step, event.step == settings.steps
@@ -311,6 +307,7 @@ def _fit(
                 "grad_norm": event.grad_norm.item(),
             }
             if step % settings.eval_every == 0 or last:
+                _check_finite(state)
                 row |= probes.accuracies(state.model)
             writer.append_metrics(row)
             latest.update(row)
@@ -331,6 +328,15 @@ def _fit(
             shown = reporting({name: (settings.steps, settings.batch_size)})
             progress = stack.enter_context(shown)[name]
         fit(state, objective, until=settings.steps, on_event=on_event)
+
+
+def _check_finite(state: TrainState) -> None:
+    """A finite loss can be followed by an update that is not."""
+    if not all(torch.isfinite(parameter).all() for parameter in state.model.parameters()):
+        raise DivergedError(
+            f"step {state.step}: the weights are no longer finite numbers; lower the learning "
+            f"rate (lr {state.config.lr}) or the initial scale (raise gamma)"
+        )
 
 
 def _judge(
