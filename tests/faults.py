@@ -33,7 +33,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -86,11 +86,11 @@ class Fault:
     code: int
     says: str
     """Regular expression of the one line; of a note where the code is 0; empty for silence."""
-    before: Callable[[Path], None] = nothing
+    before: Callable[[Path], object] = nothing
     """Done to the folder before the command."""
-    inside: Callable[[Path], None] = nothing
+    inside: Callable[[Path], object] = nothing
     """Done in the command's process before it starts."""
-    mend: Callable[[Path], None] = nothing
+    mend: Callable[[Path], object] = nothing
     place: Callable[[Path], Path] = lambda folder: folder / "run"
     """Where the folder lies in one of the fault's own."""
     fresh: bool = False
@@ -144,7 +144,14 @@ def both(*acts: Callable[[Path], None]) -> Callable[[Path], None]:
     return inside
 
 
-def damage(name: str, change: Callable[[Path], object]) -> dict[str, Callable[[Path], None]]:
+class Damage(TypedDict):
+    """How to damage a file and how to mend it."""
+
+    before: Callable[[Path], object]
+    mend: Callable[[Path], object]
+
+
+def damage(name: str, change: Callable[[Path], object]) -> Damage:
     """Change a file of the folder; mending puts the original back."""
 
     def before(folder: Path) -> None:
@@ -707,10 +714,10 @@ def faults() -> list[Fault]:
         Fault(
             "open files",
             stage,
-            "no more from the start",
+            "no more before the checkpoint is opened",
             1,
             "Too many open files",
-            inside=lambda _: lower(resource.RLIMIT_NOFILE, 3),
+            inside=when_called(run, "load", lambda _: lower(resource.RLIMIT_NOFILE, 3)),
         ),
         *hostile_files(stage, STEP_40),
     ]
@@ -720,7 +727,7 @@ def faults() -> list[Fault]:
 # How they are injected and judged -----------------------------------------------------------------
 
 
-def attempt(arguments: list[str], inside: Callable[[], None], output: Path) -> int:
+def attempt(arguments: list[str], inside: Callable[[], object], output: Path) -> int:
     """Fork a process that runs the command line; returns its id."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -152,9 +152,7 @@ def sync(path: Path) -> None:
 def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
-        raise StoreError(
-            f"{path} is {kind}; expected a regular file of the folder's own: put it there"
-        )
+        raise StoreError(f"{path} is {kind}; expected a regular file of the folder's own")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

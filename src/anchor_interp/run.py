@@ -412,8 +412,9 @@ def _model_at(
     dtype: torch.dtype = torch.float32,
 ) -> HookedTransformer:
     check_model_fits(config.model)  # before the file is read
+    weights = folder.weights(step)
     try:
-        return model_from_weights(config, folder.weights(step), device=device, dtype=dtype)
+        return model_from_weights(config, weights, device=device, dtype=dtype)
     except StoreError as error:
         raise StoreError(f"{folder.path} at step {step}: {error}") from error
 
