@@ -31,7 +31,13 @@ types:
 tests:
 	$(BIN)/pytest
 
-evidence: docs/evidence/train_step.json docs/evidence/train_step_without_onednn.json
+evidence: docs/evidence/train_step.json docs/evidence/train_step_without_onednn.json \
+	docs/evidence/faults.json
+
+docs/evidence/faults.json: | $(VENV)/.installed-dev
+	@mkdir -p $(@D)
+	$(BIN)/python tests/faults.py > $@.partial
+	@mv $@.partial $@
 
 docs/evidence/train_step_without_onednn.json: FLAGS := --without-onednn --cases tiny paper-1head
 docs/evidence/%.json: | $(VENV)/.installed-dev

@@ -3,8 +3,9 @@
 ``python killed_training.py FOLDER KILLS SEED`` trains a short run in FOLDER/run. Each attempt is a
 forked process that is killed with SIGKILL: every second one by itself in the middle of a write (of
 a checkpoint's file, between its files, before or after its rename, in a line of metrics, while an
-old checkpoint is removed), the others by the parent after a random time. After KILLS kills the run
-is finished undisturbed. Prints a JSON line: where each attempt died.
+old checkpoint is removed), the others by the parent after a random time. After KILLS kills it dies
+while the final checkpoint is judged and before the result is written; then the run is finished
+undisturbed. Prints a JSON line: where each attempt died.
 
 The parent imports everything once and never computes, so that a fork is cheap and safe.
 """
@@ -22,8 +23,7 @@ from typing import Any
 import torch
 
 import anchor_interp
-from anchor_interp import store
-from anchor_interp.run import train
+from anchor_interp import files, run, store
 from conftest import SHORT
 
 SETTINGS = SHORT | {
@@ -53,7 +53,7 @@ def arm(place: str, countdown: int, log: Path) -> None:
         return left[0] == 0
 
     if place == "half a file":
-        whole = store._write_bytes
+        whole = files.write_bytes
 
         def half(path: Path, data: bytes) -> None:
             if due():
@@ -61,7 +61,7 @@ def arm(place: str, countdown: int, log: Path) -> None:
                 die(f"{place}: {path.parent.name}/{path.name}", log)
             whole(path, data)
 
-        store._write_bytes = half
+        files.write_bytes = half
     elif place == "half a line of metrics":
         append = store.RunWriter.append_metrics
 
@@ -79,18 +79,20 @@ def arm(place: str, countdown: int, log: Path) -> None:
         _around(store.RunWriter, "thin_out", place, due, log)
     elif place == "before the result":
         _around(store.RunWriter, "finish", place, due, log)
+    elif place == "in the final judging":
+        _around(run, "evaluate", place, due, log)
     else:
         raise ValueError(place)
 
 
-def _around(owner: type, name: str, place: str, due: Callable[[], bool], log: Path) -> None:
+def _around(owner: Any, name: str, place: str, due: Callable[[], bool], log: Path) -> None:
     original = getattr(owner, name)
 
-    def wrapped(*args: Any) -> Any:
+    def wrapped(*args: Any, **settings: Any) -> Any:
         fatal = due()
         if fatal and place.startswith("before"):
             die(place, log)
-        result = original(*args)
+        result = original(*args, **settings)
         if fatal:
             die(place, log)
         return result
@@ -115,7 +117,7 @@ def attempt(out: Path, log: Path, fault: tuple[str, int] | None) -> int:
             torch.set_num_threads(1)
             if fault:
                 arm(*fault, log)
-            train(config(), out, device="cpu", threads=1, quiet=True)
+            run.train(config(), out, device="cpu", threads=1, quiet=True)
             os._exit(0)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -155,9 +157,10 @@ def main(folder: Path, kills: int, seed: int) -> None:
                     file.write("at a random time\n")
         elif (out / "result.json").exists():
             break
-    _, status = os.waitpid(attempt(out, log, ("before the result", 1)), 0)
-    if not os.WIFSIGNALED(status):
-        raise SystemExit("the attempt to die before the result survived")
+    for place in ("in the final judging", "before the result"):
+        _, status = os.waitpid(attempt(out, log, (place, 1)), 0)
+        if not os.WIFSIGNALED(status):
+            raise SystemExit(f"the attempt to die {place} survived")
     _, status = os.waitpid(attempt(out, log, None), 0)
     if status:
         raise SystemExit("the last attempt failed")

@@ -13,7 +13,7 @@ import pytest
 
 from anchor_interp import quickstart as module
 from anchor_interp.config import RunConfig, override
-from anchor_interp.errors import StoreError
+from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.plotting import RunView, overview, save
 from anchor_interp.presets import PHASES
@@ -72,6 +72,33 @@ def test_messages_of_workers_reach_the_log(
         assert [result.error for result in results] == [None]
     assert f"{tmp_path / 'run'}: continuing at step 0 of 40" in caplog.messages
     assert not [record for record in caplog.records if record.levelno < logging.INFO]
+
+
+def test_a_device_that_is_not_there_starts_no_worker(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="device is 'nonsense'"):
+        run_local({"a": SMALL["memorizing"]}, tmp_path, {}, device="nonsense")
+    assert not list(tmp_path.iterdir())
+
+
+SCRIPT = """
+from pathlib import Path
+import anchor_interp
+from anchor_interp.progress import Silent
+from anchor_interp.sweep.local import run_local
+print("once")
+config = anchor_interp.preset("tiny", **{short})
+for result in run_local({{"a": config}}, Path("runs"), {{"a": Silent()}}, device="cpu"):
+    print(result.error)
+"""
+
+
+def test_a_script_needs_no_guard_around_its_workers(tmp_path: Path) -> None:
+    """A worker does not import the script that asked for it."""
+    (tmp_path / "script.py").write_text(SCRIPT.format(short=SHORT))
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.stdout, done.stderr) == ("once\nNone\n", "")
+    assert RunFolder(tmp_path / "runs/a").result() is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -1,22 +1,29 @@
 """Run folders: locks, damaged and foreign files, and what a reader sees."""
 
 import fcntl
+import hashlib
+import io
 import json
 import os
+import pickle
 import shutil
 import socket
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import anchor_interp
+from anchor_interp import files, lock
 from anchor_interp.config import RunConfig, override
 from anchor_interp.errors import AnchorInterpError, ConfigError, LockedError, StoreError
+from anchor_interp.memory import memory_limit, parameter_count
 from anchor_interp.run import Run, train
 from anchor_interp.schema import to_dict
 from anchor_interp.store import RunFolder
@@ -41,7 +48,17 @@ def test_layout(finished_run: Run) -> None:
     for name in ("config.json", "provenance.json", "result.json"):
         assert json.loads((finished_run.path / name).read_text())["schema"] == 1
     state = json.loads((finished_run.path / "checkpoints/00000040/state.json").read_text())
-    assert state == {"schema": 1, "step": 40, "generator": 1}
+    assert (state["schema"], state["step"], state["generator"]) == (1, 40, 1)
+    assert state["run_id"] == anchor_interp.run_id(finished_run.config)
+    weights = finished_run.path / "checkpoints/00000040/weights.safetensors"
+    assert state["files"]["weights.safetensors"] == {
+        "bytes": weights.stat().st_size,
+        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+    }
+    with safe_open(weights, "pt") as file:
+        assert file.metadata() == {"schema": "1"}
+    lines = (finished_run.path / "metrics.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["schema"] == 1 for line in lines)
     session = finished_run.folder.provenance()[0]
     assert {"versions", "machine", "device", "threads", "started", "ended"} <= set(session)
 
@@ -92,7 +109,7 @@ def test_a_lock_of_another_machine_counts_while_it_beats(tmp_path: Path, short: 
         held = json.loads((out / ".lock").read_text())
         assert held["pid"] == os.getpid()
         assert abs(held["heartbeat"] - time.time()) < 60
-        writer.heartbeat()
+        writer.check()
     assert (out / ".lock").read_text() == ""
 
 
@@ -141,33 +158,82 @@ def test_metrics_drop_a_line_cut_off_by_a_kill(copy: Path) -> None:
     assert RunFolder(copy).metrics() == whole
 
 
-def _without_a_weight(path: Path) -> None:
-    save_file({"embed.W_E": torch.zeros(201, 16)}, path)
+def _rewrite(path: Path, **tensors: torch.Tensor | None) -> None:
+    """Change tensors of a checkpoint's file and its record, as one who means harm would."""
+    kept = load_file(path) | tensors
+    save_file({name: tensor for name, tensor in kept.items() if tensor is not None}, path)
+    state = json.loads((path.parent / "state.json").read_text())
+    data = path.read_bytes()
+    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    state["files"][path.name] = record
+    (path.parent / "state.json").write_text(json.dumps(state))
 
 
-def _with_a_nan(path: Path) -> None:
-    from safetensors.torch import load_file
-
-    weights = load_file(path)
-    weights["embed.W_E"][0, 0] = float("nan")
-    save_file(weights, path)
+def _embedding(path: Path, change: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    _rewrite(path, **{"embed.W_E": change(load_file(path)["embed.W_E"])})
 
 
-def _with_another_shape(path: Path) -> None:
-    from safetensors.torch import load_file
+def _flip_one_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
 
-    weights = load_file(path)
-    save_file(weights | {"embed.W_E": torch.zeros(3, 3)}, path)
+
+def _replace(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+def _header(text: bytes, claimed: int | None = None) -> bytes:
+    return (len(text) if claimed is None else claimed).to_bytes(8, "little") + text
+
+
+def _without_record(path: Path, data: bytes) -> None:
+    """Hostile bytes in a checkpoint that, like the first ones of schema 1, records no checksum."""
+    path.write_bytes(data)
+    state = json.loads((path.parent / "state.json").read_text())
+    del state["files"]
+    (path.parent / "state.json").write_text(json.dumps(state))
+
+
+def _zip_bomb() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", bytes(1 << 22))
+    return data.getvalue()
+
+
+def _moved_away(path: Path) -> None:
+    path.rename(path.parent.parent / "away")
+    path.symlink_to("../away")
+
+
+def _turned_into_a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+def _huge_hole(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)
+
+
+HUGE = b'{"embed.W_E":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}'
+WEIGHTS = "checkpoints/00000040/weights.safetensors"
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", lambda p: p.write_text("{"), "no valid JSON"),
-        ("config.json", lambda p: p.write_text('{"schema": 99, "task": {}}'), "schema is 99"),
+        ("config.json", lambda p: p.write_text("{"), "is damaged"),
+        (
+            "config.json",
+            lambda p: p.write_text('{"schema": 99, "task": {}}'),
+            "has schema 99; anchor-interp 0.1.0 reads schema 1.* wrote it, 0.1.0",
+        ),
         ("config.json", lambda p: p.unlink(), "no run folder"),
-        ("result.json", lambda p: p.write_text("[]"), "has schema None"),
-        ("result.json", lambda p: p.write_text('{"schema": 2}'), "has schema 2; this version"),
+        ("result.json", lambda p: p.write_text("[]"), "holds no object"),
+        ("result.json", lambda p: p.write_text('{"schema": 2}'), "has schema 2; anchor-interp 0"),
         ("result.json", lambda p: p.write_text("{"), "is damaged"),
         ("checkpoints/00000040/weights.safetensors", lambda p: p.unlink(), "does not exist"),
         ("checkpoints/00000040/weights.safetensors", lambda p: p.write_bytes(b"x"), "is damaged"),
@@ -176,7 +242,7 @@ def _with_another_shape(path: Path) -> None:
             lambda p: p.write_bytes(p.read_bytes()[:500]),
             "is damaged",
         ),
-        ("checkpoints/00000040/weights.safetensors", _without_a_weight, "do not fit"),
+        (WEIGHTS, lambda p: _embedding(p, lambda _: None), "do not fit"),
         ("checkpoints/00000040/state.json", lambda p: p.unlink(), "cannot read"),
         (
             "checkpoints/00000040/state.json",
@@ -190,15 +256,50 @@ def _with_another_shape(path: Path) -> None:
         ),
         ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n{"ste\n'), "damaged in line 2"),
         ("metrics.jsonl", lambda p: p.write_text("[]\n"), "damaged in line 1"),
-        ("metrics.jsonl", lambda p: p.write_text('{"step": "x"}\n'), "step is 'x'"),
-        ("provenance.json", lambda p: p.write_text('{"schema": 1}'), "is damaged; remove it"),
+        ("metrics.jsonl", lambda p: p.write_text('{"step": "x"}\n'), "it has no step"),
+        (
+            "provenance.json",
+            lambda p: p.write_text('{"schema": 1}'),
+            "holds no sessions; remove it",
+        ),
         (
             "result.json",
             lambda p: p.write_text('{"schema": 1, "run_id": "x"}'),
             "does not belong to this run",
         ),
-        ("checkpoints/00000040/weights.safetensors", _with_a_nan, "not finite"),
-        ("checkpoints/00000040/weights.safetensors", _with_another_shape, r"has shape \(3, 3\)"),
+        (WEIGHTS, lambda p: _embedding(p, lambda w: w / 0), "not finite"),
+        (WEIGHTS, lambda p: _embedding(p, lambda w: w[:3].clone()), r"has shape \(3, 16\)"),
+        (WEIGHTS, lambda p: _embedding(p, lambda w: w.double()), "of torch.float64"),
+        (WEIGHTS, _flip_one_bit, "SHA-256 differs.*; restore .*/00000040, or remove it and train"),
+        (WEIGHTS, lambda p: _without_record(p, b""), "it has 0 bytes"),
+        (WEIGHTS, lambda p: _without_record(p, pickle.dumps({"a": 1})), "pickle or a zip archive"),
+        (WEIGHTS, lambda p: _without_record(p, _zip_bomb()), "pickle or a zip archive"),
+        (WEIGHTS, lambda p: _without_record(p, _header(HUGE)), "is damaged"),
+        (WEIGHTS, lambda p: _without_record(p, _header(b"{}", 1 << 60)), "its header claims"),
+        (WEIGHTS, lambda p: _without_record(p, _header(b"[]")), "header is no object"),
+        (
+            WEIGHTS,
+            lambda p: _without_record(p, _header(b'{"__metadata__":{"schema":"2"}}')),
+            "has schema '2'",
+        ),
+        (WEIGHTS, _huge_hole, "expected at most"),
+        (WEIGHTS, lambda p: _replace(p, os.mkfifo), "is a FIFO"),
+        (WEIGHTS, lambda p: _replace(p, lambda q: q.symlink_to("/dev/zero")), "is a symbolic link"),
+        (WEIGHTS, lambda p: _replace(p, Path.mkdir), "is a folder"),
+        ("checkpoints/00000040", _moved_away, "no folder of this run's own"),
+        ("checkpoints/00000040", _turned_into_a_file, "no folder of this run's own"),
+        ("checkpoints", lambda p: (p.rename(f"{p}2"), p.symlink_to(f"{p}2")), "a symbolic link"),
+        ("config.json", lambda p: _replace(p, os.mkfifo), "is a FIFO"),
+        ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "stands twice"),
+        ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
+        ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
+        ("config.json", _huge_hole, "expected at most"),
+        ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is no number"),
+        ("result.json", lambda p: p.write_text('{"schema": true}'), "has schema True"),
+        ("metrics.jsonl", _huge_hole, "is damaged in line"),
+        ("metrics.jsonl", lambda p: p.write_text('{"step": 0, "loss": "<b>"}\n'), "no number"),
+        ("metrics.jsonl", lambda p: p.write_text('{"schema": 2, "step": 0}\n'), "schema 2"),
+        ("metrics.jsonl", lambda p: p.write_text('{"step": 5}\n{"step": 5}\n'), "5 after step 5"),
     ],
 )
 def test_damaged_files_are_refused_with_the_reason(
@@ -267,7 +368,7 @@ def test_damaged_optimizer_states_are_refused(tmp_path: Path, short: RunConfig) 
     out = tmp_path / "run"
     train(short, out, device="cpu", threads=1, quiet=True)
     (out / "result.json").unlink()
-    save_file({"x": torch.zeros(1)}, out / "checkpoints/00000040/optimizer.safetensors")
+    _rewrite(out / "checkpoints/00000040/optimizer.safetensors", **{"embed.W_E/step": None})
     with pytest.raises(StoreError, match="is damaged or missing"):
         train(short, out, quiet=True)
 
@@ -275,19 +376,127 @@ def test_damaged_optimizer_states_are_refused(tmp_path: Path, short: RunConfig) 
 def test_a_failed_write_leaves_the_last_checkpoint(
     tmp_path: Path, short: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anchor_interp import store
-
-    write = store._write_bytes
+    write = files.write_bytes
 
     def full_disk(path: Path, data: bytes) -> None:
         if "00000030" in str(path):
             raise OSError(28, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(store, "_write_bytes", full_disk)
+    monkeypatch.setattr(files, "write_bytes", full_disk)
     with pytest.raises(AnchorInterpError, match="No space left on device"):
         train(short, tmp_path / "run", device="cpu", threads=1, quiet=True)
     assert RunFolder(tmp_path / "run").steps() == [0, 10, 20]
-    monkeypatch.setattr(store, "_write_bytes", write)
+    monkeypatch.setattr(files, "write_bytes", write)
     run = train(short, tmp_path / "run", device="cpu", threads=1, quiet=True)
     assert run.steps == [0, 10, 20, 30, 40]
+    assert not list((tmp_path / "run/checkpoints").glob(".*"))
+
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_the_first_folders_of_schema_1_are_read_and_resumed(tmp_path: Path) -> None:
+    """They have no checksums, no metadata and no schema number in a line of metrics."""
+    stored = anchor_interp.load(DATA / "schema-1-finished")
+    assert (stored.steps, stored.phase) == ([0, 8], "undertrained")
+    out = Path(shutil.copytree(DATA / "schema-1-stopped", tmp_path / "run"))
+    assert [row["step"] for row in RunFolder(out).metrics()] == [0, 2, 4, 6]
+    run = train(stored.config, out, device="cpu", threads=1, quiet=True)
+    assert run.steps == [0, 4, 8]
+    expected = stored.folder.weights(8)
+    for name, found in run.folder.weights(8).items():
+        torch.testing.assert_close(found, expected[name])
+    assert [row["step"] for row in run.metrics] == [0, 2, 4, 6, 8]
+    state = json.loads((out / "checkpoints/00000008/state.json").read_text())
+    assert set(state["files"]) == {"weights.safetensors", "optimizer.safetensors"}
+
+
+@pytest.mark.parametrize(("schema", "version"), [(0, "0.0.1"), (2, "2.0.0")])
+def test_folders_of_other_schemas_are_refused_with_their_version(
+    tmp_path: Path, schema: int, version: str
+) -> None:
+    config = anchor_interp.load(DATA / "schema-1-stopped").config
+    out = Path(shutil.copytree(DATA / f"schema-{schema}", tmp_path / "run"))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    expected = f"has schema {schema}; .* reads schema 1: use the version that wrote it, {version}$"
+    with pytest.raises(StoreError, match=expected):
+        anchor_interp.load(out)
+    with pytest.raises(StoreError, match=expected):
+        train(config, out, quiet=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    copy: Path, tmp_path: Path, finished_run: Run
+) -> None:
+    other = override(finished_run.config, seed=1)
+    train(other, tmp_path / "other", device="cpu", threads=1, quiet=True)
+    shutil.rmtree(copy / "checkpoints/00000040")
+    shutil.copytree(tmp_path / "other/checkpoints/00000040", copy / "checkpoints/00000040")
+    with pytest.raises(StoreError, match="is a checkpoint of another run; restore"):
+        _read_everything(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("a\0b", "embedded null byte"), ("a" * 300, "File name too long"), ("loose", "leads nowhere")],
+)
+def test_names_that_no_folder_can_have(
+    tmp_path: Path, short: RunConfig, name: str, message: str
+) -> None:
+    (tmp_path / "loose").symlink_to(tmp_path / "nothing")
+    with pytest.raises(StoreError, match=message) as refused:
+        train(short, tmp_path / name, quiet=True)
+    assert str(refused.value).isprintable()
+
+
+def test_a_special_file_as_lock_does_not_hang(tmp_path: Path, short: RunConfig) -> None:
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run/.lock")
+    with pytest.raises(StoreError, match="no regular file"):
+        train(short, tmp_path / "run", quiet=True)
+
+
+def test_a_lock_dated_in_the_future_can_be_got_rid_of(tmp_path: Path, short: RunConfig) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    holder = {"host": "elsewhere", "pid": 5, "heartbeat": time.time() + 1e6}
+    (out / ".lock").write_text(json.dumps(holder))
+    with pytest.raises(LockedError, match=r"ahead of this clock.*if it is gone, remove .*lock"):
+        train(short, out, quiet=True)
+
+
+def test_the_heartbeat_is_renewed_between_writes(
+    tmp_path: Path, short: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.01)
+    with RunFolder(tmp_path / "run").writing(short):
+        first = json.loads((tmp_path / "run/.lock").read_text())["heartbeat"]
+        deadline = time.monotonic() + 10
+        while json.loads((tmp_path / "run/.lock").read_text())["heartbeat"] == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_configuration_larger_than_memory_is_refused(tmp_path: Path, short: RunConfig) -> None:
+    for changes in (
+        {"d_model": 65536, "d_mlp": 262144, "n_layers": 1000},
+        {"n_sequences": 1 << 31},
+    ):
+        monster = override(short, **changes)
+        if "n_layers" in changes or memory_limit() < 1 << 36:
+            with pytest.raises(ConfigError, match=r"needs at least .* GiB .* this machine has"):
+                train(monster, tmp_path / "run", device="cpu", quiet=True)
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("normalization", ["pre", "post"])
+def test_parameters_are_counted_before_they_are_made(normalization: str, bias: bool) -> None:
+    config = anchor_interp.preset(
+        "tiny", n_layers=2, n_heads=3, d_model=5, d_head=7, d_mlp=11, bias=bias,
+        normalization=normalization,
+    )  # fmt: skip
+    model = anchor_interp.build_model(config.model, config.init, seed=0)
+    assert parameter_count(config.model) == sum(p.numel() for p in model.parameters())

@@ -1,6 +1,36 @@
-"""``python -m anchor_interp``: the command line."""
+"""The program: ``anchor-interp`` or ``python -m anchor_interp``.
 
-from anchor_interp.cli import main
+Loading takes a second or two in which Python would answer Ctrl-C with a page of traceback, so this
+module sees to signals before it loads anything.
+"""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """End at once: whoever has something to save handles the signals itself."""
+    os.write(2, b"anchor-interp: interrupted; give the same command again to continue\n")
+    os._exit(130)
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    for number in _SIGNALS:
+        signal.signal(number, _leave)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # a file's name
+    from anchor_interp.cli import main as command_line
+
+    code = command_line()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # it is done
+    return code
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

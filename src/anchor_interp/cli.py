@@ -216,10 +216,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Messages(logging.Handler):
-    """Messages as lines ``anchor-interp: ...`` on standard error."""
+    """Messages as lines ``anchor-interp: ...`` on standard error, warnings marked as such."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
+        if record.levelno == logging.WARNING:
+            text = f"warning: {text}"
         shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
         print(f"anchor-interp: {shown}", file=sys.stderr, flush=True)
         if record.exc_info:
@@ -241,7 +243,10 @@ def _messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does."""
+    """Let SIGTERM end a command as Ctrl-C does, unless the program already sees to it."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from anchor_interp.errors import ConfigError
+from anchor_interp.errors import ConfigError, InterruptedRunError
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
 """What must stay the same for a resumed run to end in the same weights bit for bit."""
@@ -90,32 +90,79 @@ def limited_threads(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class StopRequest:
+    """Whether SIGINT or SIGTERM came; asked by a loop when it suits it."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._at_once: str | None = None
+
+    def __call__(self) -> bool:
+        """Whether a signal came."""
+        return self._first is not None
+
+    @contextlib.contextmanager
+    def at_once(self, message: str) -> Iterator[None]:
+        """Inside this block, which writes nothing, a signal ends the work right away.
+
+        Raises:
+            InterruptedRunError: with this message.
+        """
+        self._at_once = message
+        try:
+            if self():
+                raise InterruptedRunError(message)
+            yield
+        finally:
+            self._at_once = None
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of the signals."""
+        # One Ctrl-C can arrive twice, through the terminal and through the parent; a second one
+        # after a while means that the loop takes too long to ask.
+        if self._first is not None and time.monotonic() - self._first > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+        if self._first is None:
+            self._first = time.monotonic()
+            if self._at_once is not None:
+                raise InterruptedRunError(self._at_once)
+
+
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
+def stop_signals() -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a question that a loop asks when it suits it.
 
     A second signal, more than two seconds later, raises KeyboardInterrupt at once.
 
     Outside the main thread signals cannot be handled; there the answer is always no.
     """
-    received: list[float] = []
+    request = StopRequest()
+    with _handling(request.note):
+        yield request
 
-    def note(_number: int, _frame: FrameType | None) -> None:
-        # One Ctrl-C can arrive twice, through the terminal and through the parent; a second one
-        # after a while means that the loop takes too long to ask.
-        if received and time.monotonic() - received[0] > PATIENCE_SECONDS:
-            raise KeyboardInterrupt
-        received.append(time.monotonic())
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt inside the block, in the main thread."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handling(interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(ValueError):  # raised outside the main thread
-                before[number] = signal.signal(number, note)
-        yield lambda: bool(received)
+                before[number] = signal.signal(number, handler)
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _version(package: str) -> str:

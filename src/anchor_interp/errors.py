@@ -1,7 +1,7 @@
 """Every error that this package raises on purpose, one class per kind of cause.
 
-A message names the value found, what was expected and what to do. The command line prints the
-message as one line and ends with the class's exit code.
+A message names the value found, what was expected and what to do. It is one line, whatever names
+and values stand in it. The command line prints it and ends with the class's exit code.
 """
 
 
@@ -9,6 +9,10 @@ class AnchorInterpError(Exception):
     """Base of all errors raised on purpose; ends the command line with exit code 1."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """The message; a character that cannot be shown, such as a line's end, as its escape."""
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
 
 
 class ConfigError(AnchorInterpError, ValueError):
@@ -25,11 +29,15 @@ class LockedError(StoreError):
     """A run folder that another live process is writing."""
 
 
+class OutOfMemoryError(AnchorInterpError):
+    """The machine's or the device's memory did not suffice."""
+
+
 class DivergedError(AnchorInterpError):
     """Training met a loss or a gradient that is not a finite number."""
 
 
 class InterruptedRunError(AnchorInterpError):
-    """A signal asked the process to stop; the run was checkpointed and can be resumed."""
+    """A signal asked the process to stop; what was checkpointed stays and is resumed from."""
 
     exit_code = 130

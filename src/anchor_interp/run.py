@@ -7,7 +7,6 @@ judge. :func:`load` opens what it left behind.
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +17,16 @@ from anchor_interp.config import RunConfig, run_id
 from anchor_interp.data import Sequences, sample
 from anchor_interp.environment import (
     BIT_FOR_BIT,
+    StopRequest,
     describe_environment,
     limited_threads,
     now,
     resolve_device,
     stop_signals,
 )
-from anchor_interp.errors import ConfigError, InterruptedRunError, StoreError
+from anchor_interp.errors import ConfigError, DivergedError, InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
+from anchor_interp.memory import check_model_fits, check_training_fits, explained
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
 from anchor_interp.progress import reporting
@@ -78,8 +79,8 @@ class Run:
     @functools.cached_property
     def model(self) -> HookedTransformer:
         """The HookedTransformer of this checkpoint, in ``eval`` mode."""
-        weights = self.folder.weights(self.step)
-        return model_from_weights(self.config, weights, device=self.device, dtype=self.dtype)
+        with explained("loading a model", f"it has {self.config.model}"):
+            return _model_at(self.folder, self.config, self.step, self.device, self.dtype)
 
     @property
     def evaluation(self) -> Evaluation:
@@ -88,8 +89,11 @@ class Run:
         Raises:
             StoreError: the run is not done.
         """
-        evaluation: Evaluation = from_dict(Evaluation, self._result()["evaluation"])
-        return evaluation
+        path = self.path / "result.json"
+        try:
+            return from_dict(Evaluation, self._result()["evaluation"])
+        except ConfigError as error:
+            raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
 
     @property
     def phase(self) -> Phase:
@@ -115,7 +119,8 @@ class Run:
 
     def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
         """Measure the model of this checkpoint on the run's own task and training sequences."""
-        return _evaluate(self.config, self.model, self.step, n=n, seed=seed)
+        with explained("evaluating", f"lower n ({n:,}), or use a device with more memory"):
+            return _evaluate(self.config, self.model, self.step, n=n, seed=seed)
 
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file that plain TransformerLens can read.
@@ -169,21 +174,28 @@ def train(
     Raises:
         ConfigError: a device, thread count or tracker that cannot be used.
         StoreError: the folder cannot be used; LockedError if another process is writing it.
-        DivergedError: loss or gradient are no longer finite.
+        OutOfMemoryError: while training; a run that cannot fit at all is a ConfigError.
+        DivergedError: loss, gradient or weights are no longer finite.
         InterruptedRunError: SIGINT or SIGTERM; the run was checkpointed first.
     """
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config is {config!r}; expected a RunConfig, such as preset('tiny')")
     check_tracker(track)
     target = resolve_device(device)
+    check_training_fits(config, target)
     folder = RunFolder(Path(out))
-    with limited_threads(threads), folder.writing(config) as writer, stop_signals() as stopped:
+    with (
+        stop_signals() as stopped,
+        limited_threads(threads),
+        folder.writing(config) as writer,
+        explained("training", _memory_advice(config)),
+    ):
         if not _is_done(writer, config):
-            _note_session(writer, target)
-            objective = AnchorObjective(config, target)
+            with stopped.at_once("stopped before the first step; give the same command again"):
+                objective = AnchorObjective(config, target)
             state = _start_or_resume(writer, config, objective, target)
             _fit(writer, config, state, objective, stopped, quiet, track)
-            _judge(writer, config, state, objective)
+            _judge(writer, config, state, objective, stopped)
     return load(out, device=device)
 
 
@@ -228,7 +240,9 @@ def model_from_weights(
 
     Raises:
         StoreError: a parameter that is missing, unknown, of another shape, or not finite.
+        ConfigError: a model larger than this machine's memory.
     """
+    check_model_fits(config.model)
     model = empty_model(config.model, dtype=dtype)
     parameters = dict(model.named_parameters())
     if set(parameters) != set(weights):
@@ -263,13 +277,21 @@ def _is_done(writer: RunWriter, config: RunConfig) -> bool:
 def _start_or_resume(
     writer: RunWriter, config: RunConfig, objective: AnchorObjective, device: torch.device
 ) -> TrainState:
+    before = writer.steps()
     step = writer.fall_back()
+    _note_session(writer, step or 0, device)
     if step is not None:
-        model = model_from_weights(config, writer.weights(step), device=device)
-        state = TrainState(model, config.train, step)
+        if step != before[-1]:
+            _LOGGER.warning(
+                "the checkpoint at step %d lacks its optimizer state; training again from step %d",
+                before[-1],
+                step,
+            )
+        state = TrainState(_model_at(writer, config, step, device), config.train, step)
         if step:
             state.load_optimizer(writer.optimizer(step))
         writer.cut_metrics(step)
+        _note_missing_metrics(writer, config, step)
         writer.thin_out(config.train.checkpoint_every)
         _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         return state
@@ -285,7 +307,7 @@ def _fit(
     config: RunConfig,
     state: TrainState,
     objective: AnchorObjective,
-    stopped: Callable[[], bool],
+    stopped: StopRequest,
     quiet: bool,
     track: Track | None,
 ) -> None:
@@ -294,12 +316,13 @@ def _fit(
 
     def save() -> None:
         every = settings.checkpoint_every
+        _check_finite(state)
         writer.save_checkpoint(state.step, state.weights(), state.optimizer_tensors(), every)
         _LOGGER.debug("%s: checkpoint at step %d", writer.path, state.step)
 
     def on_event(state: TrainState, event: StepEvent) -> None:
         step, last = event.step, event.step == settings.steps
-        writer.heartbeat()
+        writer.check()
         if step % settings.log_every == 0 or last:
             row = {
                 "step": step,
@@ -308,6 +331,7 @@ def _fit(
                 "grad_norm": event.grad_norm.item(),
             }
             if step % settings.eval_every == 0 or last:
+                _check_finite(state)
                 row |= probes.accuracies(state.model)
             writer.append_metrics(row)
             show(row)
@@ -330,10 +354,25 @@ def _fit(
         fit(state, objective, until=settings.steps, on_event=on_event)
 
 
+def _check_finite(state: TrainState) -> None:
+    """A finite loss can be followed by an update that is not."""
+    if not all(torch.isfinite(parameter).all() for parameter in state.model.parameters()):
+        raise DivergedError(
+            f"step {state.step}: the weights are no longer finite numbers; lower the learning "
+            f"rate (lr {state.config.lr}) or the initial scale (raise gamma)"
+        )
+
+
 def _judge(
-    writer: RunWriter, config: RunConfig, state: TrainState, objective: AnchorObjective
+    writer: RunWriter,
+    config: RunConfig,
+    state: TrainState,
+    objective: AnchorObjective,
+    stopped: StopRequest,
 ) -> None:
-    evaluation = _evaluate(config, state.model, state.step, training=objective.sequences)
+    message = "stopped while judging the final checkpoint, which is kept; give the same command"
+    with stopped.at_once(f"{message} again to continue"):
+        evaluation = _evaluate(config, state.model, state.step, training=objective.sequences)
     decision = decide(evaluation)
     writer.thin_out(config.train.checkpoint_every)
     writer.end_session(ended=now())
@@ -389,9 +428,36 @@ class _Probes:
         return {"train_accuracy": accuracy(model, tokens, targets), **probes}
 
 
-def _note_session(writer: RunWriter, device: torch.device) -> None:
-    steps, earlier = writer.steps(), writer.provenance()
-    session = {"from_step": steps[-1] if steps else 0, **describe_environment(device)}
+def _model_at(
+    folder: RunFolder,
+    config: RunConfig,
+    step: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> HookedTransformer:
+    check_model_fits(config.model)  # before the file is read
+    weights = folder.weights(step)
+    try:
+        return model_from_weights(config, weights, device=device, dtype=dtype)
+    except StoreError as error:
+        raise StoreError(f"{folder.path} at step {step}: {error}") from error
+
+
+def _memory_advice(config: RunConfig) -> str:
+    train, model = config.train, config.model
+    return (
+        f"lower batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,}) or the "
+        f"model (d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}); what "
+        "was checkpointed is kept"
+    )
+
+
+def _note_session(writer: RunWriter, step: int, device: torch.device) -> None:
+    set_aside = writer.set_aside_damaged_provenance()
+    if set_aside is not None:
+        _LOGGER.warning(set_aside)
+    earlier = writer.provenance()
+    session = {"from_step": step, **describe_environment(device)}
     writer.start_session(session)
     for name in BIT_FOR_BIT:
         if earlier and earlier[-1].get(name) != session[name]:
@@ -402,3 +468,21 @@ def _note_session(writer: RunWriter, device: torch.device) -> None:
                 session[name],
                 earlier[-1].get(name),
             )
+
+
+def _note_missing_metrics(writer: RunWriter, config: RunConfig, step: int) -> None:
+    """Say how many lines are gone of those that the checkpoint's step implies."""
+    settings = config.train
+    expected = step // settings.log_every + 1
+    if step == settings.steps and step % settings.log_every:
+        expected += 1
+    missing = expected - len(writer.metrics())
+    if missing > 0:
+        _LOGGER.warning(
+            "%s/metrics.jsonl lacks %d of %d lines up to step %d; the training goes on without "
+            "these points of its curves",
+            writer.path,
+            missing,
+            expected,
+            step,
+        )

@@ -13,12 +13,21 @@ A file is written beside its place and renamed into it; a checkpoint is a folder
 into place, which is its commit. So a reader sees a file or checkpoint whole or not at all, and a
 process killed at any moment loses the steps since the last checkpoint and nothing else. Optimizer
 states are kept for the newest checkpoint only. No pickle is written or read.
+
+Every file says its schema number: the JSON files and every line of metrics as ``schema``,
+safetensors in their metadata. ``state.json`` also holds the run's identifier and the size and
+SHA-256 of the checkpoint's tensors, which are checked when they are read. Where the first folders
+of schema 1 have no such entry (state, metadata, metrics), they are read without that check.
+
+Nothing in a run folder may be a symbolic link or a special file; the run folder itself may be
+reached through a link. Lines that are missing in ``metrics.jsonl`` cost a run nothing but these
+points of its curves, so training goes on and says so; a damaged ``provenance.json`` is set aside.
 """
 
 import contextlib
 import dataclasses
 import functools
-import json
+import hashlib
 import os
 import re
 import shutil
@@ -26,23 +35,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from anchor_interp.config import SCHEMA, RunConfig, read_config, run_id
+from anchor_interp import __version__, files
+from anchor_interp.config import SCHEMA, RunConfig, run_id
 from anchor_interp.data import GENERATOR
-from anchor_interp.errors import StoreError
+from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.lock import Lock
-from anchor_interp.schema import canonical_json, to_dict
+from anchor_interp.memory import parameter_count
+from anchor_interp.schema import canonical_json, from_dict, to_dict
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Row = dict[str, Any]
 """One line of metrics, or one JSON file."""
 
-MAX_JSON_BYTES = 1 << 26
-_STEP = re.compile(r"\d{8,}")
+MAX_HEADER_BYTES = 1 << 24
+"""Largest header of a safetensors file."""
+
+_STEP = re.compile(r"[0-9]{8,}")
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -60,50 +74,70 @@ class RunFolder:
             StoreError: this is no run folder.
             ConfigError: ``config.json`` is damaged or of an unknown schema.
         """
-        if not (self.path / "config.json").is_file():
+        path = self.path / "config.json"
+        if not files.is_there(path):
             raise StoreError(f"{self.path} is no run folder: it has no config.json")
-        return read_config(self.path / "config.json")
+        try:
+            return from_dict(RunConfig, self._read(path))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
     def steps(self) -> list[int]:
-        """Steps of the committed checkpoints, ascending."""
-        folder = self.path / "checkpoints"
-        names = os.listdir(folder) if folder.is_dir() else []
-        return sorted(int(name) for name in names if _STEP.fullmatch(name))
+        """Steps of the committed checkpoints, ascending.
+
+        Raises:
+            StoreError: one that is no folder, such as a link out of the run folder.
+        """
+        root = self.path / "checkpoints"
+        if not files.is_there(root):
+            return []
+        try:
+            if root.is_symlink():
+                raise NotADirectoryError("it is a symbolic link")
+            with os.scandir(root) as entries:
+                found = [entry for entry in entries if _STEP.fullmatch(entry.name)]
+        except OSError as error:
+            raise StoreError(f"cannot read {root}: {error}") from error
+        for entry in found:
+            if not entry.is_dir(follow_symlinks=False):
+                raise StoreError(f"{entry.path} is no folder of this run's own; remove it")
+        return sorted(int(e.name) for e in found if e.name == f"{int(e.name):08d}")
 
     def metrics(self) -> list[Row]:
-        """The lines of ``metrics.jsonl``; a last line cut off by a kill is left out."""
+        """The lines of ``metrics.jsonl``; a last line cut off by a kill is left out.
+
+        Raises:
+            StoreError: a damaged line, or steps that do not ascend.
+        """
         path = self.path / "metrics.jsonl"
-        if not path.is_file():
+        if not files.is_there(path):
             return []
-        rows = []
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
-                    break
-                try:
-                    row = json.loads(line)
-                    if type(row["step"]) is not int:
-                        raise ValueError(f"step is {row['step']!r}")
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
-                    raise StoreError(
-                        f"{path} is damaged in line {number}: {error}; remove that line"
-                    ) from error
-                rows.append(row)
+        rows: list[Row] = []
+        for number, line in files.read_lines(path):
+            try:
+                row = _metrics_row(line)
+                if rows and row["step"] <= rows[-1]["step"]:
+                    raise ValueError(f"step {row['step']} after step {rows[-1]['step']}")
+            except (ValueError, RecursionError) as error:
+                raise StoreError(
+                    f"{path} is damaged in line {number}: {error}; remove that line"
+                ) from error
+            rows.append(row)
         return rows
 
     def result(self) -> Row | None:
         """The contents of ``result.json``, or None while the run is not done."""
         path = self.path / "result.json"
-        return _read_json(path) if path.is_file() else None
+        return self._read(path) if files.is_there(path) else None
 
     def provenance(self) -> list[Row]:
         """One entry for each session that worked on the run."""
         path = self.path / "provenance.json"
-        if not path.is_file():
+        if not files.is_there(path):
             return []
-        sessions = _read_json(path).get("sessions")
+        sessions = self._read(path).get("sessions")
         if not isinstance(sessions, list) or not all(isinstance(s, dict) for s in sessions):
-            raise StoreError(f"{path} is damaged; remove it, the run does not need it")
+            raise StoreError(f"{path} is damaged: it holds no sessions; remove it")
         return sessions
 
     def weights(self, step: int) -> dict[str, Tensor]:
@@ -130,11 +164,13 @@ class RunFolder:
             LockedError: another process is writing; the message names it.
             StoreError: the folder holds something else, or a run of another configuration.
         """
-        self._check_is_ours(config)
         try:
+            self._check_is_ours(config)
             self.path.mkdir(parents=True, exist_ok=True)
             lock = Lock.acquire(self.path / ".lock")
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise StoreError(f"cannot write to the run folder {self.path}: {error}") from error
         try:
             self._check_is_ours(config)
@@ -144,36 +180,74 @@ class RunFolder:
         finally:
             lock.release()
 
+    def _read(self, path: Path) -> Row:
+        """A JSON file of this folder, refused if it is of another schema."""
+        data = files.read_json(path)
+        if not isinstance(data, dict):
+            raise StoreError(f"{path} is damaged: it holds no object; restore it or remove it")
+        if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
+            raise StoreError(f"{path} has schema {data.get('schema')!r:.40}; {self._reader()}")
+        return data
+
+    def _reader(self) -> str:
+        """Which version reads the folder, where this one does not."""
+        text = f"anchor-interp {__version__} reads schema {SCHEMA}: use the version that wrote it"
+        try:
+            last = files.read_json(self.path / "provenance.json")["sessions"][-1]
+            wrote = str(last["versions"]["anchor-interp"])
+        except (StoreError, LookupError, TypeError):
+            return text
+        return f"{text}, {wrote:.40}"
+
     def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
         folder = self.path / "checkpoints" / f"{step:08d}"
         path = folder / name
-        if not path.is_file():
+        if step not in self.steps() or not files.is_there(path):
             steps = ", ".join(map(str, self.steps())) or "none"
             raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
-        state = _read_json(folder / _STATE)
+        state = self._read(folder / _STATE)
         if state.get("step") != step:
             raise StoreError(
-                f"{folder} was written as step {state.get('step')!r}; give it that name back"
+                f"{folder} was written as step {state.get('step')!r:.40}; give it that name back"
             )
         if state.get("generator") != GENERATOR:
             raise StoreError(
-                f"{folder} was trained on data of generator {state.get('generator')!r}; this "
+                f"{folder} was trained on data of generator {state.get('generator')!r:.40}; this "
                 f"version of anchor-interp draws with generator {GENERATOR}: use the other version"
             )
+        config = self.config()
+        if state.get("run_id", run_id(config)) != run_id(config):
+            raise StoreError(f"{folder} is a checkpoint of another run; {self._without(step)}")
+        # weights, or two moments and a step for each; an entry of the header takes some 100 bytes
+        limit = 8 * parameter_count(config.model) + MAX_HEADER_BYTES
         try:
-            tensors: dict[str, Tensor] = load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise StoreError(
-                f"{path} is damaged: {error}; remove {folder} to fall back on an earlier checkpoint"
-            ) from error
-        return tensors
+            data = files.read_bytes(path, limit=limit)
+            _check_sum(state, name, data)
+            return _read_tensors(data)
+        except (SafetensorError, ValueError, RecursionError, StoreError) as error:
+            what = str(error) if isinstance(error, StoreError) else f"{path} is damaged: {error}"
+            raise StoreError(f"{what}; {self._without(step)}") from error
+
+    def _without(self, step: int) -> str:
+        """What to do about a checkpoint that cannot be used."""
+        left = [s for s in self.steps() if s < step and self._can_continue(s)]
+        begin = f"from step {left[-1]}" if left else "anew"
+        return f"restore {self._folder(step)}, or remove it and train {begin}"
+
+    def _folder(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"{step:08d}"
+
+    def _can_continue(self, step: int) -> bool:
+        return step == 0 or files.is_there(self._folder(step) / _OPTIMIZER)
 
     def _check_is_ours(self, config: RunConfig) -> None:
-        if not self.path.exists():
+        if not files.is_there(self.path):
             return
+        if not self.path.exists():
+            raise StoreError(f"{self.path} is a symbolic link that leads nowhere; remove it")
         if not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; give the run a folder of its own")
-        if not (self.path / "config.json").exists():
+        if not files.is_there(self.path / "config.json"):
             foreign = [name for name in os.listdir(self.path) if not name.startswith(".")]
             if foreign:
                 raise StoreError(
@@ -190,12 +264,19 @@ class RunFolder:
 
 
 def _explained(write: Callable[P, T]) -> Callable[P, T]:
-    """Turn the system's refusal to write into one clear error."""
+    """Write only into the folder that was locked; turn the system's refusal into one error."""
 
     @functools.wraps(write)
     def explained(*args: P.args, **kwargs: P.kwargs) -> T:
+        writer = args[0]
+        assert isinstance(writer, RunWriter)
         try:
-            return write(*args, **kwargs)
+            writer.lock.check_in_place()
+            try:
+                return write(*args, **kwargs)
+            except OSError:
+                writer.lock.check_in_place()  # the better reason, if it is one
+                raise
         except OSError as error:
             raise StoreError(
                 f"cannot write to the run folder: {error}; what was committed before is safe: "
@@ -212,40 +293,55 @@ class RunWriter(RunFolder):
     lock: Lock
 
     @_explained
-    def heartbeat(self) -> None:
-        """Say that the run is alive; cheap enough for every step."""
-        self.lock.beat()
+    def check(self) -> None:
+        """Refuse to go on if the folder was moved, removed or replaced; cheap enough for a step."""
 
     @_explained
     def keep_config(self, config: RunConfig) -> None:
         """Write ``config.json`` unless it is there."""
-        if not (self.path / "config.json").exists():
-            _write_json(self.path / "config.json", to_dict(config))
+        if not files.is_there(self.path / "config.json"):
+            files.write_json(self.path / "config.json", to_dict(config))
+
+    @_explained
+    def set_aside_damaged_provenance(self) -> str | None:
+        """Rename a ``provenance.json`` that cannot be read, and say so; the run does not need it.
+
+        Returns:
+            What was done, or None if nothing was.
+        """
+        path = self.path / "provenance.json"
+        try:
+            self.provenance()
+        except StoreError as error:
+            number = 1
+            while files.is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
+                number += 1
+            path.rename(aside)
+            return f"{error}; it is kept as {aside.name} and a new one is begun"
+        return None
 
     @_explained
     def start_session(self, session: Row) -> None:
         """Append a session's entry to ``provenance.json``."""
-        sessions = [*self.provenance(), session]
-        _write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
+        self._write_sessions([*self.provenance(), session])
 
     @_explained
     def end_session(self, **facts: Any) -> None:
         """Add facts to the last session's entry."""
-        *earlier, last = self.provenance()
-        sessions = [*earlier, {**last, **facts}]
-        _write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
+        sessions = self.provenance() or [{}]
+        self._write_sessions([*sessions[:-1], {**sessions[-1], **facts}])
 
     @_explained
     def append_metrics(self, row: Row) -> None:
         """Append one line to ``metrics.jsonl``."""
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(canonical_json(row) + "\n")
+            file.write(_metrics_line(row))
 
     @_explained
     def cut_metrics(self, last_step: int) -> None:
         """Drop the lines of later steps: those that a resumed run will write again."""
-        kept = [canonical_json(row) + "\n" for row in self.metrics() if row["step"] <= last_step]
-        _write_text(self.path / "metrics.jsonl", "".join(kept))
+        kept = [_metrics_line(row) for row in self.metrics() if row["step"] <= last_step]
+        files.write_text(self.path / "metrics.jsonl", "".join(kept))
 
     @_explained
     def save_checkpoint(
@@ -261,19 +357,20 @@ class RunWriter(RunFolder):
         """
         root = self.path / "checkpoints"
         final, temporary = root / f"{step:08d}", root / f".{step:08d}.partial"
-        if final.exists():
+        if step in self.steps():
             return
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        _write_bytes(temporary / _WEIGHTS, save(weights))
-        _write_bytes(temporary / _OPTIMIZER, save(optimizer))
-        state = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
-        _write_json(temporary / _STATE, state)
-        _sync(temporary)
-        if (self.path / "metrics.jsonl").exists():
-            _sync(self.path / "metrics.jsonl")
-        temporary.rename(final)
-        _sync(root)
+        root.mkdir(exist_ok=True)
+        temporary.mkdir()
+        try:
+            self._write_checkpoint(temporary, step, {_WEIGHTS: weights, _OPTIMIZER: optimizer})
+            if files.is_there(self.path / "metrics.jsonl"):
+                files.sync(self.path / "metrics.jsonl")
+            temporary.rename(final)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)  # leave no litter on a full disk
+            raise
+        files.sync(root)
         self.thin_out(keep_every)
 
     @_explained
@@ -303,7 +400,7 @@ class RunWriter(RunFolder):
         """
         root = self.path / "checkpoints"
         for step in reversed(self.steps()):
-            if step == 0 or (root / f"{step:08d}" / _OPTIMIZER).exists():
+            if self._can_continue(step):
                 return step
             (root / f"{step:08d}").rename(root / f".{step:08d}.partial")
         return None
@@ -311,7 +408,24 @@ class RunWriter(RunFolder):
     @_explained
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
-        _write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+        files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+
+    def _write_sessions(self, sessions: list[Row]) -> None:
+        files.write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
+
+    def _write_checkpoint(
+        self, folder: Path, step: int, contents: dict[str, dict[str, Tensor]]
+    ) -> None:
+        records = {}
+        for name, tensors in contents.items():
+            data = save(tensors, {"schema": str(SCHEMA)})
+            files.write_bytes(folder / name, data)
+            records[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        state = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
+        files.write_json(
+            folder / _STATE, state | {"run_id": run_id(self.config()), "files": records}
+        )
+        files.sync(folder)
 
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
@@ -327,49 +441,71 @@ def differences(found: RunConfig, asked: RunConfig) -> str:
     return ", ".join(texts)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise StoreError(f"{path} is larger than {MAX_JSON_BYTES} bytes; not a file of a run")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
+def _metrics_line(row: Row) -> str:
+    return canonical_json({"schema": SCHEMA, **row}) + "\n"
 
 
-def _read_json(path: Path) -> Row:
-    try:
-        data = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else None
-        raise StoreError(
-            f"{path} has schema {found!r}; this version of anchor-interp reads schema {SCHEMA}: "
-            "use the version that wrote it"
+def _metrics_row(line: bytes) -> Row:
+    """A line of metrics without its schema number.
+
+    Raises:
+        ValueError: not a step and numbers, or of another schema.
+        RecursionError: nested too deeply.
+    """
+    row = files.parse_json(line)
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        raise ValueError("it has no step")
+    schema = row.pop("schema", SCHEMA)
+    if schema != SCHEMA:
+        raise ValueError(f"schema {schema!r:.40}, this version reads {SCHEMA}")
+    for name, value in row.items():
+        if type(value) not in (int, float):
+            raise ValueError(f"{name[:40]!r} is {value!r:.40}, no number")
+    return row
+
+
+def _check_sum(state: Row, name: str, data: bytes) -> None:
+    """Compare a file with what its checkpoint recorded, if it did.
+
+    Raises:
+        ValueError: it differs.
+    """
+    if "files" not in state:
+        return
+    records = state["files"]
+    recorded = records.get(name) if isinstance(records, dict) else None
+    if not isinstance(recorded, dict):
+        raise ValueError(f"{_STATE} has no record of it")
+    if recorded.get("bytes") != len(data):
+        raise ValueError(
+            f"it has {len(data):,} bytes and was written with {recorded.get('bytes')!r:.40}"
         )
-    return data
+    if recorded.get("sha256") != hashlib.sha256(data).hexdigest():
+        raise ValueError("it was changed since it was written (its SHA-256 differs)")
 
 
-def _write_json(path: Path, data: Any) -> None:
-    _write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+def _read_tensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file in memory; the header cannot ask for more than is there.
 
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    _write_bytes(temporary, text.encode())
-    temporary.replace(path)
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    Raises:
+        ValueError: another kind of file, another schema, or tensors that are not float32.
+        SafetensorError: shapes, offsets and size that do not agree.
+        RecursionError: a header nested too deeply.
+    """
+    if data[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        raise ValueError("it is a pickle or a zip archive, which are never opened")
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
+        raise ValueError(f"it has {len(data):,} bytes; its header claims {length:,}")
+    header = files.parse_json(data[8 : 8 + length])
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    metadata = header.pop("__metadata__", {})
+    schema = metadata.get("schema", str(SCHEMA)) if isinstance(metadata, dict) else None
+    if schema != str(SCHEMA):
+        raise ValueError(f"it has schema {schema!r:.40}, this version reads {SCHEMA}")
+    tensors: dict[str, Tensor] = load(data)
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"{name[:80]!r} is of {tensor.dtype}; expected torch.float32")
+    return tensors

@@ -1,30 +1,42 @@
 """Many runs on this machine: one worker process per core, one thread each.
 
-A worker that finds its parent gone asks its own training to stop, which checkpoints and leaves, so
+A worker is a fresh Python that gets its configuration as JSON and trains one run; it imports
+nothing of the program that asked for it, so a script needs no ``if __name__ == "__main__"``. A
+worker that finds its parent gone asks its own training to stop, which checkpoints and leaves, so
 killing the driver loses nothing and leaves no process behind.
 """
 
 import contextlib
 import json
 import logging
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from anchor_interp import errors
 from anchor_interp.config import RunConfig
 from anchor_interp.errors import AnchorInterpError, ConfigError
+from anchor_interp.files import read_lines
 from anchor_interp.progress import Progress
+from anchor_interp.schema import from_dict, to_dict
 
 _POLL_SECONDS = 0.5
 _LOGGER = logging.getLogger("anchor_interp")
+_PROGRAM = """
+import json, sys
+job = json.load(sys.stdin)
+sys.path[:] = job.pop("import_path")
+from anchor_interp.sweep.local import work
+work(**job)
+"""
 
 
 @dataclass(frozen=True)
@@ -61,11 +73,14 @@ def run_local(
         it early checkpoints and stops the runs that are under way.
 
     Raises:
-        ConfigError: fewer than one worker.
+        ConfigError: fewer than one worker, or a device that this machine does not have.
     """
     count = available_cores() if workers is None else workers
     if count < 1:
         raise ConfigError(f"workers is {count}; expected at least 1")
+    from anchor_interp.environment import resolve_device  # it loads torch
+
+    resolve_device(device)  # before any worker is started
     return _run(configs, folder, progress, min(count, len(configs)), device)
 
 
@@ -75,41 +90,67 @@ class _Worker:
 
     name: str
     path: Path
-    process: SpawnProcess
-    reports: Connection
+    process: subprocess.Popen[bytes]
+    reports: IO[bytes]
+    unread: bytearray = field(default_factory=bytearray)
     failures: list[AnchorInterpError] = field(default_factory=list)
 
     @classmethod
     def start(cls, name: str, config: RunConfig, path: Path, device: str) -> "_Worker":
-        context = multiprocessing.get_context("spawn")
-        receiver, sender = context.Pipe(duplex=False)
-        level = _LOGGER.getEffectiveLevel()
-        arguments = (config, path, device, sender, os.getpid(), level)
-        process = context.Process(target=_work, args=arguments)
-        process.start()
-        sender.close()
-        return cls(name, path, process, receiver)
+        receiver, sender = os.pipe()
+        os.set_blocking(receiver, False)
+        job = {
+            "import_path": sys.path,
+            "config": to_dict(config),
+            "path": os.fspath(path),
+            "device": device,
+            "reports": sender,
+            "parent": os.getpid(),
+            "level": _LOGGER.getEffectiveLevel(),
+        }
+        # Ctrl-C reaches the workers too, from their first moment, and must not: it is for the
+        # parent, which sends SIGTERM. A process starts with the signals blocked that its parent
+        # blocks.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, pass_fds=[sender]
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(sender)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps(job).encode())
+        return cls(name, path, process, os.fdopen(receiver, "rb", buffering=0))
 
     def result(self) -> RunResult:
         """How the run ended, once the process has."""
-        self.process.join()
+        code = self.process.wait()
         with self.reports:
             self.read_reports()
         if self.failures:
             return RunResult(self.name, self.path, self.failures[0])
-        code = self.process.exitcode  # it said nothing: finished, or died
-        died = f"the worker of {self.path} died (exit code {code}); start again to resume it"
-        return RunResult(self.name, self.path, AnchorInterpError(died) if code else None)
+        if not code:
+            return RunResult(self.name, self.path, None)
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        if code == -signal.SIGKILL:
+            how += ", perhaps for lack of memory"
+        died = f"the worker of {self.path} died ({how}); start again to resume it"
+        return RunResult(self.name, self.path, AnchorInterpError(died))
 
     def read_reports(self) -> None:
         """Log what the process has logged since the last time, and keep its error."""
-        with contextlib.suppress(EOFError):  # it has ended
-            while self.reports.poll():
-                kind, message = self.reports.recv()
-                if isinstance(kind, int):
-                    _LOGGER.log(kind, message)
-                else:
-                    self.failures.append(kind(message))
+        while part := self.reports.read(1 << 16):  # None without news, b"" once it has ended
+            self.unread.extend(part)
+        *lines, rest = self.unread.split(b"\n")
+        self.unread[:] = rest
+        for line in lines:
+            kind, message = json.loads(line)
+            if isinstance(kind, int):
+                _LOGGER.log(kind, message)
+            else:
+                self.failures.append(getattr(errors, kind)(message))
 
 
 def _run(
@@ -119,26 +160,30 @@ def _run(
     workers: int,
     device: str,
 ) -> Iterator[RunResult]:
+    from anchor_interp.environment import interruptible
+
     waiting = list(configs)
     running: list[_Worker] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                name = waiting.pop(0)
-                running.append(_Worker.start(name, configs[name], folder / name, device))
-            wait([worker.process.sentinel for worker in running], _POLL_SECONDS)
-            for worker in list(running):
-                ended = not worker.process.is_alive()
-                _report(worker.path, progress[worker.name])
-                worker.read_reports()
-                if ended:
-                    running.remove(worker)
-                    yield worker.result()
-    finally:
-        for worker in running:
-            worker.process.terminate()  # SIGTERM: checkpoint and leave
-        for worker in running:
-            worker.process.join()
+    with interruptible():
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    name = waiting.pop(0)
+                    running.append(_Worker.start(name, configs[name], folder / name, device))
+                # a worker's end of the pipe closes when it ends
+                wait([worker.reports.fileno() for worker in running], _POLL_SECONDS)
+                for worker in list(running):
+                    ended = worker.process.poll() is not None
+                    _report(worker.path, progress[worker.name])
+                    worker.read_reports()
+                    if ended:
+                        running.remove(worker)
+                        yield worker.result()
+        finally:
+            for worker in running:
+                worker.process.terminate()  # SIGTERM: checkpoint and leave
+            for worker in running:
+                worker.result()
 
 
 def available_cores() -> int:
@@ -149,35 +194,44 @@ def available_cores() -> int:
 
 
 class _Reports(logging.Handler):
-    """Sends what a worker logs to its driver."""
+    """Sends what a worker logs to its driver, one JSON line a message."""
 
-    def __init__(self, reports: Connection) -> None:
+    def __init__(self, reports: IO[bytes]) -> None:
         super().__init__()
         self._reports = reports
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.send(record.levelno, record.getMessage())
+
+    def send(self, kind: int | str, message: str) -> None:
+        """Send a message with its level, or an error with the name of its class."""
         with contextlib.suppress(OSError):  # nobody is left to be told
-            self._reports.send((record.levelno, record.getMessage()))
+            self._reports.write(json.dumps([kind, message]).encode() + b"\n")
 
 
-def _work(
-    config: RunConfig, path: Path, device: str, reports: Connection, parent: int, level: int
-) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the parent too, which sends SIGTERM
+def work(config: Any, path: str, device: str, reports: int, parent: int, level: int) -> None:
+    """What a worker process does: train one run, and tell the driver through a pipe.
+
+    Args:
+        config: the run's configuration as JSON values.
+        path: its folder.
+        device: where it trains.
+        reports: file descriptor for messages and the error.
+        parent: the process to end with.
+        level: least level of the messages that are told.
+    """
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    driver = _Reports(os.fdopen(reports, "wb", buffering=0))
     _LOGGER.setLevel(level)
-    _LOGGER.addHandler(_Reports(reports))
+    _LOGGER.addHandler(driver)
     try:
         from anchor_interp.run import train  # torch is loaded in the workers only
 
-        train(config, path, device=device, threads=1, quiet=True)
+        train(from_dict(RunConfig, config), path, device=device, threads=1, quiet=True)
     except KeyboardInterrupt:
         return
     except AnchorInterpError as error:
-        with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
-            reports.send((type(error), str(error)))
+        driver.send(type(error).__name__, str(error))
 
 
 def _leave_with(parent: int) -> None:
@@ -189,12 +243,10 @@ def _leave_with(parent: int) -> None:
 
 
 def _report(path: Path, progress: Progress) -> None:
-    metrics = path / "metrics.jsonl"
-    if not metrics.exists():
-        return
+    """Tell the progress; what is wrong with the file is the worker's to say."""
     facts: dict[str, Any] = {}
-    for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
+    with contextlib.suppress(AnchorInterpError, ValueError, TypeError, KeyError, RecursionError):
+        for _, line in read_lines(path / "metrics.jsonl"):
             facts.update(json.loads(line))
-    if facts:
-        progress.update(facts["step"], facts)
+        if facts:
+            progress.update(facts["step"], facts)

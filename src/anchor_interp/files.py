@@ -1,0 +1,168 @@
+"""Files read with suspicion and written whole.
+
+What is read may come from anywhere: only regular files are opened (a FIFO or a device would hang,
+a symbolic link would lead out of its folder), their size is checked before any of it is in memory,
+and JSON is refused where two readers could understand it differently. What is written is written
+beside its place and renamed into it, so that a reader sees it whole or not at all.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from anchor_interp.errors import StoreError
+
+MAX_JSON_BYTES = 1 << 26
+MAX_LINE_BYTES = 1 << 20
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything, also a link that leads nowhere, has this name.
+
+    Raises:
+        StoreError: a name that no file can have, or a folder that cannot be searched.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {str(path)!r}: {error}") from error
+    return True
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading, and nothing else.
+
+    Raises:
+        StoreError: no such file, another kind of file, or one that may not be read.
+    """
+    try:
+        _check_kind(path, os.lstat(path).st_mode)  # before opening: some devices act on it
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.fdopen(descriptor, "rb")
+        _check_kind(path, os.fstat(descriptor).st_mode)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+    return file
+
+
+def read_bytes(path: Path, *, limit: int) -> bytes:
+    """The contents of a regular file.
+
+    Raises:
+        StoreError: as :func:`open_regular`, or a file larger than ``limit`` bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise StoreError(
+                f"{path} has {size:,} bytes; expected at most {limit:,}: it is no file of this run"
+            )
+        try:
+            return file.read(limit)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """The contents of a JSON file of at most 64 MiB; see :func:`parse_json`.
+
+    Raises:
+        StoreError: a file that cannot be read or holds no valid JSON.
+    """
+    try:
+        return parse_json(read_bytes(path, limit=MAX_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The finished lines of a file with their numbers; a last one without its end is left out.
+
+    Raises:
+        StoreError: a file that cannot be read, or a line of a mebibyte or more.
+    """
+    with open_regular(path) as file:
+        number = 0
+        while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n"):
+            number += 1
+            yield number, line
+        if len(line) == MAX_LINE_BYTES:
+            raise StoreError(
+                f"{path} is damaged in line {number + 1}: it is longer than {MAX_LINE_BYTES:,} "
+                "bytes; remove that line"
+            )
+
+
+def parse_json(text: bytes) -> Any:
+    """Read JSON that means the same to every reader.
+
+    Raises:
+        ValueError: no JSON in UTF-8, a name that stands twice in an object, NaN or infinity.
+        RecursionError: lists or objects nested too deeply.
+    """
+    return json.loads(
+        text.decode("utf-8"), object_pairs_hook=_without_repetition, parse_constant=_refuse_constant
+    )
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.partial")
+    write_bytes(temporary, text.encode())
+    temporary.replace(path)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a new file and wait until it is on the disk; what had its name is unlinked first."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:  # x: through no link, into no FIFO
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise StoreError(f"{path} is {kind}; expected a regular file of the folder's own")
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:80]!r} stands twice in one object")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
