@@ -89,5 +89,5 @@ def _group(box: str) -> Group:
             options[-1].append(line.strip())
         else:
             options.append(re.split(r"\s{2,}", line.strip(), maxsplit=1))
-    read = (Option(invocation, " ".join(text)) for invocation, *text in options)
+    read = (Option(first, " ".join(text)) for first, *text in options if first != "(required)")
     return Group(re.sub(r" ─+╮$", "", title), " ".join(about), tuple(read))

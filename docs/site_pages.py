@@ -100,7 +100,7 @@ def _public_names() -> str:
 
 def _command_line() -> str:
     """The commands and their options, read from ``--help``."""
-    program, *commands = site_help.commands()
+    _, *commands = site_help.commands()
     lines = [
         "# Command line",
         "",
@@ -108,14 +108,15 @@ def _command_line() -> str:
         "at run time, 2 wrong usage, 130 interrupted.",
         "",
     ]
-    for command in (program, *commands):
-        lines += [f"## {command.name}", "", command.text, ""] if command.name else []
-        lines += ["```text", command.usage, "```", ""]
+    for command in commands:
+        lines += [f"[`{command.name}`](#{command.name})", f":   {command.text}", ""]
+    for command in commands:
+        lines += [f"## {command.name}", "", command.text, "", "```text", command.usage, "```", ""]
         for group in command.groups:
-            titled = len(command.groups) > 1 and group.title != "options"
-            lines += [f"### {command.name} {group.title}", ""] if titled and command.name else []
+            if group.title not in ("options", "positional arguments"):
+                lines += [f"### {command.name}: {group.title}", ""]
             lines += [group.text, ""] if group.text else []
             for option in group.options:
-                if option.text:
+                if not option.invocation.startswith("-h,"):
                     lines += [f"`{option.invocation}`", f":   {option.text}", ""]
     return "\n".join(lines)
