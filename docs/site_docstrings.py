@@ -68,7 +68,9 @@ def _path(name: str, owner: griffe.Object) -> str:
 def _tables(text: str) -> str:
     """Tables ruled with ``=`` as Markdown tables; an indented line continues the row above."""
     rule = r"^=+(?: +=+)+$\n"
-    pattern = re.compile(f"{rule}(?P<head>.*)\n{rule}(?P<body>(?:.*\n)+?)={{3}}[= ]+$", re.MULTILINE)
+    pattern = re.compile(
+        f"{rule}(?P<head>.*)\n{rule}(?P<body>(?:.*\n)+?)={{3}}[= ]+$", re.MULTILINE
+    )
 
     def table(match: re.Match[str]) -> str:
         rows = [re.split(r"\s{2,}", match["head"])]

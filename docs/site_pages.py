@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import site_help
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import anchor_interp
+import site_help
 
 ROOT = Path(__file__).parent.parent
 ROOT_PAGES = {
@@ -80,21 +81,22 @@ def _reference(page: str) -> str:
 
 def _public_names() -> str:
     """The names that ``import anchor_interp`` gives, with the first line of their docstrings."""
+    package = griffe.load("anchor_interp", search_paths=[ROOT / "src"])  # read, not imported
     lines = [
         "# Reference",
         "",
         "`import anchor_interp as ai` gives the names that most work needs, and loads neither "
-        "torch nor TransformerLens before one of them is used. [What may change and "
-        "how](../deprecation.md) says which of them you can build on.",
+        "torch nor TransformerLens before one of them is used. [Versions and "
+        "deprecation](../deprecation.md) says which of them you can build on.",
         "",
     ]
     for name in anchor_interp.__all__:
         if name.startswith("__"):
             continue
-        value = getattr(anchor_interp, name)
-        home = f"anchor_interp.{anchor_interp._MODULE_OF[name]}"
-        about = (value.__doc__ or "").splitlines()[0] if callable(value) else "The named tasks."
-        lines += [f"[`{name}`][{home}.{name}]", f":   {about}", ""]
+        home = f"{anchor_interp._MODULE_OF[name]}.{name}"
+        docstring = package[home].docstring
+        about = docstring.value.splitlines()[0] if docstring else ""
+        lines += [f"[`{name}`][anchor_interp.{home}]", f":   {about}", ""]
     return "\n".join([*lines, "The pages of this section go through the package module by module."])
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import site_help
 
 import anchor_interp
+import site_help
 from anchor_interp import config, data, phase, presets, schema, task
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")

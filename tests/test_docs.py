@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import site_help
 from mkdocs.utils.yaml import yaml_load
-from site_pages import nav_pages
 
 import anchor_interp
+import site_help
+from site_pages import nav_pages
 
 ROOT = Path(__file__).parent.parent
 INTERNAL = {"__init__", "__main__", "cli", "environment", "linear", "lock", "progress"}
