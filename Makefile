@@ -34,7 +34,7 @@ tests:
 	$(BIN)/pytest
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 public-api: $(VENV)/.installed-dev

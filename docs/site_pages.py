@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 import anchor_interp
 import site_help
+from site_docstrings import markdown
 
 ROOT = Path(__file__).parent.parent
 ROOT_PAGES = {
@@ -43,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
     """Point links between the root's documents and docs/ to their pages."""
     here = page.file.src_uri
     source = next((name for name, target in ROOT_PAGES.items() if target == here), f"docs/{here}")
@@ -57,8 +58,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
 
     if here.startswith("reference/"):
-        return markdown
-    return re.sub(r"\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", link, markdown)
+        return text
+    return re.sub(r"\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", link, text)
 
 
 def nav_pages(nav: Any) -> Iterator[str]:
@@ -94,8 +95,8 @@ def _public_names() -> str:
         if name.startswith("__"):
             continue
         home = f"{anchor_interp._MODULE_OF[name]}.{name}"
-        docstring = package[home].docstring
-        about = docstring.value.splitlines()[0] if docstring else ""
+        found = package[home]
+        about = markdown(found.docstring.value, found).splitlines()[0] if found.docstring else ""
         lines += [f"[`{name}`][anchor_interp.{home}]", f":   {about}", ""]
     return "\n".join([*lines, "The pages of this section go through the package module by module."])
 

@@ -67,7 +67,8 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
 
 def _signature(function: Any) -> str:
     hints = typing.get_type_hints(function)
-    shown, starred = [], False
+    shown: list[str] = []
+    starred = False
     for parameter in inspect.signature(function).parameters.values():
         text = parameter.name
         if parameter.kind is parameter.VAR_POSITIONAL:
