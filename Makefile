@@ -1,6 +1,8 @@
 # make quickstart   install into .venv and run the main job: one model per phase, table, picture
 # make test         install into .venv and run every check
 # make check        format, lint, types and tests in the environment that is there
+# make docs         build the documentation into site/; open site/index.html
+# make public-api   write tests/public_api.txt anew, after a change of the API that is meant
 # make evidence     the measurements in docs/evidence that are missing; remove one to make it anew
 
 PYTHON ?= python3
@@ -9,7 +11,7 @@ PIP_FLAGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
-.PHONY: quickstart test check format-check lint types tests evidence clean
+.PHONY: quickstart test check format-check lint types tests docs public-api evidence clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/anchor-interp quickstart --out runs/quickstart
@@ -31,18 +33,27 @@ types:
 tests:
 	$(BIN)/pytest
 
-evidence: docs/evidence/train_step.json docs/evidence/train_step_without_onednn.json \
-	docs/evidence/faults.json
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
 
-docs/evidence/faults.json: | $(VENV)/.installed-dev
-	@mkdir -p $(@D)
-	$(BIN)/python tests/faults.py > $@.partial
-	@mv $@.partial $@
+public-api: $(VENV)/.installed-dev
+	PYTHONPATH=docs $(BIN)/python tests/public_api.py
 
-docs/evidence/train_step_without_onednn.json: FLAGS := --without-onednn --cases tiny paper-1head
+# One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
+# there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
+EVIDENCE := train_step train_step_without_onednn faults fuzz
+
+evidence: $(EVIDENCE:%=docs/evidence/%.json)
+
+train_step = $(BIN)/python benchmarks/train_step.py --json
+train_step_without_onednn = $(train_step) --without-onednn --cases tiny paper-1head
+faults = $(BIN)/python tests/faults.py
+fuzz = $(BIN)/python tests/fuzz.py --minutes 30
+
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)
-	$(BIN)/python benchmarks/train_step.py --json $(FLAGS) > $@.partial
+	$($*) > $@.partial
 	@mv $@.partial $@
 
 $(VENV)/bin/python:
@@ -60,4 +71,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site

@@ -1,0 +1,125 @@
+"""Pages of the site that no file in docs/ holds: a hook of MkDocs.
+
+The reference is made from docstrings and from ``--help``, home, changelog and contributing from
+the files of that name in the root, so that nothing is written twice.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import anchor_interp
+import site_help
+from site_docstrings import markdown
+
+ROOT = Path(__file__).parent.parent
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+"""Documents of the root and the pages that show them."""
+ROOT_FILES = ("CITATION.cff", "LICENSE")
+"""Files of the root that documents link to."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages, and the root's pictures and files."""
+    pages = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in ROOT_PAGES.items()}
+    for page in nav_pages(config.nav):
+        if page.startswith("reference/"):
+            pages[page] = _reference(page)
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=text))
+    for path in (*ROOT.glob("figures/*"), *(ROOT / name for name in ROOT_FILES)):
+        relative = path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, relative, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
+    """Point links between the root's documents and docs/ to their pages."""
+    here = page.file.src_uri
+    source = next((name for name, target in ROOT_PAGES.items() if target == here), f"docs/{here}")
+
+    def link(match: re.Match[str]) -> str:
+        target, anchor = match["target"], match["anchor"] or ""
+        if re.match(r"[a-z]+:", target):
+            return match[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        path = ROOT_PAGES.get(path, path.removeprefix("docs/"))
+        return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
+
+    if here.startswith("reference/"):
+        return text
+    return re.sub(r"\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", link, text)
+
+
+def nav_pages(nav: Any) -> Iterator[str]:
+    """The pages of a navigation tree, in order."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav or ():
+            yield from nav_pages(entry)
+
+
+def _reference(page: str) -> str:
+    name = page.removeprefix("reference/").removesuffix(".md")
+    if name == "index":
+        return _public_names()
+    if name == "command-line":
+        return _command_line()
+    return f"---\ntitle: {name}\n---\n\n::: anchor_interp.{name}\n"
+
+
+def _public_names() -> str:
+    """The names that ``import anchor_interp`` gives, with the first line of their docstrings."""
+    package = griffe.load("anchor_interp", search_paths=[ROOT / "src"])  # read, not imported
+    lines = [
+        "# Reference",
+        "",
+        "`import anchor_interp as ai` gives the names that most work needs, and loads neither "
+        "torch nor TransformerLens before one of them is used. [Versions and "
+        "deprecation](../deprecation.md) says which of them you can build on.",
+        "",
+    ]
+    for name in anchor_interp.__all__:
+        if name.startswith("__"):
+            continue
+        home = f"{anchor_interp._MODULE_OF[name]}.{name}"
+        found = package[home]
+        about = markdown(found.docstring.value, found).splitlines()[0] if found.docstring else ""
+        lines += [f"[`{name}`][anchor_interp.{home}]", f":   {about}", ""]
+    return "\n".join([*lines, "The pages of this section go through the package module by module."])
+
+
+def _command_line() -> str:
+    """The commands and their options, read from ``--help``."""
+    _, *commands = site_help.commands()
+    lines = [
+        "# Command line",
+        "",
+        "Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 trouble "
+        "at run time, 2 wrong usage, 130 interrupted.",
+        "",
+    ]
+    for command in commands:
+        lines += [f"[`{command.name}`](#{command.name})", f":   {command.text}", ""]
+    for command in commands:
+        lines += [f"## {command.name}", "", command.text, "", "```text", command.usage, "```", ""]
+        for group in command.groups:
+            if group.title not in ("options", "positional arguments"):
+                lines += [f"### {command.name}: {group.title}", ""]
+            lines += [group.text, ""] if group.text else []
+            for option in group.options:
+                if not option.invocation.startswith("-h,"):
+                    lines += [f"`{option.invocation}`", f":   {option.text}", ""]
+    return "\n".join(lines)
