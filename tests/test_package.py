@@ -98,7 +98,7 @@ def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
 def test_imports_run_one_way() -> None:
     """A module imports only modules above it in this list; one of them TransformerLens."""
     order = (
-        "errors", "environment", "schema", "task", "config", "presets", "data", "init", "model",
+        "errors", "schema", "environment", "task", "config", "presets", "data", "init", "model",
         "linear", "forward", "training", "lock", "store", "complexity", "phase", "evaluation",
         "progress", "run", "plotting", "sweep", "quickstart", "cli", "__main__",
     )  # fmt: skip

@@ -235,7 +235,7 @@ def _unboxed(text: str) -> str:
     body = [line for line in lines if line and not line.startswith(("\u256d", "\u2570"))]
     rule = next((i for i, line in enumerate(body) if set(line) == {"\u2500"}), len(body))
     message = " ".join(body[:rule])
-    message = re.sub(r"Error parsing (\w+): \w+Config\.(\w+)", r"--\2", message)
+    message = re.sub(r"Error parsing \w+: (?:model|init|train)\.(\w+)", r"--\1", message)
     return message.rstrip(".") or "the command line cannot be read"
 
 

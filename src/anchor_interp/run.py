@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anchor_interp.config import RunConfig, run_id
+from anchor_interp.config import RunConfig, n_parameters, run_id
 from anchor_interp.data import Sequences, sample
 from anchor_interp.environment import (
     BIT_FOR_BIT,
@@ -24,12 +24,12 @@ from anchor_interp.environment import (
     resolve_device,
     stop_signals,
 )
-from anchor_interp.errors import ConfigError, InterruptedRunError, StoreError
+from anchor_interp.errors import InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
 from anchor_interp.progress import Progress, Silent, reporting
-from anchor_interp.schema import from_dict, to_dict
+from anchor_interp.schema import checked, checked_path, from_dict, to_dict
 from anchor_interp.store import Row, RunFolder, RunWriter
 from anchor_interp.training import (
     AnchorObjective,
@@ -153,18 +153,17 @@ def train(
         DivergedError: loss or gradient are no longer finite.
         InterruptedRunError: SIGINT or SIGTERM; the run was checkpointed first.
     """
-    if not isinstance(config, RunConfig):
-        raise ConfigError(f"config is {config!r}; expected a RunConfig, such as preset('tiny')")
+    checked(config, RunConfig, "config")
     target = resolve_device(device)
-    folder = RunFolder(Path(out))
-    with folder.writing(config) as writer, limited_threads(threads), stop_signals() as stopped:
+    folder = RunFolder(checked_path(out, "out"))
+    with limited_threads(threads), folder.writing(config) as writer, stop_signals() as stopped:
         if not _is_done(writer, config):
             _note_session(writer, target)
             objective = AnchorObjective(config, target)
             state = _start_or_resume(writer, config, objective, target)
             _fit(writer, config, state, objective, stopped, quiet)
             _judge(writer, config, state, objective)
-    return load(out, device=device)
+    return load(folder.path, device=device)
 
 
 def load(
@@ -186,7 +185,7 @@ def load(
         StoreError: no run folder, no such checkpoint, or a damaged file.
         ConfigError: a damaged configuration, or a device that cannot be used.
     """
-    folder = RunFolder(Path(path))
+    folder = RunFolder(checked_path(path, "the path of the run"))
     config = folder.config()
     steps = folder.steps()
     if not steps:
@@ -209,6 +208,9 @@ def model_from_weights(
     Raises:
         StoreError: a parameter that is missing, unknown, of another shape, or not finite.
     """
+    found, expected = sum(w.numel() for w in weights.values()), n_parameters(config.model)
+    if found != expected:  # before a model of any size is built
+        raise StoreError(f"the weights hold {found:,} numbers; the configured model {expected:,}")
     model = empty_model(config.model, dtype=dtype)
     parameters = dict(model.named_parameters())
     if set(parameters) != set(weights):
