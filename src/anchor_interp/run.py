@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anchor_interp.config import RunConfig, n_parameters, run_id
+from anchor_interp.config import RunConfig, run_id
 from anchor_interp.data import Sequences, sample
 from anchor_interp.environment import (
     BIT_FOR_BIT,
@@ -208,25 +208,24 @@ def model_from_weights(
     Raises:
         StoreError: a parameter that is missing, unknown, of another shape, or not finite.
     """
-    found, expected = sum(w.numel() for w in weights.values()), n_parameters(config.model)
-    if found != expected:  # before a model of any size is built
-        raise StoreError(f"the weights hold {found:,} numbers; the configured model {expected:,}")
-    model = empty_model(config.model, dtype=dtype)
-    parameters = dict(model.named_parameters())
+    with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
+        parameters = dict(empty_model(config.model, dtype=dtype).named_parameters())
     if set(parameters) != set(weights):
         odd = sorted(set(parameters) ^ set(weights))
         raise StoreError(f"the weights do not fit the configured model: {odd[0]!r} is in only one")
+    for name, parameter in parameters.items():
+        found = weights[name]
+        if found.shape != parameter.shape:
+            raise StoreError(
+                f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
+                f"has {tuple(parameter.shape)}"
+            )
+        if not torch.isfinite(found).all():
+            raise StoreError(f"the weight {name!r} holds values that are not finite")
+    model = empty_model(config.model, dtype=dtype)
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            found = weights[name]
-            if found.shape != parameter.shape:
-                raise StoreError(
-                    f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
-                    f"has {tuple(parameter.shape)}"
-                )
-            if not torch.isfinite(found).all():
-                raise StoreError(f"the weight {name!r} holds values that are not finite")
-            parameter.copy_(found)
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
     return place(model, device)
 
 
