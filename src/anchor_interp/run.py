@@ -206,7 +206,7 @@ def model_from_weights(
     """A HookedTransformer of a run's shape with given parameters.
 
     Raises:
-        StoreError: a parameter that is missing, unknown, of another shape, or not finite.
+        StoreError: a parameter that is missing, unknown, of another shape or type, or not finite.
     """
     with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
         parameters = dict(empty_model(config.model, dtype=dtype).named_parameters())
@@ -220,6 +220,8 @@ def model_from_weights(
                 f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
                 f"has {tuple(parameter.shape)}"
             )
+        if found.dtype != torch.float32:
+            raise StoreError(f"the weight {name!r} has {found.dtype}; expected torch.float32")
         if not torch.isfinite(found).all():
             raise StoreError(f"the weight {name!r} holds values that are not finite")
     model = empty_model(config.model, dtype=dtype)
