@@ -212,7 +212,7 @@ def tensor_files(draw: Any, data: bytes) -> bytes:
     """A safetensors file with a wrong header, or with tensors of another kind."""
     if draw(st.booleans()):
         size = int.from_bytes(data[:8], "little")
-        header = draw(json_texts(data[8 : 8 + size]))
+        header: bytes = draw(json_texts(data[8 : 8 + size]))
         return len(header).to_bytes(8, "little") + header + data[8 + size :]
     tensors = load(data)
     name = draw(st.sampled_from(sorted(tensors))) if tensors else "x"

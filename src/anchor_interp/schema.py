@@ -27,7 +27,7 @@ import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, NoReturn, TypeVar, Union
 
 from anchor_interp.errors import ConfigError
 
@@ -135,7 +135,7 @@ def checked_path(path: Any, where: str) -> Path:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON as its standard has it: no name twice in an object, no NaN, no Infinity.
+    """Parse JSON strictly: no name twice in an object, no number that is not finite.
 
     Raises:
         ConfigError: what is wrong with the text.
@@ -150,13 +150,17 @@ def parse_json(text: str) -> Any:
             )
         return found
 
-    def refuse(constant: str) -> None:
-        raise ConfigError(f"{constant} is no JSON number; give a finite one, or null for none")
+    def refuse(number: str) -> NoReturn:
+        raise ConfigError(f"{shown(number)[1:-1]} is no finite number; give one, or null for none")
+
+    def finite(digits: str) -> float:
+        number = float(digits)
+        return number if math.isfinite(number) else refuse(digits)
 
     if not text.strip():
         raise ConfigError("no valid JSON: the text is empty")
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=refuse)
     except ConfigError:
         raise
     except RecursionError:

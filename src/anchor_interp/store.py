@@ -32,9 +32,9 @@ from torch import Tensor
 
 from anchor_interp.config import SCHEMA, RunConfig, read_config, run_id
 from anchor_interp.data import GENERATOR
-from anchor_interp.errors import StoreError
+from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.lock import Lock
-from anchor_interp.schema import canonical_json, to_dict
+from anchor_interp.schema import canonical_json, parse_json, to_dict
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,10 +81,10 @@ class RunFolder:
                 if not line.endswith("\n"):
                     break
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line)
                     if type(row["step"]) is not int:
                         raise ValueError(f"step is {row['step']!r}")
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                except (ValueError, KeyError, TypeError) as error:
                     raise StoreError(
                         f"{path} is damaged in line {number}: {error}; remove that line"
                     ) from error
@@ -329,6 +329,8 @@ def differences(found: RunConfig, asked: RunConfig) -> str:
 
 def _read_text(path: Path) -> str:
     try:
+        if not path.is_file():
+            raise StoreError(f"cannot read {path}: it is missing or no regular file")
         if path.stat().st_size > MAX_JSON_BYTES:
             raise StoreError(f"{path} is larger than {MAX_JSON_BYTES} bytes; not a file of a run")
         return path.read_text(encoding="utf-8")
@@ -338,8 +340,8 @@ def _read_text(path: Path) -> str:
 
 def _read_json(path: Path) -> Row:
     try:
-        data = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
+        data = parse_json(_read_text(path))
+    except ConfigError as error:
         raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
