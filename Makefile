@@ -31,7 +31,10 @@ types:
 tests:
 	$(BIN)/pytest
 
-evidence: docs/evidence/train_step.json docs/evidence/train_step_without_onednn.json
+evidence: docs/evidence/train_step.json docs/evidence/train_step_without_onednn.json docs/evidence/fuzz.json
+
+docs/evidence/fuzz.json: | $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzz.py --minutes 30 --json $@
 
 docs/evidence/train_step_without_onednn.json: FLAGS := --without-onednn --cases tiny paper-1head
 docs/evidence/%.json: | $(VENV)/.installed-dev
