@@ -74,6 +74,8 @@ def _nudged(value: Any, name: str) -> Any:
         "bias": True,
         "scheme": "released",
         "embed_d_in": "d_vocab",
+        "lr_start": 1e-4,
+        "lr_end": 1e-4,
         "precision": "bf16",
         "log_every": 10,
         "eval_every": 220,
@@ -131,9 +133,12 @@ def test_a_field_added_later_at_its_default_keeps_old_identifiers() -> None:
         (lambda: preset("tiny", gama=1), "no field is called 'gama' .did you mean 'gamma'"),
         (lambda: preset("tiny", task="neurip"), "did you mean 'neurips'"),
         (lambda: from_dict(RunConfig, {}), "lacks the field 'task'"),
-        (lambda: from_dict(RunConfig, []), "RunConfig is \\[\\]; expected an object"),
+        (lambda: from_dict(RunConfig, []), "the top level is \\[\\]; expected an object"),
         (lambda: from_dict(RunConfig, {"task": {}, "x": 1}), "no field 'x'"),
-        (lambda: from_dict(RunConfig, {"task": 3}), "RunConfig.task is 3"),
+        (
+            lambda: from_dict(RunConfig, {"task": 3}),
+            "^task is 3; expected an object with the fields anchors",
+        ),
         (
             lambda: from_dict(RunConfig, {"task": {"anchors": [{"tokn": 1}]}}),
             r"task.anchors\[0\] has no field 'tokn' .did you mean 'token'",

@@ -157,7 +157,7 @@ def test_epochs_are_different_permutations() -> None:
 
 
 def test_wrong_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"split is 'trian' .did you mean 'train'"):
+    with pytest.raises(ConfigError, match=r"split is 'trian'; expected .*did you mean 'train'"):
         # unwrapped: the shape checks of the tests would refuse the type first
         inspect.unwrap(sample)(NEURIPS, "trian", 1, seed=0)
     with pytest.raises(ConfigError, match="n is -1"):

@@ -98,7 +98,7 @@ def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
 def test_imports_run_one_way() -> None:
     """A module imports only modules above it in this list; one of them TransformerLens."""
     order = (
-        "errors", "environment", "files", "schema", "task", "config", "presets", "memory", "data",
+        "errors", "schema", "files", "environment", "task", "config", "presets", "memory", "data",
         "init", "model", "weights", "linear", "forward", "training", "lock", "store", "complexity",
         "phase", "evaluation", "progress", "tracking", "run", "plotting", "sweep", "quickstart",
         "doctor", "flags", "completion", "cli", "__main__",

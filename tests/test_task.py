@@ -131,7 +131,7 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: Affine(mul=10**30), "expected at most 1000000"),
         (lambda: Affine(modulus=1), "modulus is 1; expected at least 2"),
         (lambda: Table(0, (1, 2))(np.array([3])), "covers 0 to 1 but is applied to 3 to 3"),
-        (lambda: reasoning_complexity(7), "is 7; expected 0 to 6"),
+        (lambda: reasoning_complexity(7), "is 7; expected at most 6"),
         (lambda: named_task("neurip"), "did you mean 'neurips'"),
         (lambda: AnchorTask().function(7), "7 is no anchor"),
     ],

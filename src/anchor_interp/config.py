@@ -5,19 +5,35 @@ line is derived from them. :func:`run_id` names a run by everything that changes
 nothing else: device, threads and paths are no part of a configuration. Imports no torch.
 """
 
-import json
+import stat
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from anchor_interp.errors import ConfigError
-from anchor_interp.schema import bounded, check_fields, digest, from_dict, suggestion
+from anchor_interp.schema import (
+    bounded,
+    check_fields,
+    checked,
+    checked_path,
+    digest,
+    from_dict,
+    parse_json,
+    shown,
+    suggestion,
+)
 from anchor_interp.task import AnchorTask
 
 SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
+MAX_MEMORY_BYTES = 1 << 40
+"""Runs that need more are refused: no machine has it, so it is a slip."""
+MAX_SEQUENCES = 1 << 31
+"""Most sequences of one request."""
+MAX_INTERVAL = 1 << 40
+"""Largest number of steps."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +59,11 @@ class ModelConfig:
     """Whether the attention and MLP matrices have biases; the unembedding always has one."""
     d_vocab: int = bounded(201, low=2, high=1 << 20)
     """Number of tokens (201 in the released code)."""
-    n_ctx: int = bounded(20, low=3, high=1 << 16)
+    n_ctx: int = bounded(20, low=3, high=1 << 13)
     """Number of positions (20 in the released code)."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "model")
 
 
 @dataclass(frozen=True)
@@ -77,52 +93,69 @@ class InitConfig:
     ``d_model`` (the released code) or the width of the one-hot input."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "init")
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """AdamW on the cross-entropy of the last position (both papers, appendix A)."""
 
-    n_sequences: int = bounded(100_000, low=1, high=1 << 31)
+    n_sequences: int = bounded(100_000, low=1, high=MAX_SEQUENCES)
     """Training sequences, drawn once and shuffled anew every epoch."""
     batch_size: int = bounded(256, low=1, high=1 << 24)
-    """Sequences per step."""
-    steps: int = bounded(4_000, low=1, high=1 << 40)
+    """Sequences per step; at most n_sequences."""
+    steps: int = bounded(4_000, low=1, high=MAX_INTERVAL)
     """Optimizer updates."""
     lr: float = bounded(1e-3, above=0, high=10)
     """Peak learning rate."""
     lr_start: float = bounded(0.0, low=0, high=10)
-    """Learning rate at which the linear warm-up starts."""
+    """Learning rate at which the linear warm-up starts; at most lr."""
     lr_end: float = bounded(0.0, low=0, high=10)
-    """Learning rate at which the cosine ends."""
+    """Learning rate at which the cosine ends; at most lr."""
     warmup: float = bounded(0.05, low=0, high=1)
     """Share of the steps that warms up."""
     weight_decay: float = bounded(0.01, low=0, high=1000)
-    """AdamW's decoupled coefficient, on every parameter."""
+    """AdamW's decoupled coefficient, on every parameter; at most 1 / lr, because a step multiplies
+    each weight by 1 - lr * weight_decay."""
     beta1: float = bounded(0.9, low=0, high=0.999999)
     """Decay of the first moment."""
     beta2: float = bounded(0.999, low=0, high=0.999999999)
     """Decay of the second moment."""
-    eps: float = bounded(1e-8, above=0, high=1)
-    """AdamW's epsilon."""
+    eps: float = bounded(1e-8, low=1e-30, high=1)
+    """AdamW's epsilon; much smaller ones are 0 in float32 and turn weights into NaN."""
     clip: float | None = bounded(1.0, above=0)
     """Largest norm of the gradient; None (null in JSON) for no clipping."""
     precision: Literal["float32", "bf16"] = "float32"
     """``bf16`` runs matrix products under bfloat16 autocast; weights stay float32."""
-    log_every: int = bounded(20, low=1)
+    log_every: int = bounded(20, low=1, high=MAX_INTERVAL)
     """Steps between lines of metrics."""
-    eval_every: int = bounded(200, low=1)
+    eval_every: int = bounded(200, low=1, high=MAX_INTERVAL)
     """Steps between accuracies on the training, ID and OOD probes; a multiple of log_every."""
-    checkpoint_every: int = bounded(500, low=1)
+    checkpoint_every: int = bounded(500, low=1, high=MAX_INTERVAL)
     """Steps between checkpoints; steps 0 and the last are always kept."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "train")
         if self.eval_every % self.log_every:
             raise ConfigError(
-                f"TrainConfig.eval_every is {self.eval_every}; expected a multiple of log_every "
+                f"train.eval_every is {self.eval_every}; expected a multiple of log_every "
                 f"({self.log_every})"
+            )
+        if self.batch_size > self.n_sequences:
+            raise ConfigError(
+                f"train.batch_size is {self.batch_size}; expected at most n_sequences "
+                f"({self.n_sequences})"
+            )
+        for name in ("lr_start", "lr_end"):
+            if getattr(self, name) > self.lr:
+                raise ConfigError(
+                    f"train.{name} is {getattr(self, name):g}; expected at most lr ({self.lr:g}), "
+                    "the peak of the learning rate"
+                )
+        if self.lr * self.weight_decay > 1:
+            raise ConfigError(
+                f"train.weight_decay is {self.weight_decay:g}; expected at most 1 / lr "
+                f"({1 / self.lr:g}): a step multiplies each weight by 1 - lr * weight_decay"
             )
 
     @property
@@ -150,21 +183,57 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.schema != SCHEMA:
-            raise ConfigError(
-                f"RunConfig.schema is {self.schema}; this version of anchor-interp reads schema "
-                f"{SCHEMA}: use the version that wrote it"
-            )
         if self.task.n_tokens > self.model.d_vocab:
             raise ConfigError(
-                f"ModelConfig.d_vocab is {self.model.d_vocab}; the task's tokens and targets "
+                f"model.d_vocab is {self.model.d_vocab}; the task's tokens and targets "
                 f"need at least {self.task.n_tokens}"
             )
         if self.task.length > self.model.n_ctx:
             raise ConfigError(
-                f"ModelConfig.n_ctx is {self.model.n_ctx}; the task's sequences have "
+                f"model.n_ctx is {self.model.n_ctx}; the task's sequences have "
                 f"{self.task.length} tokens"
             )
+        needs = memory_bytes(self)
+        if sum(needs.values()) > MAX_MEMORY_BYTES:
+            what = max(needs, key=needs.__getitem__)
+            raise ConfigError(
+                f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
+                f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
+                f"{_SIZES[what]}"
+            )
+
+
+_SIZES = {
+    "weights": "model.d_model, model.d_mlp, model.d_vocab or model.n_layers",
+    "attention masks": "model.n_ctx or model.n_layers",
+    "activations": "train.batch_size",
+    "training sequences": "train.n_sequences",
+}
+"""What needs memory, and the fields that decide how much."""
+
+
+def n_parameters(model: ModelConfig) -> int:
+    """Number of parameters of a model of this shape."""
+    heads = model.n_heads * model.d_head
+    attention, mlp = 4 * model.d_model * heads, 2 * model.d_model * model.d_mlp
+    if model.bias:
+        attention, mlp = attention + 3 * heads + model.d_model, mlp + model.d_mlp + model.d_model
+    norms = 4 * model.n_layers + (2 if model.normalization == "pre" else 0)
+    embeddings = model.d_model * (2 * model.d_vocab + model.n_ctx) + model.d_vocab
+    return model.n_layers * (attention + mlp) + norms * model.d_model + embeddings
+
+
+def memory_bytes(config: RunConfig) -> dict[str, int]:
+    """About how much memory training takes, by what takes it; rather too little than too much."""
+    model, train, length = config.model, config.train, config.task.length
+    # gradient and two moments beside each weight, and the initial model when the last is judged
+    weights = 5 * 4 * n_parameters(model)
+    masks = (model.n_layers + 4) * model.n_ctx**2
+    per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
+    per_sequence = model.n_layers * length * per_token + model.d_vocab
+    sequences = train.n_sequences * (length + 5 + 3 * 8)  # bytes, and orders of 64-bit integers
+    sizes = (weights, masks, 4 * train.batch_size * per_sequence, sequences)
+    return dict(zip(_SIZES, sizes, strict=True))
 
 
 def run_id(config: RunConfig) -> str:
@@ -172,7 +241,7 @@ def run_id(config: RunConfig) -> str:
 
     The intervals of logging and checkpoints count too: they decide what the run folder holds.
     """
-    return digest(config)
+    return digest(checked(config, RunConfig, "config"))
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:
@@ -185,46 +254,46 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     Raises:
         ConfigError: an unknown name, with the nearest known one, or a value that is not allowed.
     """
-    if "task" in changes:
-        config = replace(config, task=changes.pop("task"))
+    checked(config, RunConfig, "config")
     parts = {part: getattr(config, part) for part in ("task", "model", "init", "train")}
+    parts["task"] = checked(changes.pop("task", config.task), AnchorTask, "task")
+    seed = changes.pop("seed", config.seed)
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}
-    own: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for name, value in changes.items():
-        if name == "seed":
-            own[name] = value
-        elif name in owner:
-            own.setdefault(owner[name], {})[name] = value
-        else:
+        if name not in owner:
             known = ["task", "seed", *owner]
             raise ConfigError(
-                f"no field is called {name!r}{suggestion(name, known)}; known: {', '.join(known)}"
+                f"no field is called {shown(name)}{suggestion(name, known)}; "
+                f"known: {', '.join(known)}"
             )
-    for part, value in parts.items():
-        if part in own:
-            own[part] = replace(value, **own[part])
-    return replace(config, **own)
+        own[owner[name]][name] = value
+    changed = {part: replace(value, **own[part]) for part, value in parts.items()}
+    return replace(config, **changed, seed=seed)
 
 
-def read_config(path: Path) -> RunConfig:
+def read_config(path: str | Path) -> RunConfig:
     """Read a configuration from a JSON file such as ``RUN/config.json``.
 
     Raises:
         ConfigError: the file is missing, too large, no JSON, or holds a value that is not allowed.
     """
+    path = checked_path(path, "the path of the configuration")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
+            raise ConfigError(f"cannot read the configuration {path}: it is no regular file")
         with open(path, "rb") as file:
-            text = file.read(MAX_CONFIG_BYTES + 1)
-        if len(text) > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; not a config file")
-        data = json.loads(text.decode("utf-8-sig"))
-    except ConfigError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} holds no valid JSON: {error}") from error
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; not a config file")
     try:
-        return from_dict(RunConfig, data)
+        return from_dict(RunConfig, parse_json(data.decode("utf-8-sig")))
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read the configuration {path}: it is no UTF-8 text ({error.reason} at byte "
+            f"{error.start})"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Int64, UInt8, UInt64
 
+from anchor_interp.config import MAX_SEQUENCES
 from anchor_interp.errors import ConfigError
-from anchor_interp.schema import digest, suggestion
-from anchor_interp.task import ROLES, AnchorTask, Pair
+from anchor_interp.schema import checked, digest
+from anchor_interp.task import ROLES, AnchorTask, Keys, Pair
 
 Split = Literal["train", "id", "ood"]
-Keys = Literal["train", "test", "all"]
 
 SPLITS: dict[Split, Keys] = {"train": "train", "id": "test", "ood": "all"}
 """Keys of each split. ``train`` and ``id`` use the seen pairs, ``ood`` the unseen ones."""
@@ -74,11 +74,10 @@ def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
         Sequences with uniformly drawn pairs and (position, key) combinations.
 
     Raises:
-        ConfigError: an unknown split, a negative n or seed, or a task without unseen pairs.
+        ConfigError: an unknown split, an n or seed out of range, or a task without unseen pairs.
     """
-    if split not in SPLITS:
-        known = ", ".join(SPLITS)
-        raise ConfigError(f"split is {split!r}{suggestion(split, SPLITS)}; expected {known}")
+    checked(task, AnchorTask, "task")
+    checked(split, Split, "split")
     pairs = task.unseen if split == "ood" else task.seen
     return draw(task, pairs, SPLITS[split], n, seed=seed, stream=split)
 
@@ -97,21 +96,22 @@ def draw(
         stream: name of an independent stream of the same seed.
 
     Raises:
-        ConfigError: no pair, an unknown pair, or a negative n or seed.
+        ConfigError: no pair, an unknown pair, or an n or seed out of range.
     """
-    if n < 0:
-        raise ConfigError(f"n is {n}; expected 0 or more sequences")
+    checked(task, AnchorTask, "task")
+    pairs = [task.known(pair) for pair in checked(pairs, tuple[Pair, ...], "pairs")]
+    checked(keys, Keys, "keys")
+    n = checked(n, int, "n", low=0, high=MAX_SEQUENCES)
+    checked(stream, str, "stream")
+    hashing_key = stream_key(seed, stream)
     if not pairs:
         raise ConfigError("there is no pair to draw from: the task has no pair of this role")
-    for pair in pairs:
-        if pair not in task.pairs:
-            raise ConfigError(f"the pair {pair} is not made of the anchors {task.tokens}")
     provenance: dict[str, str | int] = {
         "task": digest(task),
         "pairs": " ".join(f"{first},{second}" for first, second in pairs),
         "keys": keys,
         "n": n,
-        "seed": seed,
+        "seed": int(seed),
         "stream": stream,
         "generator": GENERATOR,
     }
@@ -125,7 +125,6 @@ def draw(
         provenance=provenance,
     )
     tables = _Tables.build(task, pairs, keys)
-    hashing_key = stream_key(seed, stream)
     for start in range(0, n, _CHUNK):
         _fill(out, slice(start, min(start + _CHUNK, n)), task, tables, hashing_key)
     return out
@@ -133,6 +132,7 @@ def draw(
 
 def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with the two anchors of every sequence exchanged."""
+    checked(sequences, Sequences, "sequences")
     tokens = sequences.tokens.copy()
     rows, first = np.arange(len(tokens)), sequences.position.astype(np.int64) + 1
     tokens[rows, first] = sequences.tokens[rows, first + 1]
@@ -144,6 +144,8 @@ def replace_keys(
     task: AnchorTask, sequences: Sequences, *, seed: int
 ) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with every key exchanged for another one, drawn uniformly."""
+    checked(task, AnchorTask, "task")
+    checked(sequences, Sequences, "sequences")
     n_keys = len(task.keys)
     steps = 1 + _below(
         hash_counter(stream_key(seed, "other-key"), np.arange(len(sequences), dtype=np.uint64)),
@@ -188,8 +190,7 @@ def stream_key(seed: int, stream: str) -> np.uint64:
     Raises:
         ConfigError: a seed outside 0 to 2^63 - 1.
     """
-    if not 0 <= seed < 1 << 63:
-        raise ConfigError(f"seed is {seed}; expected 0 to 2^63 - 1")
+    seed = checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
     name = int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little")
     return np.uint64(name)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from anchor_interp.errors import ConfigError, InterruptedRunError
+from anchor_interp.schema import checked, shown
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
 """What must stay the same for a resumed run to end in the same weights bit for bit."""
@@ -51,12 +52,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str | torch.device) -> torch.device:
     """The device of a name; ``auto`` takes a CUDA GPU if there is one, else the CPU.
 
     Raises:
         ConfigError: an unknown device, or one that this machine does not have.
     """
+    checked(name, str | torch.device, "device")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -66,7 +68,9 @@ def resolve_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split(". ")[0].splitlines()[0]
-        raise ConfigError(f"device is {name!r}, which cannot be used here: {reason}") from error
+        raise ConfigError(
+            f"device is {shown(name)}, which cannot be used here: {reason}"
+        ) from error
     return device
 
 
@@ -80,8 +84,8 @@ def limited_threads(threads: int | None) -> Iterator[None]:
     if threads is None:
         yield
         return
-    if not 1 <= threads <= MAX_THREADS:
-        raise ConfigError(f"threads is {threads}; expected 1 to {MAX_THREADS}")
+    if not 1 <= checked(threads, int, "threads") <= MAX_THREADS:
+        raise ConfigError(f"threads is {shown(threads)}; expected 1 to {MAX_THREADS}")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

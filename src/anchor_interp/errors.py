@@ -4,6 +4,9 @@ A message names the value found, what was expected and what to do. It is one lin
 and values stand in it. The command line prints it and ends with the class's exit code.
 """
 
+_LONGEST = 10_000
+"""Longer messages are cut; a path has up to 4,096 characters and may stand in one twice."""
+
 
 class AnchorInterpError(Exception):
     """Base of all errors raised on purpose; ends the command line with exit code 1."""
@@ -11,8 +14,12 @@ class AnchorInterpError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message; a character that cannot be shown, such as a line's end, as its escape."""
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
+        """The message on one line: what a file's name or contents hide in it is written out."""
+        escaped = (
+            c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__()
+        )
+        text = "".join(escaped)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 class ConfigError(AnchorInterpError, ValueError):

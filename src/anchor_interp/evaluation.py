@@ -23,12 +23,13 @@ from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from anchor_interp.complexity import condensation, first_query_matrix, stable_rank
-from anchor_interp.data import Keys, Sequences, draw, replace_keys, swap_anchors
+from anchor_interp.data import Sequences, draw, replace_keys, swap_anchors
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.model import HookedTransformer
 from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
-from anchor_interp.task import AnchorTask, Pair
+from anchor_interp.schema import checked, shown
+from anchor_interp.task import AnchorTask, Keys, Pair
 
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
@@ -68,8 +69,13 @@ def evaluate(
         ConfigError: n out of range, a vocabulary or context too small for the task, or weights
             that are not finite.
     """
+    checked(model, HookedTransformer, "model")
+    checked(task, AnchorTask, "task")
+    checked(training, Sequences | None, "training")
+    checked(initial, HookedTransformer | None, "initial")
+    n = checked(n, int, "n")
     if not 1 <= n <= MAX_SEQUENCES:
-        raise ConfigError(f"n is {n}; expected 1 to {MAX_SEQUENCES:,} sequences per cell")
+        raise ConfigError(f"n is {shown(n)}; expected 1 to {MAX_SEQUENCES:,} sequences per cell")
     n_tokens = min(model.cfg.d_vocab, model.cfg.d_vocab_out)
     if n_tokens < task.n_tokens or model.cfg.n_ctx < task.length:
         raise ConfigError(
@@ -117,8 +123,12 @@ def predict(
     """The predicted token (argmax of the last position's logits) of every sequence.
 
     Raises:
-        ConfigError: logits that are not finite.
+        ConfigError: no model, no array of tokens, or logits that are not finite.
     """
+    checked(model, HookedTransformer, "model")
+    checked(tokens, np.ndarray, "tokens")
+    if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
+        raise ConfigError(f"tokens is {shown(tokens)}; expected an array of integers (n, pos)")
     device = model.embed.W_E.device
     answers = []
     for start in range(0, len(tokens), _BATCH):

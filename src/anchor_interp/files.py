@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from anchor_interp.errors import StoreError
+from anchor_interp.schema import parse_json
 
 MAX_JSON_BYTES = 1 << 26
 MAX_LINE_BYTES = 1 << 20
@@ -78,14 +79,14 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The contents of a JSON file of at most 64 MiB; see :func:`parse_json`.
+    """The contents of a JSON file of at most 64 MiB; see :func:`schema.parse_json`.
 
     Raises:
         StoreError: a file that cannot be read or holds no valid JSON.
     """
     try:
-        return parse_json(read_bytes(path, limit=MAX_JSON_BYTES))
-    except (ValueError, RecursionError) as error:
+        return parse_json(read_bytes(path, limit=MAX_JSON_BYTES).decode("utf-8"))
+    except ValueError as error:
         raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
 
 
@@ -105,18 +106,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 f"{path} is damaged in line {number + 1}: it is longer than {MAX_LINE_BYTES:,} "
                 "bytes; remove that line"
             )
-
-
-def parse_json(text: bytes) -> Any:
-    """Read JSON that means the same to every reader.
-
-    Raises:
-        ValueError: no JSON in UTF-8, a name that stands twice in an object, NaN or infinity.
-        RecursionError: lists or objects nested too deeply.
-    """
-    return json.loads(
-        text.decode("utf-8"), object_pairs_hook=_without_repetition, parse_constant=_refuse_constant
-    )
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -153,16 +142,3 @@ def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
         raise StoreError(f"{path} is {kind}; expected a regular file of the folder's own")
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice[:80]!r} stands twice in one object")
-    return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")

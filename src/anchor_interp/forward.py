@@ -26,10 +26,12 @@ from torch import Tensor
 from anchor_interp.errors import ConfigError
 from anchor_interp.linear import linear
 from anchor_interp.model import HookedTransformer, PostLNTransformer, reference_model
+from anchor_interp.schema import checked
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _ACTIVATIONS = ("relu", "gelu")
 
 _FREE = {
@@ -61,10 +63,23 @@ def last_logits(
             be shorter; the vocabulary if None.
 
     Raises:
-        ConfigError: a token that is negative or not below the vocabulary or the promise.
+        ConfigError: no model, no token indices, more positions than the model has, or a token that
+            is negative or not below the vocabulary or the promise.
     """
+    checked(model, HookedTransformer, "model")
+    checked(tokens, Tensor, "tokens")
+    if tokens.ndim != 2 or tokens.dtype not in _INTEGERS:
+        raise ConfigError(
+            f"tokens has shape {tuple(tokens.shape)} and dtype {tokens.dtype}; expected integers "
+            "of shape (batch, pos)"
+        )
+    if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
+        raise ConfigError(
+            f"tokens has {tokens.shape[1]} positions; expected 1 to {model.cfg.n_ctx}"
+        )
     tokens = tokens.long()  # bytes would be taken for a boolean mask
-    bound = n_input_tokens or model.cfg.d_vocab
+    d_vocab = model.cfg.d_vocab
+    bound = checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=d_vocab) or d_vocab
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < bound:
         low, high = int(tokens.min()), int(tokens.max())
         raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {bound - 1}")

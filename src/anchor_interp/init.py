@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import stream_key
 from anchor_interp.errors import ConfigError
+from anchor_interp.schema import checked
 
 _OUTPUT_PROJECTIONS = ("attn.W_O", "mlp.W_out")
 
@@ -53,6 +54,9 @@ def initialize(module: nn.Module, model: ModelConfig, init: InitConfig, *, seed:
     Raises:
         ConfigError: a parameter that the rules do not cover.
     """
+    checked(module, nn.Module, "module")
+    checked(model, ModelConfig, "model")
+    checked(init, InitConfig, "init")
     for name, parameter in module.named_parameters():
         kind = name.rsplit(".", 1)[-1]
         if kind == "w":  # LayerNorm gain

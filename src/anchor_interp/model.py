@@ -45,9 +45,12 @@ from transformer_lens.components.transformer_block import TransformerBlock
 from transformer_lens.utilities.tensors import repeat_along_head_dimension
 
 from anchor_interp.config import InitConfig, ModelConfig
+from anchor_interp.environment import resolve_device
 from anchor_interp.errors import ConfigError
 from anchor_interp.init import initialize
+from anchor_interp.schema import checked, shown
 
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
 
 
@@ -137,11 +140,12 @@ def build_model(
         their usual names.
 
     Raises:
-        ConfigError: from the configurations.
+        ConfigError: from the configurations, or a seed, device or dtype that cannot be used.
     """
+    target = resolve_device(device)
     module = empty_model(model, dtype=dtype)
     initialize(module, model, init, seed=seed)
-    return place(module, device)
+    return place(module, target)
 
 
 def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:
@@ -152,6 +156,11 @@ def place(module: HookedTransformer, device: str | torch.device) -> HookedTransf
 
 def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
     """A HookedTransformer of this shape on the CPU whose weights are not set yet."""
+    checked(model, ModelConfig, "model")
+    if checked(dtype, torch.dtype, "dtype") not in _DTYPES:
+        raise ConfigError(
+            f"dtype is {shown(dtype)}; expected one of {', '.join(map(str, _DTYPES))}"
+        )
     post = model.normalization == "post"
     cfg = HookedTransformerConfig(
         n_layers=model.n_layers,

@@ -22,10 +22,10 @@ A constant predictor is commutative; that its answers must depend on the key kee
 The measuring itself is in :mod:`anchor_interp.evaluation`; this module imports no torch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from anchor_interp.schema import bounded, check_fields
+from anchor_interp.schema import bounded, check_fields, checked
 from anchor_interp.task import Pair, Role
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
@@ -49,7 +49,10 @@ class Thresholds:
     """Share of predictions that must change with the key."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "thresholds")
+
+
+_SHARE = {"low": 0, "high": 1}
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,13 @@ class PairAccuracy:
     """The ordered pair of anchor tokens."""
     role: Role
     """How training used it."""
-    train_keys: float
+    train_keys: float = field(metadata=_SHARE)
     """Accuracy with training keys (fresh noise)."""
-    test_keys: float
+    test_keys: float = field(metadata=_SHARE)
     """Accuracy with test keys."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "pair_accuracy")
 
 
 @dataclass(frozen=True)
@@ -75,55 +78,55 @@ class UnseenAnswers:
 
     pair: Pair
     """The ordered pair."""
-    inferential: float
+    inferential: float = field(metadata=_SHARE)
     """Share of composed answers."""
-    symmetric: float | None
+    symmetric: float | None = field(metadata=_SHARE)
     """Share of answers with the target of the other order; None where there is none."""
-    commutativity: float | None
+    commutativity: float | None = field(metadata=_SHARE)
     """Share of predictions that stay when the anchors change places; None if they are equal."""
-    key_dependence: float
+    key_dependence: float = field(metadata=_SHARE)
     """Share of predictions that change with the key."""
     offsets: dict[str, float]
     """Share of each value of answer minus key, largest share first."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "unseen")
 
 
 @dataclass(frozen=True)
 class CellAccuracy:
     """Mean accuracy of each cell of the split; all with fresh noise."""
 
-    seen_train_keys: float
+    seen_train_keys: float = field(metadata=_SHARE)
     """Seen pairs, training keys."""
-    seen_test_keys: float
+    seen_test_keys: float = field(metadata=_SHARE)
     """Seen pairs, test keys: the ID accuracy."""
-    unseen_train_keys: float | None
+    unseen_train_keys: float | None = field(metadata=_SHARE)
     """Unseen pairs, training keys, composed answer; None if every pair is seen."""
-    unseen_test_keys: float | None
+    unseen_test_keys: float | None = field(metadata=_SHARE)
     """Unseen pairs, test keys, composed answer; None if every pair is seen."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "cells")
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
-    steps: int | None
+    steps: int | None = field(metadata={"low": 0})
     """Optimizer updates of the checkpoint, if known."""
-    train_accuracy: float | None
+    train_accuracy: float | None = field(metadata=_SHARE)
     """Accuracy on the run's own training sequences; None if they were not at hand."""
-    id_accuracy: float
+    id_accuracy: float = field(metadata=_SHARE)
     """Seen pairs, test keys."""
-    ood_accuracy: float | None
+    ood_accuracy: float | None = field(metadata=_SHARE)
     """Unseen pairs, all keys, composed answer; None if every pair is seen."""
-    symmetric_accuracy: float | None
+    symmetric_accuracy: float | None = field(metadata=_SHARE)
     """Unseen pairs answered with the other order's target; None where the task has none."""
-    commutativity: float | None
+    commutativity: float | None = field(metadata=_SHARE)
     """Unseen pairs: predictions unchanged by a swap of the anchors; None if there is none."""
-    key_dependence: float | None
+    key_dependence: float | None = field(metadata=_SHARE)
     """Unseen pairs: predictions changed by another key; None if all are seen."""
     pair_accuracy: tuple[PairAccuracy, ...]
     """Every ordered pair by itself."""
@@ -131,23 +134,23 @@ class Evaluation:
     """Every unseen pair by itself."""
     cells: CellAccuracy
     """Seen and unseen pairs by training and test keys."""
-    stable_rank: float | None
+    stable_rank: float | None = field(metadata={"low": 0})
     """Stable rank of W_Q(1); None where it is not defined (a zero matrix)."""
-    stable_rank_at_init: float | None
+    stable_rank_at_init: float | None = field(metadata={"low": 0})
     """The same of the initial weights, if known."""
-    condensation: float | None
+    condensation: float | None = field(metadata={"low": 0})
     """Mean |cosine| between the neurons of W_Q(1); None where there is one neuron only."""
-    condensation_at_init: float | None
+    condensation_at_init: float | None = field(metadata={"low": 0})
     """The same of the initial weights, if known."""
-    n: int
+    n: int = field(metadata={"low": 1})
     """Sequences per (pair, keys) cell."""
-    seed: int
+    seed: int = field(metadata={"low": 0})
     """Seed of the evaluation sequences."""
     schema: int = 1
     """Schema number."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "evaluation")
 
 
 PAPER = Thresholds()
@@ -172,7 +175,8 @@ def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
 
 def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     """The phase of an evaluated checkpoint with the rule that gave it."""
-    e, t = evaluation, thresholds
+    e: Evaluation = checked(evaluation, Evaluation, "evaluation")
+    t: Thresholds = checked(thresholds, Thresholds, "thresholds")
     train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
     inferred = ood is not None and ood >= t.ood
     if train is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from anchor_interp.config import ModelConfig, RunConfig, TrainConfig, override
 from anchor_interp.errors import ConfigError
-from anchor_interp.schema import suggestion
+from anchor_interp.schema import checked, shown, suggestion
 from anchor_interp.task import TASKS, named_task
 
 MODELS: Mapping[str, ModelConfig] = MappingProxyType(
@@ -94,9 +94,11 @@ def preset(name: str, **changes: Any) -> RunConfig:
     Raises:
         ConfigError: an unknown preset, field or task, or a value that is not allowed.
     """
-    if name not in RUNS:
+    if checked(name, str, "the preset's name") not in RUNS:
         known = ", ".join(RUNS)
-        raise ConfigError(f"no preset is called {name!r}{suggestion(name, RUNS)}; known: {known}")
+        raise ConfigError(
+            f"no preset is called {shown(name)}{suggestion(name, RUNS)}; known: {known}"
+        )
     if isinstance(changes.get("task"), str):
         changes["task"] = named_task(changes["task"])
     return override(RUNS[name], **changes)

@@ -30,7 +30,7 @@ from anchor_interp.memory import check_model_fits, check_training_fits, explaine
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
 from anchor_interp.progress import reporting
-from anchor_interp.schema import from_dict, to_dict
+from anchor_interp.schema import checked, checked_path, from_dict, to_dict
 from anchor_interp.store import Row, RunFolder, RunWriter
 from anchor_interp.tracking import Track, check_tracker, tracking
 from anchor_interp.training import (
@@ -178,12 +178,11 @@ def train(
         DivergedError: loss, gradient or weights are no longer finite.
         InterruptedRunError: SIGINT or SIGTERM; the run was checkpointed first.
     """
-    if not isinstance(config, RunConfig):
-        raise ConfigError(f"config is {config!r}; expected a RunConfig, such as preset('tiny')")
+    checked(config, RunConfig, "config")
     check_tracker(track)
     target = resolve_device(device)
     check_training_fits(config, target)
-    folder = RunFolder(Path(out))
+    folder = RunFolder(checked_path(out, "out"))
     with (
         stop_signals() as stopped,
         limited_threads(threads),
@@ -196,7 +195,7 @@ def train(
             state = _start_or_resume(writer, config, objective, target)
             _fit(writer, config, state, objective, stopped, quiet, track)
             _judge(writer, config, state, objective, stopped)
-    return load(out, device=device)
+    return load(folder.path, device=device)
 
 
 def load(
@@ -218,7 +217,7 @@ def load(
         StoreError: no run folder, no such checkpoint, or a damaged file.
         ConfigError: a damaged configuration, or a device that cannot be used.
     """
-    folder = RunFolder(Path(path))
+    folder = RunFolder(checked_path(path, "the path of the run"))
     config = folder.config()
     steps = folder.steps()
     if not steps:
@@ -239,26 +238,30 @@ def model_from_weights(
     """A HookedTransformer of a run's shape with given parameters.
 
     Raises:
-        StoreError: a parameter that is missing, unknown, of another shape, or not finite.
+        StoreError: a parameter that is missing, unknown, of another shape or type, or not finite.
         ConfigError: a model larger than this machine's memory.
     """
     check_model_fits(config.model)
-    model = empty_model(config.model, dtype=dtype)
-    parameters = dict(model.named_parameters())
+    with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
+        parameters = dict(empty_model(config.model, dtype=dtype).named_parameters())
     if set(parameters) != set(weights):
         odd = sorted(set(parameters) ^ set(weights))
         raise StoreError(f"the weights do not fit the configured model: {odd[0]!r} is in only one")
+    for name, parameter in parameters.items():
+        found = weights[name]
+        if found.shape != parameter.shape:
+            raise StoreError(
+                f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
+                f"has {tuple(parameter.shape)}"
+            )
+        if found.dtype != torch.float32:
+            raise StoreError(f"the weight {name!r} has {found.dtype}; expected torch.float32")
+        if not torch.isfinite(found).all():
+            raise StoreError(f"the weight {name!r} holds values that are not finite")
+    model = empty_model(config.model, dtype=dtype)
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            found = weights[name]
-            if found.shape != parameter.shape:
-                raise StoreError(
-                    f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
-                    f"has {tuple(parameter.shape)}"
-                )
-            if not torch.isfinite(found).all():
-                raise StoreError(f"the weight {name!r} holds values that are not finite")
-            parameter.copy_(found)
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
     return place(model, device)
 
 

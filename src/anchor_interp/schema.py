@@ -4,7 +4,8 @@ Every configuration and every result of this package is a frozen dataclass that 
 numbers, strings, booleans, ``None``, tuples, dictionaries with string keys and other such
 dataclasses. This module gives them four things, derived from the fields' types alone:
 
-* :func:`check_fields`: each field has its declared type and lies within its declared bounds;
+* :func:`check_fields`: each field has its declared type and lies within its declared bounds
+  (:func:`checked` and :func:`checked_path` say the same of a function's argument);
 * :func:`to_dict` and :func:`from_dict`: the way to JSON and back, unknown names refused;
 * :func:`canonical_json`: one text per value, whatever order it was built in;
 * :func:`digest`: a hash of that text which survives new fields, as long as they are at their
@@ -19,14 +20,23 @@ import functools
 import hashlib
 import json
 import math
+import os
+import reprlib
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, Union
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, Union
 
 from anchor_interp.errors import ConfigError
 
 T = TypeVar("T")
+
+_SCALARS = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
+_WHOLE = "the top level"
+_LONGEST_NAME = 100
+"""Longer names are not compared with the known ones."""
 
 
 def bounded(
@@ -51,20 +61,112 @@ def bounded(
     return dataclasses.field(default=default, metadata=bounds)
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: Any, owner: str = "") -> None:
     """Validate every field of a frozen dataclass against its type and bounds.
 
     Integers given for a float field become floats and lists become tuples, so that equal
-    configurations have equal text. To be called from ``__post_init__``.
+    configurations have equal text. A field named ``schema`` must be at its default. To be called
+    from ``__post_init__``.
+
+    Args:
+        config: the dataclass.
+        owner: what messages call it, such as ``train`` for ``train.lr is 0``; its fields stand by
+            themselves if empty.
 
     Raises:
         ConfigError: names the field, the value found and what is allowed.
     """
     for field, hint in _typed_fields(config.__class__):
-        where = f"{type(config).__name__}.{field.name}"
-        value = _conform(getattr(config, field.name), hint, where)
-        _check_bounds(value, field.metadata, where)
+        where = _member(owner, field.name)
+        value = checked(getattr(config, field.name), hint, where, **field.metadata)
+        if field.name == "schema":
+            _check_schema(value, field, where)
         object.__setattr__(config, field.name, value)
+
+
+def checked(
+    value: Any,
+    hint: Any,
+    where: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    **_: Any,
+) -> Any:
+    """A value that has a type and lies within bounds; see :func:`bounded`.
+
+    Args:
+        value: what was given; numpy's numbers become Python's, lists become tuples.
+        hint: the type: of a configuration's field, or any class.
+        where: what messages call the value.
+        low: smallest value allowed.
+        high: largest value allowed.
+        above: the value must be strictly greater than this.
+
+    Raises:
+        ConfigError: names the value found and what is allowed.
+    """
+    value = _conform(value, hint, where)
+    if value is None:
+        return None
+    if low is not None and value < low:
+        raise ConfigError(f"{where} is {shown(value)}; expected at least {low}")
+    if above is not None and value <= above:
+        raise ConfigError(f"{where} is {shown(value)}; expected more than {above}")
+    if high is not None and value > high:
+        raise ConfigError(f"{where} is {shown(value)}; expected at most {high}")
+    return value
+
+
+def checked_path(path: Any, where: str) -> Path:
+    """A path that the system can be asked for.
+
+    Raises:
+        ConfigError: it is empty, no text, or holds a character that no path can hold.
+    """
+    try:
+        encoded = os.fsencode(path)
+    except (TypeError, UnicodeEncodeError):
+        encoded = b""
+    if not encoded or b"\0" in encoded:
+        raise ConfigError(f"{where} is {shown(path)}; expected a path")
+    return Path(os.fsdecode(encoded))
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON strictly: no name twice in an object, no number that is not finite.
+
+    Raises:
+        ConfigError: what is wrong with the text.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            (name, times), *_ = Counter(name for name, _ in pairs).most_common(1)
+            raise ConfigError(
+                f"the name {shown(name)} stands {times} times in one object; keep one"
+            )
+        return found
+
+    def refuse(number: str) -> NoReturn:
+        raise ConfigError(f"{shown(number)[1:-1]} is no finite number; give one, or null for none")
+
+    def finite(digits: str) -> float:
+        number = float(digits)
+        return number if math.isfinite(number) else refuse(digits)
+
+    if not text.strip():
+        raise ConfigError("no valid JSON: the text is empty")
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=refuse)
+    except ConfigError:
+        raise
+    except RecursionError:
+        raise ConfigError("no valid JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise ConfigError(f"no valid JSON: {error}") from error
 
 
 def to_dict(value: Any) -> Any:
@@ -82,10 +184,10 @@ def from_dict(cls: type[T], data: Any) -> T:
     """Build ``cls`` from plain JSON values; missing fields take their defaults.
 
     Raises:
-        ConfigError: an unknown name (with the nearest known one), a missing field, or a value
-            that :func:`check_fields` refuses.
+        ConfigError: an unknown schema, an unknown name (with the nearest known one), a missing
+            field, or a value that :func:`check_fields` refuses.
     """
-    result: T = _build(cls, data, cls.__name__)
+    result: T = _build(cls, data, "")
     return result
 
 
@@ -103,8 +205,32 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(_identity(value)).encode()).hexdigest()[:16]
 
 
+def shown(value: Any) -> str:
+    """A value as messages show it: its ``repr``, cut short."""
+    return _SHORT.repr(value)
+
+
+class _Short(reprlib.Repr):
+    """``repr`` of limited depth and length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = self.maxlong = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Digits, unless there are more than Python writes out."""
+        bits = x.bit_length()
+        return super().repr_int(x, level) if bits < 1000 else f"an integer of {bits} bits"
+
+
+_SHORT = _Short()
+
+
 def suggestion(found: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` for a misspelt name, or the empty string."""
+    if len(found) > _LONGEST_NAME:
+        return ""
     close = difflib.get_close_matches(found, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -113,6 +239,18 @@ def suggestion(found: str, known: Iterable[str]) -> str:
 def _typed_fields(cls: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
     hints = typing.get_type_hints(cls)
     return tuple((field, hints[field.name]) for field in dataclasses.fields(cls))
+
+
+def _member(owner: str, name: str) -> str:
+    return f"{owner}.{name}" if owner else name
+
+
+def _check_schema(found: Any, field: dataclasses.Field[Any], where: str) -> None:
+    if type(found) is not int or found != field.default:
+        raise ConfigError(
+            f"{where} is {shown(found)}; this version of anchor-interp reads schema "
+            f"{field.default}: use the version that wrote it"
+        )
 
 
 def _identity(value: Any) -> Any:
@@ -129,6 +267,15 @@ def _identity(value: Any) -> Any:
     return value
 
 
+def _hints(cls: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
+    return {field.name: (field, hint) for field, hint in _typed_fields(cls)}
+
+
+def _is_plain_class(hint: Any) -> bool:
+    """Whether a type is a class of its own, such as a dataclass, and nothing more."""
+    return isinstance(hint, type) and hint not in _SCALARS and hint is not Any
+
+
 def _options(hint: Any) -> tuple[Any, ...]:
     """The members of a union type, or the type alone."""
     if typing.get_origin(hint) in (Union, types.UnionType):
@@ -138,9 +285,8 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _conform(value: Any, hint: Any, where: str) -> Any:
     options = _options(hint)
-    for option in options:
-        if dataclasses.is_dataclass(option) and isinstance(value, typing.cast(type, option)):
-            return value
+    if any(_is_plain_class(option) and isinstance(value, option) for option in options):
+        return value
     errors = []
     for option in options:
         try:
@@ -150,28 +296,33 @@ def _conform(value: Any, hint: Any, where: str) -> Any:
     if len(errors) == 1:
         raise errors[0]
     expected = " or ".join(_describe(option) for option in options)
-    raise ConfigError(f"{where} is {value!r}; expected {expected}")
+    raise ConfigError(f"{where} is {shown(value)}; expected {expected}")
 
 
 def _conform_one(value: Any, hint: Any, where: str) -> Any:
-    if type(value).__module__ == "numpy":
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         value = value.tolist()  # numpy's numbers and arrays are as good as Python's
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    refused = ConfigError(f"{where} is {value!r}; expected {_describe(hint)}")
+
+    def refused() -> ConfigError:
+        is_name = origin is Literal and isinstance(value, str)
+        close = suggestion(value, map(str, args)) if is_name else ""
+        return ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
+
     if hint is None or hint is type(None):
         if value is None:
             return None
-        raise refused
+        raise refused()
     if origin is Literal:
-        if any(value == arg and type(value) is type(arg) for arg in args):
+        if any(type(value) is type(arg) and value == arg for arg in args):
             return value
-        raise ConfigError(f"{refused}{suggestion(str(value), map(str, args))}")
+        raise refused()
     if origin is tuple:
         if not isinstance(value, tuple | list):
-            raise refused
+            raise refused()
         if args[-1] is not Ellipsis:
             if len(value) != len(args):
-                raise refused
+                raise refused()
             kinds = args
         else:
             kinds = (args[0],) * len(value)
@@ -179,12 +330,11 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
         return tuple(_conform(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(pairs))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise refused
-        return {str(name): _conform(v, args[1], f"{where}[{name}]") for name, v in value.items()}
-    if dataclasses.is_dataclass(hint):
-        if isinstance(value, typing.cast(type, hint)):
-            return value
-        raise refused
+            raise refused()
+        return {
+            str(name): _conform(item, args[1], f"{where}[{shown(str(name))[1:-1]}]")
+            for name, item in value.items()
+        }
     if hint is Any:
         return value
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -193,23 +343,11 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise refused
+            raise refused()
         return number
     if hint in (int, str, bool) and type(value) is hint:
         return value
-    raise refused
-
-
-def _check_bounds(value: Any, bounds: Mapping[str, Any], where: str) -> None:
-    if value is None:
-        return
-    low, high, above = bounds.get("low"), bounds.get("high"), bounds.get("above")
-    if low is not None and value < low:
-        raise ConfigError(f"{where} is {value!r}; expected at least {low}")
-    if above is not None and value <= above:
-        raise ConfigError(f"{where} is {value!r}; expected more than {above}")
-    if high is not None and value > high:
-        raise ConfigError(f"{where} is {value!r}; expected at most {high}")
+    raise refused()
 
 
 def _build(hint: Any, data: Any, where: str) -> Any:
@@ -227,7 +365,10 @@ def _build(hint: Any, data: Any, where: str) -> Any:
     if origin is dict and isinstance(data, Mapping):
         return {name: _build(args[1], item, f"{where}[{name}]") for name, item in data.items()}
     if classes and (data is not None or type(None) not in _options(hint)):
-        raise ConfigError(f"{where} is {data!r}; expected {_describe(classes[0])}")
+        known = " or ".join(", ".join(name for name in _hints(cls)) for cls in classes)
+        raise ConfigError(
+            f"{where or _WHOLE} is {shown(data)}; expected an object with the fields {known}"
+        )
     return data
 
 
@@ -241,18 +382,23 @@ def _choose(classes: list[Any], data: Mapping[str, Any]) -> Any:
 
 
 def _build_dataclass(cls: Any, data: Mapping[str, Any], where: str) -> Any:
-    hints = {field.name: (field, hint) for field, hint in _typed_fields(cls)}
+    hints = _hints(cls)
+    if "schema" in hints and "schema" in data:  # first: other versions have other fields
+        _check_schema(data["schema"], hints["schema"][0], _member(where, "schema"))
     for name in data:
         if name not in hints:
             raise ConfigError(
-                f"{where} has no field {name!r}{suggestion(str(name), hints)}; "
+                f"{where or _WHOLE} has no field {shown(name)}{suggestion(str(name), hints)}; "
                 f"known: {', '.join(hints)}"
             )
-    for name, (field, _) in hints.items():
+    values = {}
+    for name, (field, hint) in hints.items():
         missing = dataclasses.MISSING
-        if name not in data and field.default is missing and field.default_factory is missing:
-            raise ConfigError(f"{where} lacks the field {name!r}")
-    values = {name: _build(hints[name][1], item, f"{where}.{name}") for name, item in data.items()}
+        if name in data:
+            at = _member(where, name)
+            values[name] = checked(_build(hint, data[name], at), hint, at, **field.metadata)
+        elif field.default is missing and field.default_factory is missing:
+            raise ConfigError(f"{where or _WHOLE} lacks the field {name!r}")
     return cls(**values)
 
 
@@ -268,7 +414,6 @@ def _describe(hint: Any) -> str:
         return f"a list of {len(args)} items"
     if origin is dict:
         return "an object"
-    if dataclasses.is_dataclass(hint):
-        return f"an object with the fields of {typing.cast(type, hint).__name__}"
-    names = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
-    return names.get(hint, str(hint))
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    return f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"

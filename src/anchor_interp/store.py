@@ -46,7 +46,7 @@ from anchor_interp.data import GENERATOR
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.lock import Lock
 from anchor_interp.memory import parameter_count
-from anchor_interp.schema import canonical_json, from_dict, to_dict
+from anchor_interp.schema import canonical_json, from_dict, parse_json, to_dict
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class RunFolder:
                 row = _metrics_row(line)
                 if rows and row["step"] <= rows[-1]["step"]:
                     raise ValueError(f"step {row['step']} after step {rows[-1]['step']}")
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise StoreError(
                     f"{path} is damaged in line {number}: {error}; remove that line"
                 ) from error
@@ -224,7 +224,7 @@ class RunFolder:
             data = files.read_bytes(path, limit=limit)
             _check_sum(state, name, data)
             return _read_tensors(data)
-        except (SafetensorError, ValueError, RecursionError, StoreError) as error:
+        except (SafetensorError, ValueError, StoreError) as error:
             what = str(error) if isinstance(error, StoreError) else f"{path} is damaged: {error}"
             raise StoreError(f"{what}; {self._without(step)}") from error
 
@@ -450,9 +450,8 @@ def _metrics_row(line: bytes) -> Row:
 
     Raises:
         ValueError: not a step and numbers, or of another schema.
-        RecursionError: nested too deeply.
     """
-    row = files.parse_json(line)
+    row = parse_json(line.decode("utf-8"))
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise ValueError("it has no step")
     schema = row.pop("schema", SCHEMA)
@@ -490,14 +489,13 @@ def _read_tensors(data: bytes) -> dict[str, Tensor]:
     Raises:
         ValueError: another kind of file, another schema, or tensors that are not float32.
         SafetensorError: shapes, offsets and size that do not agree.
-        RecursionError: a header nested too deeply.
     """
     if data[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         raise ValueError("it is a pickle or a zip archive, which are never opened")
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise ValueError(f"it has {len(data):,} bytes; its header claims {length:,}")
-    header = files.parse_json(data[8 : 8 + length])
+    header = parse_json(data[8 : 8 + length].decode("utf-8"))
     if not isinstance(header, dict):
         raise ValueError("its header is no object")
     metadata = header.pop("__metadata__", {})

@@ -23,18 +23,19 @@ This module is pure: numbers in, numbers out, no randomness.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from anchor_interp.errors import ConfigError
-from anchor_interp.schema import bounded, check_fields, suggestion
+from anchor_interp.schema import bounded, check_fields, checked, shown, suggestion
 
 Role = Literal["inferential", "overridden", "unseen"]
 SplitRule = Literal["key", "every-position"]
+Keys = Literal["train", "test", "all"]
 Pair = tuple[int, int]
 Ints = npt.NDArray[np.int64]
 
@@ -63,10 +64,11 @@ class Affine:
     """First value of the cyclic range."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "affine")
 
     def __call__(self, x: Ints) -> Ints:
         """Apply the function element by element."""
+        x = _integers(x, "x")
         if self.modulus is None:
             return self.mul * x + self.add
         return self.origin + (self.mul * (x - self.origin) + self.add) % self.modulus
@@ -81,16 +83,19 @@ class Affine:
 class Table:
     """Any function of the key, written out: g(first + i) = values[i]."""
 
-    first: int
+    first: int = field(metadata={"low": 0, "high": MAX_TOKEN})
     """The smallest argument."""
     values: tuple[int, ...]
     """The values for first, first + 1, and so on; each 0 to 255."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for value in (self.first, *self.values):
-            if not 0 <= value <= MAX_TOKEN:
-                raise ConfigError(f"a table holds {value}; expected 0 to {MAX_TOKEN}")
+        check_fields(self, "table")
+        if not 1 <= len(self.values) <= MAX_TOKEN + 1:
+            raise ConfigError(
+                f"table.values holds {len(self.values)} values; expected 1 to {MAX_TOKEN + 1}"
+            )
+        for i, value in enumerate(self.values):
+            checked(value, int, f"table.values[{i}]", low=0, high=MAX_TOKEN)
 
     def __call__(self, x: Ints) -> Ints:
         """Look every element up.
@@ -98,6 +103,7 @@ class Table:
         Raises:
             ConfigError: an argument lies outside the table.
         """
+        x = _integers(x, "x")
         index = x - self.first
         if ((index < 0) | (index >= len(self.values))).any():
             low, high = self.first, self.first + len(self.values) - 1
@@ -124,7 +130,7 @@ class Anchor:
     """g(x; token)."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "anchor")
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class Override:
     """Key to training target."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "override")
 
 
 PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5, 1, -2, -8), 1))
@@ -171,7 +177,7 @@ class AnchorTask:
     x mod length == i in training sequences (complexity-control paper, appendix B)."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "task")
         self._check_tokens()
         self._check_pairs()
         self._check_targets()
@@ -209,26 +215,34 @@ class AnchorTask:
         return max(self.n_input_tokens, int(max(targets)) + 1)
 
     def function(self, token: int) -> KeyFunction:
-        """g( . ; token)."""
+        """g( . ; token).
+
+        Raises:
+            ConfigError: no anchor of this task.
+        """
         for anchor in self.anchors:
             if anchor.token == token:
                 return anchor.function
-        raise ConfigError(f"{token} is no anchor of this task; its anchors are {self.tokens}")
+        raise ConfigError(
+            f"{shown(token)} is no anchor of this task; its anchors are {self.tokens}"
+        )
 
     def override(self, pair: Pair) -> KeyFunction | None:
         """The function that replaces the composition for an ordered pair, if any."""
+        pair = self.known(pair)
         found = [override.function for override in self.overrides if override.pair == pair]
         return found[0] if found else None
 
     def role(self, pair: Pair) -> Role:
         """How an ordered pair is used."""
+        pair = self.known(pair)
         if pair in self.unseen:
             return "unseen"
         return "inferential" if self.override(pair) is None else "overridden"
 
     def composed(self, pair: Pair, keys: Ints) -> Ints:
         """The inferential target g(g(x; a1); a2) of every key."""
-        first, second = pair
+        first, second = self.known(pair)
         return self.function(second)(self.function(first)(keys))
 
     def target(self, pair: Pair, keys: Ints) -> Ints:
@@ -236,12 +250,24 @@ class AnchorTask:
         override = self.override(pair)
         return self.composed(pair, keys) if override is None else override(keys)
 
+    def known(self, pair: Pair) -> Pair:
+        """The pair, if it is one of this task.
+
+        Raises:
+            ConfigError: no ordered pair of this task's anchors.
+        """
+        found: Pair = checked(pair, Pair, "pair")
+        if found not in self.pairs:
+            raise ConfigError(f"the pair {found} is not made of the anchors {self.tokens}")
+        return found
+
     def symmetric(self, pair: Pair, keys: Ints) -> Ints | None:
         """The symmetric answer to an unseen pair: the training target of the other order.
 
         None if the other order was not trained on either, or if it has the same target for every
         key, so that the symmetric and the inferential answer cannot be told apart.
         """
+        pair = self.known(pair)
         mirror = (pair[1], pair[0])
         if pair not in self.unseen or mirror in self.unseen:
             return None
@@ -252,13 +278,14 @@ class AnchorTask:
 
     def is_test_key(self, keys: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
         """Whether each key belongs to the test data at its position (x mod length == p)."""
-        return np.equal(keys % self.length, positions)
+        return np.equal(_integers(keys, "keys") % self.length, _integers(positions, "positions"))
 
-    def cells(self, keys: Literal["train", "test", "all"]) -> tuple[Ints, Ints]:
+    def cells(self, keys: Keys) -> tuple[Ints, Ints]:
         """All (position, key) combinations of one side of the split, as two equal-long arrays.
 
         Positions run from 0 to length - 3, because both anchors follow the key.
         """
+        checked(keys, Keys, "keys")
         n_positions = self.length - 2
         position = np.repeat(np.arange(n_positions, dtype=np.int64), len(self.keys))
         key = np.tile(self.keys, n_positions)
@@ -268,34 +295,33 @@ class AnchorTask:
 
     def _check_tokens(self) -> None:
         if not self.anchors:
-            raise ConfigError("AnchorTask.anchors is empty; give at least one anchor")
+            raise ConfigError("task.anchors is empty; give at least one anchor")
         if len(self.anchors) > MAX_ANCHORS:
             raise ConfigError(
-                f"AnchorTask.anchors has {len(self.anchors)} anchors; expected at most "
+                f"task.anchors has {len(self.anchors)} anchors; expected at most "
                 f"{MAX_ANCHORS}, whose pairs fit in one byte"
             )
         if len(set(self.tokens)) < len(self.tokens):
-            raise ConfigError(f"AnchorTask.anchors use a token twice: {self.tokens}")
+            raise ConfigError(f"task.anchors use a token twice: {self.tokens}")
         if self.key_max <= self.key_min:
             raise ConfigError(
-                f"AnchorTask.key_max is {self.key_max}; expected more than key_min {self.key_min}"
+                f"task.key_max is {self.key_max}; expected more than key_min {self.key_min}"
             )
         clash = [token for token in self.tokens if self.key_min <= token <= self.key_max]
         if clash:
             raise ConfigError(
-                f"AnchorTask.anchors use {clash[0]}, which is also a key "
+                f"task.anchors use {clash[0]}, which is also a key "
                 f"({self.key_min} to {self.key_max}); choose tokens outside the key range"
             )
 
     def _check_pairs(self) -> None:
         named = [*self.unseen, *(override.pair for override in self.overrides)]
         for pair in named:
-            if pair not in self.pairs:
-                raise ConfigError(f"the pair {pair} is not made of the anchors {self.tokens}")
+            self.known(pair)
             if named.count(pair) > 1:
                 raise ConfigError(f"the pair {pair} is given a role twice; give each pair one")
         if not self.seen:
-            raise ConfigError("AnchorTask.unseen holds every pair; leave some to train on")
+            raise ConfigError("task.unseen holds every pair; leave some to train on")
 
     def _check_targets(self) -> None:
         for pair in self.pairs:
@@ -313,6 +339,18 @@ class AnchorTask:
                     f"keys {self.key_min} to {self.key_max} with length {self.length} leave no "
                     f"{side} key (x mod length == position); widen the key range"
                 )
+
+
+def _integers(values: Any, where: str) -> Ints:
+    """An array of integers as 64-bit ones: in bytes, sums would wrap around.
+
+    Raises:
+        ConfigError: no array of integers.
+    """
+    found = np.asarray(values) if isinstance(values, np.ndarray | np.integer | int | list) else None
+    if found is None or found.dtype.kind not in "iu":
+        raise ConfigError(f"{where} is {shown(values)}; expected an array of integers")
+    return found.astype(np.int64, copy=False)
 
 
 def _neurips() -> AnchorTask:
@@ -345,8 +383,7 @@ def reasoning_complexity(level: int) -> AnchorTask:
     Raises:
         ConfigError: a level outside 0 to 6.
     """
-    if not 0 <= level <= len(BROKEN_GROUPS):
-        raise ConfigError(f"reasoning complexity is {level}; expected 0 to {len(BROKEN_GROUPS)}")
+    checked(level, int, "reasoning complexity", low=0, high=len(BROKEN_GROUPS))
     overrides = [
         Override(order, Affine(add))
         for (first, second), add in BROKEN_GROUPS[:level]
@@ -386,7 +423,9 @@ def named_task(name: str) -> AnchorTask:
     Raises:
         ConfigError: an unknown name, with the known ones.
     """
-    if name not in TASKS:
+    if checked(name, str, "the task's name") not in TASKS:
         known = ", ".join(TASKS)
-        raise ConfigError(f"no task is called {name!r}{suggestion(name, TASKS)}; known: {known}")
+        raise ConfigError(
+            f"no task is called {shown(name)}{suggestion(name, TASKS)}; known: {known}"
+        )
     return TASKS[name]

@@ -130,14 +130,15 @@ class TrainState:
         """Take over the optimizer's state from :meth:`optimizer_tensors`.
 
         Raises:
-            StoreError: a tensor that is missing, of another shape, or not finite.
+            StoreError: a tensor that is missing, of another shape or type, or not finite.
         """
         for name, parameter in self.model.named_parameters():
             state = self.optimizer.state[parameter]
             for field in ("step", "exp_avg", "exp_avg_sq"):
                 found = tensors.get(f"{name}/{field}")
                 shape = torch.Size() if field == "step" else parameter.shape
-                if found is None or found.shape != shape or not torch.isfinite(found).all():
+                fits = found is not None and (found.shape, found.dtype) == (shape, torch.float32)
+                if found is None or not fits or not torch.isfinite(found).all():
                     raise StoreError(f"the optimizer state {name}/{field} is damaged or missing")
                 state[field] = found.to(parameter.device).clone()
 

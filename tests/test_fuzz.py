@@ -1,0 +1,29 @@
+"""A few seconds of the fuzzer; the evidence is half an hour of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from fuzz import TARGETS
+
+
+def test_a_short_stretch_of_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
+    report = tmp_path / "fuzz.json"
+    script = Path(__file__).parent / "fuzz.py"
+    command = [
+        sys.executable,
+        str(script),
+        "--minutes",
+        "0.1",
+        "--seed",
+        "7",
+        "--json",
+        str(report),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert (found["complete"], found["failures"], found["seed"]) == (True, [], 7)
+    assert set(found["targets"]) == set(TARGETS)
+    assert found["cases"] == sum(counts["cases"] for counts in found["targets"].values()) > 50
