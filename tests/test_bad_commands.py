@@ -101,7 +101,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, no_torch: Path) -> None:
         (["evaluate", "missing"], 1, "missing is no run folder"),
         (["train", "--out", "new", "--threads", "0"], 2, "threads is 0; expected 1 to 1024"),
         (["train", "--out", "new", "--device", "gpu"], 2, "device is 'gpu', which cannot be used"),
-        (["evaluate", "run"], 2, "run/config.json: no valid JSON: Expecting property name"),
+        (["evaluate", "run"], 1, "run/config.json is damaged: no valid JSON: Expecting property"),
     ],
 )
 def test_what_is_wrong_with_a_run(

@@ -51,6 +51,7 @@ from anchor_interp.task import (
     named_task,
     reasoning_complexity,
 )
+from anchor_interp.weights import load_weights
 
 TASK = TASKS["neurips"]
 KEYS = TASK.keys
@@ -235,6 +236,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: train(RUNS["tiny"], "a\0b"), r"out is 'a\x00b'; expected a path"),
     (lambda: given(train, RUNS["tiny"], "x", threads="all"), "threads is 'all'; expected an integ"),
     (lambda: given(load, None), "the path of the run is None; expected a path"),
+    (lambda: given(load_weights, None), "the path of the weights is None; expected a path"),
     (lambda: given(read_config, 0), "the path of the configuration is 0; expected a path"),
     (lambda: given(resolve_device, 3), "device is 3; expected a text or a device"),
     (lambda: limited_threads(1.5).__enter__(), "threads is 1.5; expected an integer"),  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ Loading takes a second or two in which Python would answer Ctrl-C with a page of
 module sees to signals before it loads anything.
 """
 
+import io
 import os
 import signal
 import sys
@@ -23,7 +24,8 @@ def main() -> int:
     for number in _SIGNALS:
         signal.signal(number, _leave)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # a file's name
+        if isinstance(stream, io.TextIOWrapper):  # closed by the caller: None
+            stream.reconfigure(errors="backslashreplace")  # a file's name may hold any byte
     from anchor_interp.cli import main as command_line
 
     code = command_line()

@@ -36,9 +36,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from anchor_interp.config import MAX_CONFIG_BYTES, ModelConfig, RunConfig, run_id
-from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.environment import resolve_device
+from anchor_interp.errors import StoreError
+from anchor_interp.files import open_regular
 from anchor_interp.model import HookedTransformer, empty_model, place
-from anchor_interp.schema import canonical_json, from_dict
+from anchor_interp.schema import canonical_json, checked_path, from_dict, parse_json
 
 FORMAT = "anchor-interp weights"
 SCHEMA = "1"
@@ -83,8 +85,10 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
 
     Raises:
         StoreError: no such file, another kind of file, or a damaged one; the message says which.
+        ConfigError: a path or device that is none, or a device that cannot be used.
     """
-    path = Path(path)
+    path, target = checked_path(path, "the path of the weights"), resolve_device(device)
+    open_regular(path).close()  # the format's own reader would wait for a pipe
     try:
         with safe_open(path, "pt") as file:
             config = _model_config(path, file.metadata() or {})
@@ -99,7 +103,7 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
         raise StoreError(f"{path} cannot be read as weights: {error}") from error
     _check_values(path, model, state)
     model.load_state_dict(state)
-    return place(model, device)
+    return place(model, target)
 
 
 def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
@@ -117,8 +121,8 @@ def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     try:
         if len(text) > MAX_CONFIG_BYTES:
             raise ValueError(f"it is longer than {MAX_CONFIG_BYTES} bytes")
-        config: RunConfig = from_dict(RunConfig, json.loads(text))
-    except (ValueError, RecursionError, ConfigError) as error:
+        config: RunConfig = from_dict(RunConfig, parse_json(text))
+    except ValueError as error:
         raise StoreError(f"{path} has a damaged configuration: {error}") from error
     if metadata.get("run_id") != run_id(config):
         raise StoreError(f"{path} has a configuration that is not its run's: export it again")
