@@ -80,7 +80,7 @@ def bundle() -> str:
         if path.is_file():
             text = path.read_text(encoding="utf-8")
             text = re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE)
-            # inside string literals, where these occur, the backslash changes nothing
+            # they occur in string literals, which read the escape as the same character
             return re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE)
     raise AnchorInterpError("circuitsvis is not installed with its script; pip install circuitsvis")
 
