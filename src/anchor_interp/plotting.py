@@ -154,8 +154,9 @@ def _single(width: float, height: float) -> Iterator["Figure"]:
     from matplotlib.figure import Figure
 
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    style = dict.fromkeys(inked, INK) | {"axes.facecolor": "none", "axes.titlesize": 10}
-    with rc_context(style):
+    open_frame = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
+    style = dict.fromkeys(inked, INK) | open_frame
+    with rc_context(style | {"axes.facecolor": "none", "axes.titlesize": 10}):
         yield Figure(figsize=(width, height), layout="constrained")
 
 

@@ -108,7 +108,7 @@ def render(runs: Sequence["Findings"]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"share": _share, "number": _number, "tidy": _tidy}
+    environment.filters |= {"share": _share, "rank": _rank, "tidy": _tidy}
     attention = [_attention(run, number) for number, run in enumerate(runs, 1)]
     views = [view for shown in attention for entry in shown for view in entry.views]
     tasks = list(dict.fromkeys(run.config.task for run in runs))
@@ -235,7 +235,7 @@ def _task_words(task: AnchorTask) -> dict[str, Any]:
     by_role: dict[str, list[str]] = {"inferential": [], "unseen": []}
     for pair in task.pairs:
         if task.override(pair) is None or pair in task.unseen:
-            by_role[task.role(pair)].append(str(pair))
+            by_role[task.role(pair)].append(f"({pair[0]},\N{NO-BREAK SPACE}{pair[1]})")
     return {
         "task": task,
         "anchors": [(anchor.token, str(anchor.function)) for anchor in task.anchors],
@@ -262,7 +262,7 @@ def _replace(path: Path, text: str) -> None:
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
     partial = Path(name)
     try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
+        with os.fdopen(number, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -283,10 +283,8 @@ def _share(value: float | None) -> str:
     return "\N{EN DASH}" if value is None else f"{value:.2f}"
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "\N{EN DASH}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+def _rank(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:.1f}"
 
 
 def _tidy(value: Any) -> str:
