@@ -49,7 +49,7 @@ def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
     heads = example.patterns[layer].round(4).tolist()
     shown = {"tokens": labels(example)}
     if len(heads) == 1:
-        return View("AttentionPattern", id, shown | {"attention": heads[0], "zoomed": True})
+        return View("AttentionPattern", id, shown | {"attention": heads[0]})
     return View("AttentionHeads", id, shown | {"attention": heads})
 
 
