@@ -446,8 +446,6 @@ def _run_report(command: Report) -> None:
     from anchor_interp.findings import gather
     from anchor_interp.report import write_report
 
-    if not command.runs:
-        raise ConfigError("report was given no run; name one or several run folders")
     found = gather(command.runs)
     page, *pictures = write_report(found, command.out, pictures=command.pictures)
     if command.output.json:

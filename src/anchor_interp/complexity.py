@@ -66,7 +66,6 @@ def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float
     return measure(matrix)
 
 
-
 def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
     """||W||_F^2 / ||W||_2^2: 1 for rank one, n for an orthogonal n x n matrix.
 
@@ -110,7 +109,11 @@ def _matrices(model: Any) -> Iterator[tuple[str, int | None, Tensor]]:
         for name in ("W_Q", "W_K", "W_V"):
             yield name, layer, _merged(getattr(block.attn, name))
         # each head reads its own rows of W_O
-        yield "W_O", layer, rearrange(block.attn.W_O, "head d_head d_model -> (head d_head) d_model")
+        yield (
+            "W_O",
+            layer,
+            rearrange(block.attn.W_O, "head d_head d_model -> (head d_head) d_model"),
+        )
         for name in ("W_in", "W_gate", "W_out"):
             weight = getattr(getattr(block, "mlp", None), name, None)
             if weight is not None:
