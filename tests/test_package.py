@@ -25,6 +25,7 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
         "import anchor_interp",
         "from anchor_interp.cli import main",
         "import anchor_interp.presets, anchor_interp.phase, anchor_interp.plotting",
+        "import anchor_interp.report, anchor_interp.views",
     ],
 )
 def test_light_imports(code: str) -> None:
@@ -100,8 +101,8 @@ def test_imports_run_one_way() -> None:
     order = (
         "errors", "schema", "files", "environment", "task", "config", "presets", "memory", "data",
         "init", "model", "weights", "linear", "forward", "training", "lock", "store", "complexity",
-        "phase", "evaluation", "progress", "tracking", "run", "plotting", "sweep", "quickstart",
-        "doctor", "flags", "completion", "cli", "__main__",
+        "phase", "evaluation", "progress", "tracking", "run", "findings", "plotting", "views",
+        "report", "sweep", "quickstart", "doctor", "flags", "completion", "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")

@@ -1,4 +1,4 @@
-"""The command line: ``anchor-interp quickstart | train | evaluate | export | presets | ...``.
+"""The command line: ``anchor-interp quickstart | train | evaluate | report | ...``.
 
 Its flags are derived from the configurations' fields. Data goes to standard output, progress and
 messages to standard error, one line each. Exit codes: 0 done, 1 runtime, 2 usage, 130 interrupted.
@@ -155,6 +155,19 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Report:
+    """Write one self-contained HTML page about one or several runs."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """The run folders."""
+    out: Path = Path("report.html")
+    """The page; one that is there is replaced."""
+    pictures: Path | None = None
+    """Folder for every figure as PNG and SVG as well."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
 class Presets:
     """List the named runs, model shapes and tasks."""
 
@@ -178,7 +191,7 @@ class Completion:
     """The shell."""
 
 
-Command = Quickstart | Train | Evaluate | Export | Presets | Doctor | Completion
+Command = Quickstart | Train | Evaluate | Export | Report | Presets | Doctor | Completion
 """What the command line can be asked for."""
 
 
@@ -352,13 +365,14 @@ def _run_quickstart(command: Quickstart) -> None:
         device=command.device,
         quiet=command.output.quiet,
     )
-    picture = command.out / "overview.png"
+    picture, report = command.out / "overview.png", command.out / "report.html"
     if command.output.json:
         found = {name: _facts(run, run.evaluation) for name, run in runs.items()}
-        print(json.dumps({"runs": found, "picture": str(picture)}))
+        print(json.dumps({"runs": found, "picture": str(picture), "report": str(report)}))
         return
     print_table(runs)
     print(f"picture: {picture}")
+    print(f"report: {report}")
 
 
 def _run_train(command: Train) -> None:
@@ -433,6 +447,22 @@ def _run_export(command: Export) -> None:
     print(f"{path}: the weights of {run.path} at step {run.step}")
 
 
+def _run_report(command: Report) -> None:
+    from anchor_interp.findings import gather
+    from anchor_interp.report import write_report
+
+    found = gather(command.runs)
+    page, *pictures = write_report(found, command.out, pictures=command.pictures)
+    if command.output.json:
+        runs = {run.name: {"phase": run.decision.phase, "step": run.step} for run in found}
+        told = {"report": str(page), "runs": runs, "pictures": list(map(str, pictures))}
+        print(json.dumps(told))
+        return
+    print(f"report: {page}")
+    if pictures:
+        print(f"pictures: {len(pictures)} files in {command.pictures}")
+
+
 def _run_presets(command: Presets) -> None:
     if command.output.json:
         named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
@@ -474,6 +504,7 @@ _NAMES: dict[str, type[Command]] = {
     "train": Train,
     "evaluate": Evaluate,
     "export": Export,
+    "report": Report,
     "presets": Presets,
     "doctor": Doctor,
     "completion": Completion,
@@ -483,6 +514,7 @@ _COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
     Train: _run_train,
     Evaluate: _run_evaluate,
     Export: _run_export,
+    Report: _run_report,
     Presets: _run_presets,
     Doctor: _run_doctor,
     Completion: _run_completion,
@@ -492,6 +524,7 @@ _ANY_COMMAND: Any = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Completion, tyro.conf.subcommand("completion")]

@@ -6,6 +6,8 @@ m n / (sqrt m + sqrt n)^2 and a mean |cosine| of about sqrt(2 / (pi m)) between 
 number means little without its value at initialisation.
 """
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +16,54 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchor_interp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class MatrixComplexity:
+    """The complexity of one weight matrix."""
+
+    name: str
+    """TransformerLens's name of it, such as ``W_Q``."""
+    layer: int | None
+    """0-based layer; None for the embedding and the unembedding."""
+    stable_rank: float | None
+    """See :func:`stable_rank`; None for a zero matrix."""
+    condensation: float | None
+    """See :func:`condensation`; None where there is one neuron only."""
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """The complexity of every weight matrix of a model."""
+
+    matrices: tuple[MatrixComplexity, ...]
+    """Embedding, then layer by layer, then unembedding."""
+
+
+def complexity(model: Any) -> Complexity:
+    """Stable rank and condensation of every weight matrix of a HookedTransformer.
+
+    The heads of a matrix are merged as in :func:`first_query_matrix`; a layer without MLP has none
+    of its matrices.
+
+    Raises:
+        ConfigError: a matrix holds a value that is not finite.
+    """
+    return Complexity(
+        tuple(
+            MatrixComplexity(
+                name, layer, measured(stable_rank, matrix), measured(condensation, matrix)
+            )
+            for name, layer, matrix in _matrices(model)
+        )
+    )
+
+
+def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
+    """A measure of a matrix, or None where it is not defined."""
+    if matrix is None or matrix.shape[1] < 2 or not matrix.any():
+        return None
+    return measure(matrix)
 
 
 def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
@@ -50,7 +100,28 @@ def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q(1) of a HookedTransformer with its heads merged."""
-    weight: Tensor = model.blocks[0].attn.W_Q
+    return _merged(model.blocks[0].attn.W_Q)
+
+
+def _matrices(model: Any) -> Iterator[tuple[str, int | None, Tensor]]:
+    yield "W_E", None, model.embed.W_E
+    for layer, block in enumerate(model.blocks):
+        for name in ("W_Q", "W_K", "W_V"):
+            yield name, layer, _merged(getattr(block.attn, name))
+        # each head reads its own rows of W_O
+        yield (
+            "W_O",
+            layer,
+            rearrange(block.attn.W_O, "head d_head d_model -> (head d_head) d_model"),
+        )
+        for name in ("W_in", "W_gate", "W_out"):
+            weight = getattr(getattr(block, "mlp", None), name, None)
+            if weight is not None:
+                yield name, layer, weight
+    yield "W_U", None, model.unembed.W_U
+
+
+def _merged(weight: Tensor) -> Tensor:
     return rearrange(weight.detach(), "head d_model d_head -> d_model (head d_head)")
 
 

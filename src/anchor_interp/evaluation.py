@@ -15,21 +15,20 @@ same fixed sequences for every model (complexity-control paper, appendix B):
 * stable rank and condensation of W_Q(1), beside their values at initialisation.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Integer
-from torch import Tensor
+from jaxtyping import Float, Int64, Integer
 
-from anchor_interp.complexity import condensation, first_query_matrix, stable_rank
+from anchor_interp.complexity import condensation, first_query_matrix, measured, stable_rank
 from anchor_interp.data import Sequences, draw, replace_keys, swap_anchors
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.model import HookedTransformer
 from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.schema import checked, shown
-from anchor_interp.task import AnchorTask, Keys, Pair
+from anchor_interp.task import AnchorTask, Keys, Pair, Role
 
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
@@ -39,6 +38,26 @@ MAX_SEQUENCES = 1_000_000
 
 _BATCH = 4096
 _TRAINING = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionExample:
+    """One sequence with the attention that a model pays in it."""
+
+    pair: Pair
+    """Its ordered pair."""
+    role: Role
+    """How training used the pair."""
+    tokens: tuple[int, ...]
+    """The sequence."""
+    position: int
+    """Position of the key (0-based); the anchors follow it."""
+    answer: int
+    """The model's answer."""
+    target: int
+    """The target; of an unseen pair the composition."""
+    patterns: Float[np.ndarray, "layer head query key"]
+    """Attention from every position to every earlier one."""
 
 
 def evaluate(
@@ -107,10 +126,10 @@ def evaluate(
         pair_accuracy=pairs,
         unseen=unseen,
         cells=_cells(pairs),
-        stable_rank=_measured(stable_rank, query),
-        stable_rank_at_init=_measured(stable_rank, reference),
-        condensation=_measured(condensation, query),
-        condensation_at_init=_measured(condensation, reference),
+        stable_rank=measured(stable_rank, query),
+        stable_rank_at_init=measured(stable_rank, reference),
+        condensation=measured(condensation, query),
+        condensation_at_init=measured(condensation, reference),
         n=n,
         seed=seed,
     )
@@ -147,6 +166,37 @@ def accuracy(
 ) -> float:
     """Share of sequences answered with their target."""
     return float((predict(model, tokens) == targets).mean())
+
+
+@torch.no_grad()
+def attention_examples(
+    model: HookedTransformer, task: AnchorTask, *, seed: int = EVALUATION_SEED
+) -> tuple[AttentionExample, ...]:
+    """One test-key sequence of the first unseen and one of the first seen pair of two anchors.
+
+    Where the unseen pair's other order was seen, that order is the seen pair.
+    """
+    unseen = task.unseen[:1]
+    mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
+    seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
+    examples = []
+    for pair in (*unseen, *seen):
+        drawn = draw(task, [pair], "test", 1, seed=seed, stream=f"evaluate/{pair}/test")
+        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+        rows = torch.from_numpy(drawn.tokens.astype(np.int64)).to(model.embed.W_E.device)
+        _, cache = model.run_with_cache(rows, names_filter=names)
+        examples.append(
+            AttentionExample(
+                pair=pair,
+                role=task.role(pair),
+                tokens=tuple(map(int, drawn.tokens[0])),
+                position=int(drawn.position[0]),
+                answer=int(predict(model, drawn.tokens)[0]),
+                target=int(drawn.targets[0]),
+                patterns=torch.stack([cache[name][0] for name in names]).float().cpu().numpy(),
+            )
+        )
+    return tuple(examples)
 
 
 def _pair_accuracy(
@@ -196,13 +246,6 @@ def _cells(pairs: tuple[PairAccuracy, ...]) -> CellAccuracy:
         unseen_train_keys=_mean_or_none([entry.train_keys for entry in unseen]),
         unseen_test_keys=_mean_or_none([entry.test_keys for entry in unseen]),
     )
-
-
-def _measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
-    """A measure of a matrix, or None where it is not defined."""
-    if matrix is None or matrix.shape[1] < 2 or not matrix.any():
-        return None
-    return measure(matrix)
 
 
 def _mean(values: list[float]) -> float:

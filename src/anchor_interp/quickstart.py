@@ -1,4 +1,4 @@
-"""The main job on default settings: one run for each phase, a table and a picture."""
+"""The main job on default settings: one run for each phase, a table, a picture and a report."""
 
 import logging
 import sys
@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from anchor_interp.config import override
+from anchor_interp.findings import gather
 from anchor_interp.plotting import RunView, overview, save
 from anchor_interp.presets import PHASES
 from anchor_interp.progress import reporting
+from anchor_interp.report import write_report
 from anchor_interp.run import Run, load
 from anchor_interp.sweep.local import run_local
 
@@ -30,7 +32,7 @@ def quickstart(
     """Train the runs of :data:`anchor_interp.presets.PHASES` side by side, or resume them.
 
     Args:
-        out: folder of the run folders and of ``overview.png``.
+        out: folder of the run folders, of ``overview.png`` and of ``report.html``.
         seed: seed of every run.
         workers: processes at a time; all usable cores if None.
         device: where each run trains.
@@ -56,6 +58,7 @@ def quickstart(
     runs = {name: load(out / name) for name in configs}
     views = [RunView(name, run.config, run.metrics, run.evaluation) for name, run in runs.items()]
     save(overview(views), out / "overview.png")
+    write_report(gather([out / name for name in configs]), out / "report.html")
     return runs
 
 

@@ -1,0 +1,85 @@
+"""What a report tells of one run, gathered where models may be loaded and drawn elsewhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anchor_interp.complexity import Complexity, complexity
+from anchor_interp.config import RunConfig, run_id
+from anchor_interp.evaluation import AttentionExample, attention_examples
+from anchor_interp.model import build_model
+from anchor_interp.phase import Decision, Evaluation, decide
+from anchor_interp.run import load
+from anchor_interp.store import Row
+from anchor_interp.training import total_decay
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """One run at its newest checkpoint."""
+
+    name: str
+    """What it is called among the runs of a report."""
+    path: Path
+    """The run folder."""
+    run_id: str
+    """The run's identity."""
+    config: RunConfig
+    """Its configuration."""
+    step: int
+    """The checkpoint, as updates done."""
+    done: bool
+    """Whether training has reached its last step."""
+    metrics: Sequence[Row]
+    """Its lines of metrics."""
+    evaluation: Evaluation
+    """The stored evaluation; of a run that is not done, one made now."""
+    decision: Decision
+    """Its phase and why."""
+    attention: tuple[AttentionExample, ...]
+    """Attention in example sequences."""
+    complexity: Complexity
+    """Complexity of the checkpoint's weights."""
+    complexity_at_init: Complexity
+    """The same of the initial weights."""
+    sessions: Sequence[Row]
+    """Provenance: one entry for each session that worked on the run."""
+    total_decay: float
+    """Learning rate x weight decay, summed over the run's steps."""
+
+
+def gather(paths: Sequence[Path]) -> list[Findings]:
+    """Look into run folders; the name of a run is its folder's, or its path where two agree.
+
+    Raises:
+        StoreError: a folder that holds no run, a run without a checkpoint, or a damaged file.
+        ConfigError: a damaged configuration.
+    """
+    names = [path.resolve().name for path in paths]
+    return [
+        _findings(path, name if names.count(name) == 1 else str(path))
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def _findings(path: Path, name: str) -> Findings:
+    run = load(path)
+    config = run.config
+    done = run.folder.result() is not None
+    evaluation = run.evaluation if done else run.evaluate()
+    return Findings(
+        name=name,
+        path=run.path,
+        run_id=run_id(config),
+        config=config,
+        step=run.step,
+        done=done,
+        metrics=run.metrics,
+        evaluation=evaluation,
+        decision=decide(evaluation),
+        attention=attention_examples(run.model, config.task),
+        complexity=complexity(run.model),
+        complexity_at_init=complexity(build_model(config.model, config.init, seed=config.seed)),
+        sessions=run.folder.provenance(),
+        total_decay=total_decay(config.train),
+    )

@@ -1,0 +1,276 @@
+"""A self-contained page about one or several runs: what each learned, and how one can tell.
+
+The page makes no request: figures, attention views, styles and CircuitsVis's script are in the
+file, and its Content-Security-Policy allows nothing else. This module loads no model: it shows
+what :func:`anchor_interp.findings.gather` found.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_interp import __version__, plotting
+from anchor_interp.errors import StoreError
+from anchor_interp.files import write_text
+from anchor_interp.phase import PAPER, Evaluation, Thresholds
+from anchor_interp.plotting import Side
+from anchor_interp.schema import to_dict
+from anchor_interp.task import AnchorTask
+from anchor_interp.views import View, attention_view, bundle, roles
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from anchor_interp.complexity import Complexity
+    from anchor_interp.evaluation import AttentionExample
+    from anchor_interp.findings import Findings
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measurement beside the threshold that it is held against."""
+
+    name: str
+    """What was measured."""
+    meaning: str
+    """The same in a sentence."""
+    value: float | None
+    """The share; None where the task does not have it."""
+    threshold: float
+    """Where one phase ends and another begins."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with what is said about it."""
+
+    name: str
+    """Name of its file."""
+    caption: str
+    """What it shows."""
+    figure: "Figure"
+    """The figure."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An example sequence with one view a layer."""
+
+    example: "AttentionExample"
+    """The sequence."""
+    roles: list[str]
+    """The role of every token."""
+    views: list[View]
+    """CircuitsVis views, one a layer."""
+
+
+def write_report(
+    runs: Sequence["Findings"], out: Path, *, pictures: Path | None = None
+) -> list[Path]:
+    """Write the page, and on request its figures as files.
+
+    Args:
+        runs: what to show.
+        out: the HTML file; its folder is created, a file that is there is replaced at once, when
+            the new one is complete.
+        pictures: folder for every figure as PNG and SVG.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
+    if out.is_dir():
+        raise StoreError(f"{out} is a folder; name a file, such as {out / 'report.html'}")
+    page = render(runs)
+    try:
+        written = [] if pictures is None else _save_pictures(runs, pictures)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, page.encode("utf-8", "replace").decode("utf-8"))  # a name may hold any byte
+    except OSError as error:
+        raise StoreError(f"cannot write the report: {error}") from error
+    return [out, *written]
+
+
+def render(runs: Sequence["Findings"]) -> str:
+    """The page as HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("anchor_interp"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"share": _share, "rank": _rank, "tidy": _tidy}
+    attention = [_attention(run, number) for number, run in enumerate(runs, 1)]
+    views = [view for shown in attention for entry in shown for view in entry.views]
+    tasks = list(dict.fromkeys(run.config.task for run in runs))
+    return environment.get_template("report.html.jinja").render(
+        title=_title(runs),
+        runs=[
+            {
+                "id": f"run-{number}",
+                "found": run,
+                "measures": measures(run.evaluation),
+                "pictures": [_drawn(picture, f"r{number}") for picture in _pictures(run)],
+                "attention": attention[number - 1],
+                "matrices": _matrices(run.complexity, run.complexity_at_init),
+                "answers": [
+                    (a.pair, plotting.top_answers(a), plotting.known_offsets(run.config, a.pair))
+                    for a in run.evaluation.unseen
+                ],
+                "rows": [row for row in run.metrics if "id_accuracy" in row],
+                "configuration": json.dumps(to_dict(run.config), indent=1),
+            }
+            for number, run in enumerate(runs, 1)
+        ],
+        tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
+        style=files("anchor_interp").joinpath("templates/report.css").read_text("utf-8"),
+        bundle=bundle(),
+        calls=[view.call() for view in views],
+        version=__version__,
+    )
+
+
+def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Measure]:
+    """What decides a phase, in the order in which the rules ask for it."""
+    e, t = evaluation, thresholds
+    train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
+    if e.train_accuracy is None:
+        train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
+    return [
+        Measure(*train, t.train),
+        Measure("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
+        Measure("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
+        Measure(
+            "symmetric answers",
+            "unseen pairs, target of the other order",
+            e.symmetric_accuracy,
+            t.symmetric,
+        ),
+        Measure(
+            "commutativity",
+            "predictions that stay when the anchors change places",
+            e.commutativity,
+            t.commutativity,
+        ),
+        Measure(
+            "key dependence",
+            "predictions that change with the key",
+            e.key_dependence,
+            t.key_dependence,
+        ),
+    ]
+
+
+def _title(runs: Sequence["Findings"]) -> str:
+    return f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned"
+
+
+def _pictures(run: "Findings") -> Iterator[Picture]:
+    if any("loss" in row for row in run.metrics):
+        loss = plotting.loss_curve(run.metrics)
+        yield Picture("loss", "Training loss by step.", loss)
+    if any("id_accuracy" in row for row in run.metrics):
+        yield Picture(
+            "accuracy",
+            "Accuracy by step: training sequences; ID, seen pairs with test keys; OOD, unseen "
+            "pairs.",
+            plotting.accuracy_curves(run.metrics),
+        )
+    sides: tuple[tuple[Side, str], ...] = (
+        ("train_keys", "training keys"),
+        ("test_keys", "test keys"),
+    )
+    for side, keys in sides:
+        yield Picture(
+            f"pairs-{side.replace('_', '-')}",
+            f"Accuracy of every ordered pair, {keys}.",
+            plotting.pair_map(run.evaluation, side),
+        )
+    if run.evaluation.unseen:
+        yield Picture(
+            "answers",
+            "Most frequent answers on the unseen pairs, relative to the key x.",
+            plotting.unseen_answers(run.config, run.evaluation),
+        )
+
+
+def _drawn(picture: Picture, run: str) -> dict[str, str]:
+    whole = base64.b64encode(plotting.standalone_svg(picture.figure)).decode("ascii")
+    return {
+        "name": picture.name,
+        "caption": picture.caption,
+        "svg": plotting.inline_svg(picture.figure, f"{run}-{picture.name}"),
+        "link": f"data:image/svg+xml;base64,{whole}",
+    }
+
+
+def _attention(run: "Findings", number: int) -> list[Attention]:
+    return [
+        Attention(
+            example,
+            roles(example),
+            [
+                attention_view(example, layer, id=f"view-{number}-{index}-{layer}")
+                for layer in range(len(example.patterns))
+            ],
+        )
+        for index, example in enumerate(run.attention)
+    ]
+
+
+def _matrices(now: "Complexity", initial: "Complexity") -> list[dict[str, Any]]:
+    """Every matrix beside itself at initialisation."""
+    return [
+        {"name": after.name, "layer": after.layer, "now": after, "initial": before}
+        for after, before in zip(now.matrices, initial.matrices, strict=True)
+    ]
+
+
+def _task_words(task: AnchorTask) -> dict[str, Any]:
+    by_role: dict[str, list[str]] = {"inferential": [], "unseen": []}
+    for pair in task.pairs:
+        if task.override(pair) is None or pair in task.unseen:
+            by_role[task.role(pair)].append(f"({pair[0]},\N{NO-BREAK SPACE}{pair[1]})")
+    return {
+        "task": task,
+        "anchors": [(anchor.token, str(anchor.function)) for anchor in task.anchors],
+        "by_role": by_role,
+        "overridden": [(str(o.pair), str(o.function)) for o in task.overrides],
+    }
+
+
+def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
+    written = []
+    for number, run in enumerate(runs, 1):
+        name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or f"run-{number}"
+        prefix = f"{number}-{name}" if len(runs) > 1 else name
+        for picture in _pictures(run):
+            for ending in ("png", "svg"):
+                path = folder / f"{prefix}-{picture.name}.{ending}"
+                written.append(plotting.save(picture.figure, path))
+    return written
+
+
+def _share(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:.2f}"
+
+
+def _rank(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:.1f}"
+
+
+def _tidy(value: Any) -> str:
+    """A provenance value in words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_tidy(entry)}" for name, entry in value.items())
+    return str(value)
