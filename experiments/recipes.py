@@ -144,8 +144,8 @@ def judge(out: Path, workers: int | None) -> None:
     """
     runs = {
         f"{seed}/{name}": override(config, seed=seed)
-        for seed in FRESH_SEEDS
         for name, config in RECIPES.items()
+        for seed in FRESH_SEEDS
     }
     _train(runs, out, workers)
     rows, summary, lines = [], [], []
