@@ -64,7 +64,7 @@ def commands() -> tuple[Command, ...]:
 def read_command(name: str) -> Command:
     """Read the help of one command."""
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    wide = {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+    wide = {"COLUMNS": str(WIDTH), "NO_COLOR": ""}
     with (
         mock.patch.dict(os.environ, wide),
         contextlib.redirect_stdout(output),

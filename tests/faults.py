@@ -40,7 +40,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anchor_interp
-from anchor_interp import evaluation, run, training
+from anchor_interp import evaluation, findings, report, run, training
 from anchor_interp.cli import main as command_line
 from anchor_interp.schema import to_dict
 from anchor_interp.store import RunFolder
@@ -59,6 +59,11 @@ class World:
     done: Path
     config: Path
 
+    @property
+    def page(self) -> Path:
+        """Where reports are written."""
+        return self.root / "pages" / "report.html"
+
     def command(self, stage: str, folder: Path) -> list[str]:
         return [*STAGES[stage](self, folder)]
 
@@ -69,6 +74,7 @@ STAGES: dict[str, Callable[[World, Path], list[str]]] = {
         *("--device", "cpu", "--threads", "1", "--quiet"),
     ],
     "evaluation": lambda _, folder: ["evaluate", str(folder), "--n", "50", "--json", "--quiet"],
+    "report": lambda world, folder: ["report", str(folder), "--out", str(world.page), "--quiet"],
 }
 
 
@@ -721,7 +727,55 @@ def faults() -> list[Fault]:
         ),
         *hostile_files(stage, STEP_40),
     ]
-    return train + evaluate
+    return train + evaluate + report_faults()
+
+
+def report_faults() -> list[Fault]:
+    """Faults while a page about a finished run is made; an earlier page must stay as it is."""
+    stage = "report"
+    weights = f"{STEP_40}/weights.safetensors"
+    return [
+        Fault(
+            "disk full",
+            stage,
+            "while the page is written",
+            1,
+            "No space left",
+            inside=when_called(report, "write_text", give_up_on(OSError(28, os.strerror(28)))),
+        ),
+        Fault(
+            "signal",
+            stage,
+            "Ctrl-C while figures are drawn",
+            130,
+            "interrupted",
+            inside=when_called(report, "render", kill_self(signal.SIGINT)),
+        ),
+        Fault(
+            "out of memory",
+            stage,
+            "while runs are looked into",
+            1,
+            "out of memory",
+            inside=when_called(findings, "complexity", give_up_on(MemoryError("no room"))),
+        ),
+        Fault(
+            "hostile weights",
+            stage,
+            "one bit changed",
+            1,
+            "SHA-256 differs",
+            **damage(weights, flip_one_bit),
+        ),
+        Fault(
+            "metrics lost",
+            stage,
+            "a damaged line",
+            1,
+            "damaged in line 1",
+            **damage("metrics.jsonl", lambda p: p.write_text("{}\n" + p.read_text())),
+        ),
+    ]
 
 
 # How they are injected and judged -----------------------------------------------------------------
@@ -792,11 +846,14 @@ def inject(world: World, fault: Fault, number: int) -> dict[str, Any]:
             shutil.copytree(start, folder)
         fault.before(folder)
         command = world.command(fault.stage, folder)
+        page = world.page.read_text() if world.page.exists() else ""
         found["code"] = finished(attempt(command, lambda: fault.inside(folder), home))
         lines = (home / "stderr").read_text(errors="backslashreplace").splitlines()
         found["lines"] = [line.replace(str(home), "...") for line in lines]
         fault.mend(folder)
         why = _unexpected(fault, found["code"], lines)
+        if page and world.page.read_text() != page:
+            why = "the earlier page has changed"
         if not why and not (fault.fresh and found["code"]):
             why = _left_behind(world, fault, folder, home)
         found |= {"held": not why} | ({"why": why} if why else {})
@@ -829,25 +886,27 @@ def _left_behind(world: World, fault: Fault, folder: Path, home: Path) -> str:
     unequal = {name for name in mine | expected if mine.get(name) != expected.get(name)}
     if unequal != set(fault.adds) | set(fault.lacks):
         return f"these files differ: {sorted(unequal)}"
+    if fault.stage == "report" and not world.page.read_text().endswith("</html>\n"):
+        return "the page is not whole"
     if fault.stage == "evaluation":
         output = json.loads((home / "stdout").read_text())
-        undisturbed = json.loads(evaluated(world, world.done))
+        undisturbed = json.loads(produced(world, "evaluation", world.done))
         if output | {"run": undisturbed["run"]} != undisturbed:
             return "the evaluation differs"
     return ""
 
 
-def evaluated(world: World, folder: Path) -> str:
-    """What an undisturbed evaluation prints."""
-    assert finished(attempt(world.command("evaluation", folder), lambda: None, world.root)) == 0
-    return (world.root / "stdout").read_text()
+def produced(world: World, stage: str, folder: Path) -> str:
+    """What an undisturbed evaluation prints, or an undisturbed report holds."""
+    assert finished(attempt(world.command(stage, folder), lambda: None, world.root)) == 0
+    return (world.page if stage == "report" else world.root / "stdout").read_text()
 
 
 def kill_readers(world: World, stage: str, kills: int, seed: int) -> list[dict[str, Any]]:
     """Kill a command that reads a finished run at random times; it must change nothing."""
     chance, before = random.Random(seed), contents(world.done)
     began = time.monotonic()
-    undisturbed = evaluated(world, world.done)
+    undisturbed = produced(world, stage, world.done)
     whole = time.monotonic() - began
     deaths: list[dict[str, Any]] = []
     while len(deaths) < kills:
@@ -858,7 +917,9 @@ def kill_readers(world: World, stage: str, kills: int, seed: int) -> list[dict[s
         if finished(process) == -signal.SIGKILL:
             deaths.append({"stage": stage, "where": f"after {wait / whole:.0%} of its time"})
         assert contents(world.done) == before
-        assert evaluated(world, world.done) == undisturbed
+        if stage == "report":  # the earlier page or the new one, never a part
+            assert world.page.read_text() == undisturbed
+        assert produced(world, stage, world.done) == undisturbed
     return deaths
 
 
@@ -879,7 +940,9 @@ def kill_training(world: World, kills: int, seed: int) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="inject kills and faults; print what happened")
-    parser.add_argument("--kills", type=int, default=40, help="a quarter of them in evaluation")
+    parser.add_argument(
+        "--kills", type=int, default=40, help="an eighth of them in evaluation, another in report"
+    )
     parser.add_argument("--every", type=int, default=1, help="inject every n-th fault only")
     asked = parser.parse_args()
     kills = asked.kills
@@ -890,10 +953,11 @@ def main() -> int:
         for number, fault in enumerate(faults()[:: asked.every]):
             found.append(inject(world, fault, number))
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-        reading = kills // 4
+        reading = kills // 8
         deaths = kill_readers(world, "evaluation", reading, seed=0)
-        if kills > reading + 2:  # two more die in the final judging and before the result
-            deaths += kill_training(world, kills - reading - 2, seed=0)
+        deaths += kill_readers(world, "report", reading, seed=1)
+        if kills > 2 * reading + 2:  # two more die in the final judging and before the result
+            deaths += kill_training(world, kills - 2 * reading - 2, seed=0)
     broken = [fault for fault in found if fault["held"] is False]
     injected = [fault for fault in found if fault["held"] is not None]
     summary = {

@@ -398,6 +398,14 @@ def evaluate_command(bench: Bench, case: Case) -> str:
         return bench.command("evaluate", str(path), "--n", "2")
 
 
+def report_command(bench: Bench, case: Case) -> str:
+    """``report RUN``."""
+    with bench.damaged_copy(bench.finished, case) as path:
+        return bench.command(
+            "report", str(path), "--out", str(path.parent / "report.html"), "--quiet"
+        )
+
+
 def resuming(bench: Bench, case: Case) -> str:
     """``train`` on a run that was stopped half-way."""
     with bench.damaged_copy(bench.stopped, case) as path, contextlib.redirect_stderr(io.StringIO()):
@@ -447,6 +455,7 @@ TARGETS = {
     "train --flag": Target(flag, flag_values, 15),
     "load a run": Target(reading, lambda bench: bench.files(bench.finished), 25),
     "evaluate a run": Target(evaluate_command, lambda bench: bench.files(bench.finished), 12),
+    "report a run": Target(report_command, lambda bench: bench.files(bench.finished), 4),
     "resume a run": Target(resuming, lambda bench: bench.files(bench.stopped), 15),
 }
 

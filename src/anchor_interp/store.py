@@ -41,11 +41,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from anchor_interp import __version__, files
-from anchor_interp.config import SCHEMA, RunConfig, run_id
+from anchor_interp.config import SCHEMA, RunConfig, n_parameters, run_id
 from anchor_interp.data import GENERATOR
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.lock import Lock
-from anchor_interp.memory import parameter_count
 from anchor_interp.schema import canonical_json, from_dict, parse_json, to_dict
 
 P = ParamSpec("P")
@@ -219,7 +218,7 @@ class RunFolder:
         if state.get("run_id", run_id(config)) != run_id(config):
             raise StoreError(f"{folder} is a checkpoint of another run; {self._without(step)}")
         # weights, or two moments and a step for each; an entry of the header takes some 100 bytes
-        limit = 8 * parameter_count(config.model) + MAX_HEADER_BYTES
+        limit = 8 * n_parameters(config.model) + MAX_HEADER_BYTES
         try:
             data = files.read_bytes(path, limit=limit)
             _check_sum(state, name, data)

@@ -4,9 +4,11 @@ The tensors are a HookedTransformer's ``state_dict`` under its own names. The fi
 what they belong to:
 
 ==========================  ======================================================================
+key                         value
+==========================  ======================================================================
 ``format``, ``schema``      ``anchor-interp weights`` and the number of this layout
 ``run_id``, ``step``        the run and its checkpoint
-``config``                  the whole :class:`~anchor_interp.config.RunConfig`, as JSON
+``config``                  the whole :class:`anchor_interp.config.RunConfig`, as JSON
 ``HookedTransformerConfig`` its arguments, as JSON, but for the dtype, which the tensors have
 ==========================  ======================================================================
 
@@ -74,7 +76,7 @@ def save_weights(model: HookedTransformer, path: Path, config: RunConfig, *, ste
 
 
 def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
-    """The HookedTransformer of a file that :meth:`anchor_interp.Run.export` wrote.
+    """The HookedTransformer of a file that :meth:`anchor_interp.run.Run.export` wrote.
 
     Args:
         path: the file.
