@@ -1,4 +1,5 @@
-# make quickstart   install into .venv and run the main job: one model per phase, table, picture
+# make quickstart   install into .venv and run the main job: one model per phase, table, picture,
+#                   report (SEED=1 and OUT=folder for another seed and place)
 # make test         install into .venv and run every check
 # make check        format, lint, types and tests in the environment that is there
 # make docs         build the documentation into site/; open site/index.html
@@ -8,13 +9,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?=
+SEED ?= 0
+OUT ?= runs/quickstart
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
 .PHONY: quickstart test check format-check lint types tests docs public-api evidence clean
 
 quickstart: $(VENV)/.installed
-	$(BIN)/anchor-interp quickstart --out runs/quickstart
+	$(BIN)/anchor-interp quickstart --out $(OUT) --seed $(SEED)
 
 test: $(VENV)/.installed-dev
 	$(MAKE) check
@@ -42,14 +45,16 @@ public-api: $(VENV)/.installed-dev
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
-EVIDENCE := train_step train_step_without_onednn faults fuzz
+EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
 train_step = $(BIN)/python benchmarks/train_step.py --json
 train_step_without_onednn = $(train_step) --without-onednn --cases tiny paper-1head
 faults = $(BIN)/python tests/faults.py
-fuzz = $(BIN)/python tests/fuzz.py --minutes 30
+fuzz = $(BIN)/python tests/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
+recipes = $(BIN)/python experiments/recipes.py judge
+recipes_search = $(BIN)/python experiments/recipes.py search
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)

@@ -4,8 +4,8 @@
 ``python experiments/recipes.py judge`` trains every recipe on ten seeds that the search never saw
 and compares the final checkpoints with the margins below, which were written down before.
 
-Both resume where they were stopped, keep their runs under ``--out``, and write what they found to
-``docs/evidence/recipes_search`` and ``docs/evidence/recipes`` as JSON and as a table.
+Both resume where they were stopped and keep their runs under ``--out``. What they found goes to
+standard output as JSON and to ``docs/evidence/recipes.md`` or ``recipes_search.md`` as a table.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 
 from anchor_interp.config import InitConfig, RunConfig, override, run_id
 from anchor_interp.errors import AnchorInterpError
+from anchor_interp.files import write_text
 from anchor_interp.phase import Evaluation, Phase
 from anchor_interp.presets import RECIPES
 from anchor_interp.progress import reporting
@@ -109,13 +110,49 @@ TRIED: Mapping[str, Sequence[tuple[dict[str, Any], Grid]]] = {
         ({**_POST, "steps": 3_000}, {"gamma": [0.6], "weight_decay": [1.0], "seed": [2]}),
         (
             _POST_SHORTER,
-            {"gamma_qk": [0.4], "gamma": [0.6], "weight_decay": [1.0], "seed": [0, 1, 2, 4]},
+            {
+                "gamma_qk": [0.4],
+                "gamma": [0.6],
+                "weight_decay": [1.0],
+                "seed": [0, 1, 2, 4, 100, 101, 109],
+            },
         ),
-        (_POST_SHORTER, {"gamma_embed": [0.7], "weight_decay": [1.0], "seed": [3]}),
+        (
+            {**_POST_SHORTER, "d_mlp": 1024},
+            {"gamma_qk": [0.4], "gamma": [0.6], "weight_decay": [1.0], "seed": [101]},
+        ),
+        (_POST_SHORTER, {"gamma": [0.5], "weight_decay": [1.0], "seed": [4, 101]}),
+        (_POST_SHORTER, {"gamma": [0.4], "weight_decay": [1.0], "seed": [3, 101]}),
+        (_POST_SHORTER, {"gamma": [0.4], "weight_decay": [2.0], "seed": [3, 101]}),
+        (_POST_SHORTER, {"gamma_embed": [0.7], "weight_decay": [1.0], "seed": [3, 4, 101]}),
         (_POST_SHORTER, {"gamma_vo": [0.7], "weight_decay": [1.0], "seed": [3]}),
         (_POST_SHORTER, {"gamma_mlp": [0.7], "weight_decay": [1.0], "seed": [3]}),
     ),
-    "neurips": (),
+    "neurips": (
+        ({**_PRE, "n_layers": 3}, {"gamma": [0.3, 0.45], "weight_decay": [0.01]}),
+        ({**_PRE, "n_layers": 3}, {"gamma": [0.6, 0.8], "weight_decay": [0.1, 1.0]}),
+        ({**_PRE, "n_layers": 3}, {"gamma": [0.8], "weight_decay": [1.0], "seed": [1]}),
+        (
+            {**_PRE, "n_layers": 4, "steps": 3_000},
+            {"gamma": [0.6], "weight_decay": [1.0], "seed": [0, 1, 2]},
+        ),
+        (_PRE_SMALL, {"n_layers": [2, 3], "gamma": [0.9], "weight_decay": [0.5], "seed": [1]}),
+        (
+            {**_PRE_MIDDLE, "n_layers": 3},
+            {"gamma": [0.9], "weight_decay": [0.5], "seed": [1]},
+        ),
+        ({**_POST, "d_model": 64}, {"gamma": [0.7], "weight_decay": [0.01]}),
+        (_POST, {"gamma": [0.5, 0.7], "weight_decay": [0.01, 1.0]}),
+        (_POST, {"gamma": [0.5], "weight_decay": [1.0], "seed": [1, 3]}),
+        (_POST, {"gamma_qk": [1.0], "gamma": [0.5], "weight_decay": [1.0], "seed": [0, 1, 3]}),
+        (_POST, {"gamma_qk": [0.3], "gamma": [0.5], "weight_decay": [1.0], "seed": [3]}),
+        (_POST, {"gamma_qk": [1.2], "gamma": [0.6], "weight_decay": [1.0], "seed": [1, 3]}),
+        (_POST_SHORTER, {"gamma": [0.5], "weight_decay": [1.0], "seed": [3, 4]}),
+        (
+            _POST_SHORTER,
+            {"gamma_qk": [0.4], "gamma": [0.6], "weight_decay": [1.0], "seed": [3, 4, 5, 101]},
+        ),
+    ),
 }
 """What was tried for each task: settings in common and the grid over the others, with 100,000
 sequences and seed 0 unless it says so."""
@@ -269,14 +306,8 @@ def _write(
     name: str, data: object, head: Sequence[str], lines: Sequence[Sequence[str]], before: str
 ) -> None:
     text = f"# {name.replace('_', ' ')}\n\n{before}{_table(head, lines)}"
-    for path, content in (
-        (EVIDENCE / f"{name}.json", json.dumps(data, indent=1) + "\n"),
-        (EVIDENCE / f"{name}.md", text),
-    ):
-        partial = path.with_suffix(".partial")
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(path)
-        print(path)
+    write_text(EVIDENCE / f"{name}.md", text)
+    print(json.dumps(data, indent=1))
 
 
 def main() -> None:

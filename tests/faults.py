@@ -886,7 +886,7 @@ def _left_behind(world: World, fault: Fault, folder: Path, home: Path) -> str:
     unequal = {name for name in mine | expected if mine.get(name) != expected.get(name)}
     if unequal != set(fault.adds) | set(fault.lacks):
         return f"these files differ: {sorted(unequal)}"
-    if fault.stage == "report" and not world.page.read_text().endswith("</html>\n"):
+    if fault.stage == "report" and not world.page.read_text().endswith("</html>"):
         return "the page is not whole"
     if fault.stage == "evaluation":
         output = json.loads((home / "stdout").read_text())
