@@ -379,7 +379,7 @@ def hostile_files(stage: str, folder: str) -> Iterator[Fault]:
             "a name twice",
             f"{folder}/state.json",
             lambda p: p.write_text('{"step":1,"step":1}'),
-            "stands twice",
+            "stands 2 times",
         ),
         (
             "bad JSON",
