@@ -292,7 +292,8 @@ def test_json_is_one_object_alone(
     assert trained["run_id"] == anchor_interp.run_id(finished_run.config)
     monkeypatch.setattr("anchor_interp.quickstart.quickstart", lambda *_, **__: {"a": finished_run})
     assert main(["quickstart", "--out", "q", "--json"]) == 0
-    assert _json(capsys) == {"runs": {"a": trained}, "picture": "q/overview.png"}
+    files = {"picture": "q/overview.png", "report": "q/report.html"}
+    assert _json(capsys) == {"runs": {"a": trained}, **files}
     assert main(["export", out, "--out", str(tmp_path / "w"), "--json"]) == 0
     written = {"run": out, "run_id": trained["run_id"], "step": 40, "weights": str(tmp_path / "w")}
     assert _json(capsys) == written

@@ -131,13 +131,13 @@ def test_finished_runs_are_returned_as_they_are(short: RunConfig, finished_run: 
 
 
 def test_resuming_elsewhere_says_so(
-    tmp_path: Path, short: RunConfig, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, short: RunConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "run"
     train(short, out, device="cpu", threads=1, quiet=True)
     (out / "result.json").unlink()
     train(short, out, device="cpu", threads=2, quiet=True)
-    assert "resuming with other threads (2; before: 1)" in capsys.readouterr().err
+    assert "resuming with other threads (2; before: 1)" in caplog.text
     sessions = RunFolder(out).provenance()
     assert [session["threads"] for session in sessions] == [1, 2]
     assert sessions[1]["from_step"] == 40

@@ -290,11 +290,11 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         ("checkpoints/00000040", _turned_into_a_file, "no folder of this run's own"),
         ("checkpoints", lambda p: (p.rename(f"{p}2"), p.symlink_to(f"{p}2")), "a symbolic link"),
         ("config.json", lambda p: _replace(p, os.mkfifo), "is a FIFO"),
-        ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "stands twice"),
+        ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "stands 2 times"),
         ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
         ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
         ("config.json", _huge_hole, "expected at most"),
-        ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is no number"),
+        ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is no finite number"),
         ("result.json", lambda p: p.write_text('{"schema": true}'), "has schema True"),
         ("metrics.jsonl", _huge_hole, "is damaged in line"),
         ("metrics.jsonl", lambda p: p.write_text('{"step": 0, "loss": "<b>"}\n'), "no number"),
@@ -440,13 +440,13 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("a\0b", "embedded null byte"), ("a" * 300, "File name too long"), ("loose", "leads nowhere")],
+    [("a\0b", "expected a path"), ("a" * 300, "File name too long"), ("loose", "leads nowhere")],
 )
 def test_names_that_no_folder_can_have(
     tmp_path: Path, short: RunConfig, name: str, message: str
 ) -> None:
     (tmp_path / "loose").symlink_to(tmp_path / "nothing")
-    with pytest.raises(StoreError, match=message) as refused:
+    with pytest.raises(AnchorInterpError, match=message) as refused:
         train(short, tmp_path / name, quiet=True)
     assert str(refused.value).isprintable()
 
@@ -481,7 +481,7 @@ def test_the_heartbeat_is_renewed_between_writes(
 
 def test_a_configuration_larger_than_memory_is_refused(tmp_path: Path, short: RunConfig) -> None:
     for changes in (
-        {"d_model": 65536, "d_mlp": 262144, "n_layers": 1000},
+        {"d_model": 16384, "d_mlp": 65536, "n_layers": 10},
         {"n_sequences": 1 << 31},
     ):
         monster = override(short, **changes)

@@ -130,7 +130,8 @@ def checked_path(path: Any, where: str) -> Path:
     except (TypeError, UnicodeEncodeError):
         encoded = b""
     if not encoded or b"\0" in encoded:
-        raise ConfigError(f"{where} is {shown(path)}; expected a path")
+        reason = " without a NUL character" if b"\0" in encoded else ""
+        raise ConfigError(f"{where} is {shown(path)}; expected a path{reason}")
     return Path(os.fsdecode(encoded))
 
 
