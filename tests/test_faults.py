@@ -61,4 +61,4 @@ def test_a_signal_while_the_program_is_loading_is_one_line(number: signal.Signal
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert errors == "anchor-interp: interrupted; give the same command again to continue\n"
+    assert errors == "anchor-interp: interrupted; what was saved is kept\n"

@@ -160,7 +160,7 @@ def test_a_failure_leaves_the_earlier_report(
     assert out.read_text() == "earlier"
     with pytest.raises(StoreError, match="is a folder; name a file"):
         write_report([found], tmp_path)
-    with pytest.raises(StoreError, match="cannot write the report"):
+    with pytest.raises(StoreError, match=r"cannot write .*: Not a directory"):
         write_report([found], out / "below" / "report.html")
 
 

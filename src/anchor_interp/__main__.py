@@ -15,7 +15,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     """End at once: whoever has something to save handles the signals itself."""
-    os.write(2, b"anchor-interp: interrupted; give the same command again to continue\n")
+    os.write(2, b"anchor-interp: interrupted; what was saved is kept\n")
     os._exit(130)
 
 

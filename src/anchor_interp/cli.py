@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _LOGGER.error(error)
             return error.exit_code
         except KeyboardInterrupt:
-            _LOGGER.error("interrupted; give the same command again to continue")
+            _LOGGER.error("interrupted; what was saved is kept")
             return 130
         except BrokenPipeError:
             # The reader of standard output has gone; keep Python from complaining when it flushes.
@@ -236,9 +236,10 @@ class _Messages(logging.Handler):
         if record.levelno == logging.WARNING:
             text = f"warning: {text}"
         shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-        print(f"anchor-interp: {shown}", file=sys.stderr, flush=True)
-        if record.exc_info:
-            print(logging.Formatter().formatException(record.exc_info), file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # a full or closed stream stops no work
+            print(f"anchor-interp: {shown}", file=sys.stderr, flush=True)
+            if record.exc_info:
+                print(logging.Formatter().formatException(record.exc_info), file=sys.stderr)
 
 
 @contextlib.contextmanager

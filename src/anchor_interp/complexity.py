@@ -25,7 +25,7 @@ class MatrixComplexity:
     name: str
     """TransformerLens's name of it, such as ``W_Q``."""
     layer: int | None
-    """0-based layer; None for the embedding and the unembedding."""
+    """0-based layer; None for the embeddings and the unembedding."""
     stable_rank: float | None
     """See :func:`stable_rank`; None for a zero matrix."""
     condensation: float | None
@@ -37,7 +37,7 @@ class Complexity:
     """The complexity of every weight matrix of a model."""
 
     matrices: tuple[MatrixComplexity, ...]
-    """Embedding, then layer by layer, then unembedding."""
+    """Embeddings, then layer by layer, then unembedding."""
 
 
 def complexity(model: Any) -> Complexity:
@@ -61,7 +61,7 @@ def complexity(model: Any) -> Complexity:
 
 def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
     """A measure of a matrix, or None where it is not defined."""
-    if matrix is None or matrix.shape[1] < 2 or not matrix.any():
+    if matrix is None or not matrix.any() or (measure is condensation and matrix.shape[1] < 2):
         return None
     return measure(matrix)
 
@@ -105,6 +105,8 @@ def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
 
 def _matrices(model: Any) -> Iterator[tuple[str, int | None, Tensor]]:
     yield "W_E", None, model.embed.W_E
+    if hasattr(model, "pos_embed"):
+        yield "W_pos", None, model.pos_embed.W_pos
     for layer, block in enumerate(model.blocks):
         for name in ("W_Q", "W_K", "W_V"):
             yield name, layer, _merged(getattr(block.attn, name))

@@ -205,7 +205,6 @@ class RunConfig:
 
 _SIZES = {
     "weights": "model.d_model, model.d_mlp, model.d_vocab or model.n_layers",
-    "attention masks": "model.n_ctx or model.n_layers",
     "activations": "train.batch_size",
     "training sequences": "train.n_sequences",
 }
@@ -228,11 +227,10 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
     model, train, length = config.model, config.train, config.task.length
     # gradient and two moments beside each weight, and the initial model when the last is judged
     weights = 5 * 4 * n_parameters(model)
-    masks = (model.n_layers + 4) * model.n_ctx**2
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
     per_sequence = model.n_layers * length * per_token + model.d_vocab
     sequences = train.n_sequences * (length + 5 + 3 * 8)  # bytes, and orders of 64-bit integers
-    sizes = (weights, masks, 4 * train.batch_size * per_sequence, sequences)
+    sizes = (weights, 4 * train.batch_size * per_sequence, sequences)
     return dict(zip(_SIZES, sizes, strict=True))
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from anchor_interp.errors import ConfigError, InterruptedRunError
-from anchor_interp.schema import checked, shown
+from anchor_interp.schema import checked, shown, suggestion
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
 """What must stay the same for a resumed run to end in the same weights bit for bit."""
 
+DEVICES = ("auto", "cpu", "cuda", "mps")
 MAX_THREADS = 1024
 PATIENCE_SECONDS = 2.0
 """How long after a signal to stop a second one is not waited for."""
@@ -63,11 +64,16 @@ def resolve_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type not in ("cpu", "cuda", "mps"):
-            raise RuntimeError("expected cpu, cuda or mps")
+        if device.type not in DEVICES:
+            raise RuntimeError("another kind")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
+        kind = str(name).split(":")[0]
         reason = str(error).split(". ")[0].splitlines()[0]
+        if kind not in DEVICES:
+            reason = f"expected auto, cpu, cuda, cuda:1, ... or mps{suggestion(kind, DEVICES)}"
+        elif kind == "mps":
+            reason = "this machine or this PyTorch has no such device"
         raise ConfigError(
             f"device is {shown(name)}, which cannot be used here: {reason}"
         ) from error

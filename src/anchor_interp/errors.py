@@ -32,6 +32,10 @@ class StoreError(AnchorInterpError):
     """A run folder that cannot be read or written as asked."""
 
 
+class UnknownSchemaError(StoreError):
+    """A file whose layout belongs to another version of this package."""
+
+
 class LockedError(StoreError):
     """A run folder that another live process is writing."""
 

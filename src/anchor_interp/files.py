@@ -9,6 +9,7 @@ beside its place and renamed into it, so that a reader sees it whole or not at a
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,11 @@ from anchor_interp.schema import parse_json
 
 MAX_JSON_BYTES = 1 << 26
 MAX_LINE_BYTES = 1 << 20
+
+RUN_FILES = frozenset(
+    ("config.json", "provenance.json", "metrics.jsonl", "result.json", ".lock", "checkpoints")
+)
+"""Names in a run folder that are the run's own."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -78,7 +84,7 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
             raise StoreError(f"cannot read {path}: {error}") from error
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, advice: str = "restore it or remove it") -> Any:
     """The contents of a JSON file of at most 64 MiB; see :func:`schema.parse_json`.
 
     Raises:
@@ -87,7 +93,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(read_bytes(path, limit=MAX_JSON_BYTES).decode("utf-8"))
     except ValueError as error:
-        raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
+        raise StoreError(f"{path} is damaged: {error}; {advice}") from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -106,6 +112,54 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 f"{path} is damaged in line {number + 1}: it is longer than {MAX_LINE_BYTES:,} "
                 "bytes; remove that line"
             )
+
+
+def output_file(path: Path) -> Path:
+    """Where a file that a user asks for will lie: links are followed, nothing precious is replaced.
+
+    To be called before the work whose result the file takes.
+
+    Raises:
+        StoreError: a folder, a device or the like, a file of a run, or a name that no file can
+            have.
+    """
+    try:
+        target = path.resolve()
+        kind = target.lstat().st_mode if is_there(target) else stat.S_IFREG
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"cannot write {path}: {error}") from error
+    if not stat.S_ISREG(kind):
+        what = _KINDS.get(stat.S_IFMT(kind), "no regular file")
+        raise StoreError(f"{path} is {what}; name a file")
+    for run in target.parents:
+        mine = target.relative_to(run).parts[0]
+        if mine in RUN_FILES and ((run / "config.json").exists() or (run / "checkpoints").exists()):
+            raise StoreError(f"{path} is a file of the run {run}; name another")
+    return target
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that a user asks for, whole or not at all, creating its folder.
+
+    Raises:
+        StoreError: as :func:`output_file`, or a file that cannot be written.
+    """
+    target = output_file(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".anchor-interp-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -142,3 +196,9 @@ def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
         raise StoreError(f"{path} is {kind}; expected a regular file of the folder's own")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from anchor_interp.complexity import Complexity, complexity
 from anchor_interp.config import RunConfig, run_id
+from anchor_interp.errors import StoreError
 from anchor_interp.evaluation import AttentionExample, attention_examples
 from anchor_interp.model import build_model
 from anchor_interp.phase import Decision, Evaluation, decide
 from anchor_interp.run import load
+from anchor_interp.schema import checked_path
 from anchor_interp.store import Row
 from anchor_interp.training import total_decay
 
@@ -48,17 +50,18 @@ class Findings:
     """Learning rate x weight decay, summed over the run's steps."""
 
 
-def gather(paths: Sequence[Path]) -> list[Findings]:
+def gather(paths: Sequence[str | Path]) -> list[Findings]:
     """Look into run folders; the name of a run is its folder's, or its path where two agree.
 
     Raises:
         StoreError: a folder that holds no run, a run without a checkpoint, or a damaged file.
         ConfigError: a damaged configuration.
     """
-    names = [path.resolve().name for path in paths]
+    folders = [checked_path(path, "the path of the run") for path in paths]
+    names = [path.resolve().name for path in folders]
     return [
         _findings(path, name if names.count(name) == 1 else str(path))
-        for path, name in zip(paths, names, strict=True)
+        for path, name in zip(folders, names, strict=True)
     ]
 
 
@@ -67,6 +70,11 @@ def _findings(path: Path, name: str) -> Findings:
     config = run.config
     done = run.folder.result() is not None
     evaluation = run.evaluation if done else run.evaluate()
+    if done and run.step != evaluation.steps:
+        raise StoreError(
+            f"{run.path} lacks the checkpoint at step {evaluation.steps} that its result is about; "
+            "restore it, or remove result.json and train the run to its end again"
+        )
     return Findings(
         name=name,
         path=run.path,

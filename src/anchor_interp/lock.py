@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anchor_interp.errors import LockedError, StoreError
+from anchor_interp.schema import parse_json
 
 STALE_AFTER_SECONDS = 600.0
 """A lock of another machine counts as held while its heartbeat is younger than this."""
@@ -72,7 +73,7 @@ class Lock:
     def beat(self) -> None:
         """Say who holds the lock and that it is alive."""
         facts = {"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}
-        text = (json.dumps(facts) + "\n").encode()
+        text = (json.dumps(facts).ljust(160) + "\n").encode()  # of one length: never half old
         os.pwrite(self.descriptor, text, 0)  # first, so that a full disk has room for it
         os.ftruncate(self.descriptor, len(text))
 
@@ -105,8 +106,8 @@ class Lock:
     def holder(self) -> dict[str, Any]:
         """Who says to hold the lock; nothing if that cannot be read."""
         try:
-            holder = json.loads(os.pread(self.descriptor, 4096, 0) or b"{}")
-        except (ValueError, RecursionError):
+            holder = parse_json((os.pread(self.descriptor, 4096, 0) or b"{}").decode("utf-8"))
+        except ValueError:
             return {}
         beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)
         return holder if beats else {}

@@ -70,7 +70,8 @@ class Plain:
             left,
         )
         text = "  ".join(part for part in parts if part)
-        print(f"{self._name}: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk behind the stream stops no training
+            print(f"{self._name}: {text}", file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -95,7 +96,7 @@ def bars() -> Iterator[Any]:
     from rich.progress import Progress as RichProgress
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[facts]}  {task.fields[rate]}"),

@@ -87,5 +87,10 @@ def print_table(runs: Mapping[str, Run]) -> None:
         )
     console.print(table)
     for name, run in runs.items():
-        console.print(f"{name}: {run.phase}, because {run.reason}", highlight=False)
-        console.print(f"  checkpoints: {run.path / 'checkpoints'}", highlight=False, soft_wrap=True)
+        console.print(f"{name}: {run.phase}, because {run.reason}", highlight=False, markup=False)
+        console.print(
+            f"  checkpoints: {run.path / 'checkpoints'}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )

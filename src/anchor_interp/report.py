@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp import __version__, plotting
-from anchor_interp.errors import StoreError
-from anchor_interp.files import write_text
+from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.files import output_file, write_output
 from anchor_interp.phase import PAPER, Evaluation, Thresholds
 from anchor_interp.plotting import Side
-from anchor_interp.schema import to_dict
+from anchor_interp.schema import checked_path, to_dict
 from anchor_interp.task import AnchorTask
 from anchor_interp.views import View, attention_view, bundle, roles
 
@@ -70,7 +70,7 @@ class Attention:
 
 
 def write_report(
-    runs: Sequence["Findings"], out: Path, *, pictures: Path | None = None
+    runs: Sequence["Findings"], out: str | Path, *, pictures: Path | None = None
 ) -> list[Path]:
     """Write the page, and on request its figures as files.
 
@@ -84,17 +84,20 @@ def write_report(
         The files written, the page first.
 
     Raises:
-        StoreError: a file cannot be written.
+        StoreError: a file cannot be written, or is one of a run.
+        ConfigError: no run, or no path.
     """
-    if out.is_dir():
-        raise StoreError(f"{out} is a folder; name a file, such as {out / 'report.html'}")
+    out = checked_path(out, "out")
+    output_file(out)
+    if not runs:
+        raise ConfigError("there is no run to report on; expected at least one")
+    if pictures is not None:
+        output_file(pictures / "any.png")
+        if pictures.exists() and not pictures.is_dir():
+            raise StoreError(f"{pictures} is a file; name a folder for the pictures")
     page = render(runs)
-    try:
-        written = [] if pictures is None else _save_pictures(runs, pictures)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, page.encode("utf-8", "replace").decode("utf-8"))  # a name may hold any byte
-    except OSError as error:
-        raise StoreError(f"cannot write the report: {error}") from error
+    written = [] if pictures is None else _save_pictures(runs, pictures)
+    write_output(out, page.encode("utf-8", "replace"))  # a run's name may hold any byte
     return [out, *written]
 
 
@@ -257,7 +260,10 @@ def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
         for picture in _pictures(run):
             for ending in ("png", "svg"):
                 path = folder / f"{prefix}-{picture.name}.{ending}"
-                written.append(plotting.save(picture.figure, path))
+                try:
+                    written.append(plotting.save(picture.figure, path))
+                except OSError as error:
+                    raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return written
 
 
@@ -269,8 +275,8 @@ def _rank(value: float | None) -> str:
     return "\N{EN DASH}" if value is None else f"{value:.1f}"
 
 
-def _tidy(value: Any) -> str:
+def _tidy(value: Any, depth: int = 3) -> str:
     """A provenance value in words."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_tidy(entry)}" for name, entry in value.items())
+    if isinstance(value, dict) and depth:
+        return ", ".join(f"{name} {_tidy(entry, depth - 1)}" for name, entry in value.items())
     return str(value)

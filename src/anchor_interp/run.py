@@ -26,6 +26,7 @@ from anchor_interp.environment import (
 )
 from anchor_interp.errors import ConfigError, DivergedError, InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
+from anchor_interp.files import output_file
 from anchor_interp.memory import check_model_fits, check_training_fits, explained
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
@@ -130,10 +131,13 @@ class Run:
         package. A file that is there is replaced.
 
         Raises:
-            StoreError: the path is a folder, or cannot be written.
+            StoreError: the path is a folder or a file of a run, or cannot be written.
+            ConfigError: no path.
         """
-        save_weights(self.model, Path(path), self.config, step=self.step)
-        return Path(path)
+        out = checked_path(path, "path")
+        output_file(out)
+        save_weights(self.model, out, self.config, step=self.step)
+        return out
 
     def _result(self) -> Row:
         result = self.folder.result()
@@ -190,7 +194,7 @@ def train(
         explained("training", _memory_advice(config)),
     ):
         if not _is_done(writer, config):
-            with stopped.at_once("stopped before the first step; give the same command again"):
+            with stopped.at_once("stopped before training began; give the same command again"):
                 objective = AnchorObjective(config, target)
             state = _start_or_resume(writer, config, objective, target)
             _fit(writer, config, state, objective, stopped, quiet, track)
@@ -217,6 +221,7 @@ def load(
         StoreError: no run folder, no such checkpoint, or a damaged file.
         ConfigError: a damaged configuration, or a device that cannot be used.
     """
+    checked(step, int | None, "step")
     folder = RunFolder(checked_path(path, "the path of the run"))
     config = folder.config()
     steps = folder.steps()
@@ -274,6 +279,8 @@ def _is_done(writer: RunWriter, config: RunConfig) -> bool:
             f"{writer.path} has a result that does not belong to its configuration and "
             "checkpoints; remove result.json to train the run to its end again"
         )
+    writer.weights(config.train.steps)  # refuses damaged ones
+    _LOGGER.info("%s is done already", writer.path)
     return True
 
 

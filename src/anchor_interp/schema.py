@@ -135,8 +135,11 @@ def checked_path(path: Any, where: str) -> Path:
     return Path(os.fsdecode(encoded))
 
 
+_MOST_DIGITS = 40
+
+
 def parse_json(text: str) -> Any:
-    """Parse JSON strictly: no name twice in an object, no number that is not finite.
+    """Parse JSON strictly: no name twice in an object, no number that is not finite or immense.
 
     Raises:
         ConfigError: what is wrong with the text.
@@ -158,10 +161,16 @@ def parse_json(text: str) -> Any:
         number = float(digits)
         return number if math.isfinite(number) else refuse(digits)
 
+    def whole(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            raise ConfigError(f"{shown(digits)[1:-1]} has more digits than any number here")
+        return int(digits)
+
+    hooks: dict[str, Any] = {"parse_float": finite, "parse_int": whole, "parse_constant": refuse}
     if not text.strip():
         raise ConfigError("no valid JSON: the text is empty")
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, **hooks)
     except ConfigError:
         raise
     except RecursionError:

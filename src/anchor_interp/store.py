@@ -43,7 +43,7 @@ from torch import Tensor
 from anchor_interp import __version__, files
 from anchor_interp.config import SCHEMA, RunConfig, n_parameters, run_id
 from anchor_interp.data import GENERATOR
-from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.errors import ConfigError, StoreError, UnknownSchemaError
 from anchor_interp.lock import Lock
 from anchor_interp.schema import canonical_json, from_dict, parse_json, to_dict
 
@@ -181,11 +181,17 @@ class RunFolder:
 
     def _read(self, path: Path) -> Row:
         """A JSON file of this folder, refused if it is of another schema."""
-        data = files.read_json(path)
+        advice = "restore it or remove it"
+        if path.name == "config.json":  # without it the folder would be no run's
+            advice = "restore it, or write the configuration into it that the run was started with"
+        data = files.read_json(path, advice=advice)
         if not isinstance(data, dict):
-            raise StoreError(f"{path} is damaged: it holds no object; restore it or remove it")
-        if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
-            raise StoreError(f"{path} has schema {data.get('schema')!r:.40}; {self._reader()}")
+            raise StoreError(f"{path} is damaged: it holds no object; {advice}")
+        if "schema" not in data:
+            raise StoreError(f"{path} is damaged: it has no schema; {advice}")
+        if type(data["schema"]) is not int or data["schema"] != SCHEMA:
+            found = data["schema"]
+            raise UnknownSchemaError(f"{path} has schema {found!r:.40}; {self._reader()}")
         return data
 
     def _reader(self) -> str:
@@ -196,7 +202,7 @@ class RunFolder:
             wrote = str(last["versions"]["anchor-interp"])
         except (StoreError, LookupError, TypeError):
             return text
-        return f"{text}, {wrote:.40}"
+        return text if wrote == __version__ else f"{text}, {wrote:.40}"
 
     def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
         folder = self.path / "checkpoints" / f"{step:08d}"
@@ -231,7 +237,8 @@ class RunFolder:
         """What to do about a checkpoint that cannot be used."""
         left = [s for s in self.steps() if s < step and self._can_continue(s)]
         begin = f"from step {left[-1]}" if left else "anew"
-        return f"restore {self._folder(step)}, or remove it and train {begin}"
+        what = "it and result.json" if files.is_there(self.path / "result.json") else "it"
+        return f"restore {self._folder(step)}, or remove {what} and train {begin}"
 
     def _folder(self, step: int) -> Path:
         return self.path / "checkpoints" / f"{step:08d}"
@@ -311,6 +318,8 @@ class RunWriter(RunFolder):
         path = self.path / "provenance.json"
         try:
             self.provenance()
+        except UnknownSchemaError:
+            raise
         except StoreError as error:
             number = 1
             while files.is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
@@ -397,8 +406,13 @@ class RunWriter(RunFolder):
             The newest step with an optimizer state, 0 where only the initial weights are left, or
             None without any checkpoint.
         """
-        root = self.path / "checkpoints"
-        for step in reversed(self.steps()):
+        root, steps = self.path / "checkpoints", self.steps()
+        if steps and not any(map(self._can_continue, steps)):
+            raise StoreError(
+                f"training cannot go on from any checkpoint in {root}: step 0 and all optimizer "
+                "states are gone; restore one, or train into another folder"
+            )
+        for step in reversed(steps):
             if self._can_continue(step):
                 return step
             (root / f"{step:08d}").rename(root / f".{step:08d}.partial")

@@ -163,8 +163,11 @@ def total_decay(config: TrainConfig) -> float:
     AdamW shrinks a weight without gradient by exp(-total_decay); it makes short and long runs
     comparable.
     """
-    rates = (learning_rate(config, step) for step in range(config.steps))
-    return config.weight_decay * math.fsum(rates)
+    warmup, rest = config.warmup_steps, config.steps - config.warmup_steps
+    rising = warmup * config.lr_start + (config.lr - config.lr_start) * (warmup + (warmup > 0)) / 2
+    # cos(pi k / n) over k = 0 ... n - 1 sums to 1: all terms but the first cancel in pairs
+    falling = rest * config.lr_end + (config.lr - config.lr_end) * (rest + (rest > 0)) / 2
+    return config.weight_decay * (rising + falling)
 
 
 def train_step(state: TrainState, objective: Objective) -> StepEvent:

@@ -24,10 +24,8 @@ with :func:`load_weights`, or do the same with ``anchor_interp.model.PostLNTrans
 place of ``HookedTransformer(cfg)``. HookedTransformer alone would refuse it for its LayerNorms.
 """
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,7 @@ from torch import Tensor
 from anchor_interp.config import MAX_CONFIG_BYTES, ModelConfig, RunConfig, run_id
 from anchor_interp.environment import resolve_device
 from anchor_interp.errors import StoreError
-from anchor_interp.files import open_regular
+from anchor_interp.files import open_regular, write_output
 from anchor_interp.model import HookedTransformer, empty_model, place
 from anchor_interp.schema import canonical_json, checked_path, from_dict, parse_json
 
@@ -72,7 +70,7 @@ def save_weights(model: HookedTransformer, path: Path, config: RunConfig, *, ste
         "config": canonical_json(config),
         "HookedTransformerConfig": json.dumps(arguments | {"init_weights": False}),
     }
-    _write(path, save(state, metadata))
+    write_output(path, save(state, metadata))
 
 
 def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
@@ -90,7 +88,7 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
         ConfigError: a path or device that is none, or a device that cannot be used.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
-    open_regular(path).close()  # the format's own reader would wait for a pipe
+    open_regular(path.resolve()).close()  # the format's own reader would wait for a pipe
     try:
         with safe_open(path, "pt") as file:
             config = _model_config(path, file.metadata() or {})
@@ -168,20 +166,3 @@ def _check_values(path: Path, model: HookedTransformer, state: Mapping[str, Tens
             raise StoreError(f"{path} has values in {name!r} that are not finite")
         if name not in trained and not torch.equal(found, buffer):
             raise StoreError(f"{path} changes {name!r}, which no training changes")
-
-
-def _write(path: Path, data: bytes) -> None:
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; name a file, such as {path / 'weights.safetensors'}")
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise StoreError(f"cannot write {path}: {error}") from error

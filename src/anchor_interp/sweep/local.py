@@ -100,7 +100,7 @@ class _Worker:
         receiver, sender = os.pipe()
         os.set_blocking(receiver, False)
         job = {
-            "import_path": sys.path,
+            "import_path": list(map(str, sys.path)),
             "config": to_dict(config),
             "path": os.fspath(path),
             "device": device,
@@ -229,7 +229,7 @@ def work(config: Any, path: str, device: str, reports: int, parent: int, level: 
 
         train(from_dict(RunConfig, config), path, device=device, threads=1, quiet=True)
     except KeyboardInterrupt:
-        return
+        raise SystemExit(130) from None
     except AnchorInterpError as error:
         driver.send(type(error).__name__, str(error))
 
