@@ -229,7 +229,7 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         (
             "config.json",
             lambda p: p.write_text('{"schema": 99, "task": {}}'),
-            "has schema 99; anchor-interp 0.1.0 reads schema 1.* wrote it, 0.1.0",
+            "has schema 99; anchor-interp 0.1.0 reads schema 1.* wrote it$",
         ),
         ("config.json", lambda p: p.unlink(), "no run folder"),
         ("result.json", lambda p: p.write_text("[]"), "holds no object"),
@@ -270,7 +270,11 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         (WEIGHTS, lambda p: _embedding(p, lambda w: w / 0), "not finite"),
         (WEIGHTS, lambda p: _embedding(p, lambda w: w[:3].clone()), r"has shape \(3, 16\)"),
         (WEIGHTS, lambda p: _embedding(p, lambda w: w.double()), "of torch.float64"),
-        (WEIGHTS, _flip_one_bit, "SHA-256 differs.*; restore .*/00000040, or remove it and train"),
+        (
+            WEIGHTS,
+            _flip_one_bit,
+            "SHA-256 differs.*; restore .*/00000040, or remove it and result.json and train",
+        ),
         (WEIGHTS, lambda p: _without_record(p, b""), "it has 0 bytes"),
         (WEIGHTS, lambda p: _without_record(p, pickle.dumps({"a": 1})), "pickle or a zip archive"),
         (WEIGHTS, lambda p: _without_record(p, _zip_bomb()), "pickle or a zip archive"),
