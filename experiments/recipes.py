@@ -93,6 +93,9 @@ _PRE = {**_SPARSE, "normalization": "pre", "act_fn": "gelu", "lr": 1e-3, "steps"
 _PRE_SMALL = {**_PRE, "lr": 2e-3, "steps": 3_000, "n_sequences": 5_000}
 _PRE_MIDDLE = {**_PRE_SMALL, "n_sequences": 20_000}
 
+NOT_TRAINED = "not trained"
+"""Stands in the table for a run that is missing; it does not count as kept."""
+
 Grid = dict[str, Sequence[Any]]
 TRIED: Mapping[str, Sequence[tuple[dict[str, Any], Grid]]] = {
     "complexity-control": (
@@ -183,10 +186,11 @@ _COLUMNS = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy
 _HEADINGS = ("train", "ID", "OOD", "symmetric", "commut.")
 
 
-def search(out: Path, workers: int | None) -> None:
+def search(out: Path, workers: int | None, train: bool = True) -> None:
     """Train everything in :data:`TRIED` and write the table of it."""
     tried = dict(_expanded())
-    _train(tried, out / "search", workers)
+    if train:
+        _train(tried, out / "search", workers)
     rows = [
         {"run_id": name, **_settings(config), "seed": config.seed, **_found(out / "search" / name)}
         for name, config in tried.items()
@@ -196,7 +200,7 @@ def search(out: Path, workers: int | None) -> None:
     _write("recipes_search", {"runs": rows}, head, lines, "")
 
 
-def judge(out: Path, workers: int | None) -> None:
+def judge(out: Path, workers: int | None, train: bool = True) -> None:
     """Train every recipe on the fresh seeds and compare with the margins.
 
     The runs lie as ``anchor-interp quickstart --seed SEED --out OUT/SEED`` puts its own.
@@ -206,15 +210,17 @@ def judge(out: Path, workers: int | None) -> None:
         for name, config in RECIPES.items()
         for seed in FRESH_SEEDS
     }
-    _train(runs, out, workers)
+    if train:
+        _train(runs, out, workers)
     rows, summary, lines = [], [], []
     for name, config in RECIPES.items():
-        margin, evaluations = MARGINS[name], []
+        margin = MARGINS[name]
         for seed in FRESH_SEEDS:
-            run = load(out / str(seed) / name)
-            kept = run.phase == margin.phase and margin.holds(run.evaluation)
-            evaluations.append(run.evaluation)
-            rows.append({"recipe": name, "seed": seed, "kept": kept, **_found(run.path)})
+            found = _found(out / str(seed) / name)
+            kept = found["phase"] == margin.phase and margin.holds(
+                load(out / str(seed) / name).evaluation
+            )
+            rows.append({"recipe": name, "seed": seed, "kept": kept, **found})
             lines.append([name, str(seed), *_numbers(rows[-1]), rows[-1]["phase"], _yes(kept)])
         mine = [row for row in rows if row["recipe"] == name]
         entry: dict[str, Any] = {
@@ -223,6 +229,7 @@ def judge(out: Path, workers: int | None) -> None:
             "kept": sum(row["kept"] for row in mine),
             "right_phase": sum(row["phase"] == margin.phase for row in mine),
             "seeds": len(mine),
+            "trained": sum(row["phase"] != NOT_TRAINED for row in mine),
             **_settings(config),
         }
         for column in _COLUMNS:
@@ -236,7 +243,9 @@ def judge(out: Path, workers: int | None) -> None:
 def _summary(entries: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for entry in entries:
-        kept = f"{entry['kept']} of {entry['seeds']}"
+        kept = f"{entry['kept']} of {entry['trained']}"
+        if entry["trained"] < entry["seeds"]:
+            kept += f" ({entry['seeds'] - entry['trained']} not trained)"
         lines.append([entry["recipe"], *_cells(entry), entry["margin"], kept, *_numbers(entry)])
     medians = [f"median {heading}" for heading in _HEADINGS]
     return _table(["recipe", *_SETTINGS, "margin", "kept", *medians], lines) + "\n"
@@ -306,6 +315,8 @@ def _gammas(init: InitConfig) -> str:
 
 
 def _found(folder: Path) -> dict[str, Any]:
+    if not (folder / "result.json").exists():
+        return dict.fromkeys((*_COLUMNS, "stable_rank")) | {"phase": NOT_TRAINED}
     run = load(folder)
     measured = {column: getattr(run.evaluation, column) for column in _COLUMNS}
     return {**measured, "stable_rank": run.evaluation.stable_rank, "phase": run.phase}
@@ -338,9 +349,12 @@ def main() -> None:
     parser.add_argument("what", choices=("search", "judge"))
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"))
     parser.add_argument("--workers", type=int, help="runs at a time; all cores if not given")
+    parser.add_argument(
+        "--table", action="store_true", help="train nothing; only tell what is there"
+    )
     asked = parser.parse_args()
     try:
-        {"search": search, "judge": judge}[asked.what](asked.out, asked.workers)
+        {"search": search, "judge": judge}[asked.what](asked.out, asked.workers, not asked.table)
     except AnchorInterpError as error:
         raise SystemExit(f"recipes: {error}") from error
 
