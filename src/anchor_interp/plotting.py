@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from anchor_interp.config import RunConfig
+from anchor_interp.files import write_output
 from anchor_interp.phase import Evaluation, UnseenAnswers, decide
 from anchor_interp.task import Pair
 
@@ -112,9 +113,17 @@ def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
 
 
 def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
-    """Write a figure as PNG or SVG, by the name's ending, creating its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi, facecolor="white")
+    """Write a figure as PNG or, if the name ends so, as SVG, whole or not at all.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    data = io.BytesIO()
+    if path.suffix.lower() == ".svg":
+        data.write(standalone_svg(figure))
+    else:
+        figure.savefig(data, format="png", dpi=dpi, facecolor="white")
+    write_output(path, data.getvalue())
     return path
 
 

@@ -260,10 +260,7 @@ def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
         for picture in _pictures(run):
             for ending in ("png", "svg"):
                 path = folder / f"{prefix}-{picture.name}.{ending}"
-                try:
-                    written.append(plotting.save(picture.figure, path))
-                except OSError as error:
-                    raise StoreError(f"cannot write {path}: {error.strerror}") from error
+                written.append(plotting.save(picture.figure, path))
     return written
 
 
