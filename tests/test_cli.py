@@ -134,7 +134,7 @@ def test_presets(capsys: Capture) -> None:
         (["train", "--out", "x", "--config", "/missing.json"], "cannot read the configuration"),
         (["train", "--out", "x", "--config", ""], "--config is ''; expected a path or none"),
         (["train", "--out", "x", "--config", "a", "--preset", "tiny"], "use one of them"),
-        (["train", "--out", "x", "--device", "meta"], "expected cpu, cuda or mps"),
+        (["train", "--out", "x", "--device", "meta"], "expected auto, cpu, cuda"),
         (["train", "--out", "x", "--device", "gpu"], "--device is 'gpu'"),
         (["train", "--out", "x", "--threads", "0"], "--threads is 0; expected 1 to 1024"),
         (["train", "--out", "x", "--threads", "99999"], "--threads is 99999; expected 1 to 1024"),
