@@ -100,10 +100,12 @@ def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
 def test_imports_run_one_way() -> None:
     """A module imports only modules above it in this list; one of them TransformerLens."""
     order = (
-        "errors", "schema", "files", "environment", "task", "config", "presets", "memory", "data",
-        "init", "model", "weights", "linear", "forward", "training", "lock", "store", "complexity",
-        "phase", "evaluation", "progress", "tracking", "run", "findings", "plotting", "views",
-        "report", "sweep", "quickstart", "doctor", "flags", "completion", "cli", "__main__",
+        "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
+        "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
+        "exact", "training", "lock", "store", "complexity", "phase", "evaluation", "patching",
+        "flow", "representations", "progress", "tracking", "zoo", "run", "findings", "analysis",
+        "plotting", "views", "report", "sweep", "quickstart", "doctor", "flags", "completion",
+        "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")

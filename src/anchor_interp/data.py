@@ -29,6 +29,9 @@ Split = Literal["train", "id", "ood"]
 SPLITS: dict[Split, Keys] = {"train": "train", "id": "test", "ood": "all"}
 """Keys of each split. ``train`` and ``id`` use the seen pairs, ``ood`` the unseen ones."""
 
+Place = Literal["key", "first", "second", "last"]
+"""A position by its meaning: the key, the first and the second anchor, the end of the sequence."""
+
 GENERATOR = 1
 """Version of the generator: sequences of one version never change."""
 
@@ -128,6 +131,17 @@ def draw(
     for start in range(0, n, _CHUNK):
         _fill(out, slice(start, min(start + _CHUNK, n)), task, tables, hashing_key)
     return out
+
+
+def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
+    """The 0-based position of a meaning in every sequence.
+
+    With the key three places from the end the second anchor is also the last position.
+    """
+    checked(sequences, Sequences, "sequences")
+    if checked(place, Place, "place") == "last":
+        return np.full(len(sequences), sequences.tokens.shape[1] - 1, np.int64)
+    return sequences.position.astype(np.int64) + {"key": 0, "first": 1, "second": 2}[place]
 
 
 def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:

@@ -28,6 +28,10 @@ class ConfigError(AnchorInterpError, ValueError):
     exit_code = 2
 
 
+class HookError(ConfigError):
+    """A hook that does not exist, did not fire, or returned something else than it was given."""
+
+
 class StoreError(AnchorInterpError):
     """A run folder that cannot be read or written as asked."""
 

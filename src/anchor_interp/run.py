@@ -26,6 +26,7 @@ from anchor_interp.environment import (
 )
 from anchor_interp.errors import ConfigError, DivergedError, InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
+from anchor_interp.exact import NAMES, exact_model, exact_shape
 from anchor_interp.files import output_file
 from anchor_interp.memory import check_model_fits, check_training_fits, explained
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
@@ -33,6 +34,7 @@ from anchor_interp.phase import Evaluation, Phase, decide
 from anchor_interp.progress import reporting
 from anchor_interp.schema import checked, checked_path, from_dict, to_dict
 from anchor_interp.store import Row, RunFolder, RunWriter
+from anchor_interp.task import TASKS
 from anchor_interp.tracking import Track, check_tracker, tracking
 from anchor_interp.training import (
     AnchorObjective,
@@ -148,6 +150,58 @@ class Run:
         return result
 
 
+@dataclass(frozen=True)
+class ExactRun(Run):
+    """A model with hand-set weights in the shape of a run; see :mod:`anchor_interp.exact`.
+
+    It was never trained: initialisation, training and seed of its configuration say nothing.
+    """
+
+    name: str
+    """Its name, such as ``exact/inferential``."""
+
+    @property
+    def path(self) -> Path:
+        """There is none.
+
+        Raises:
+            StoreError: always.
+        """
+        raise StoreError(f"{self.name} is built when it is asked for; it has no folder")
+
+    @property
+    def steps(self) -> list[int]:
+        """One step, 0."""
+        return [0]
+
+    @property
+    def metrics(self) -> list[Row]:
+        """None were logged."""
+        return []
+
+    @functools.cached_property
+    def model(self) -> HookedTransformer:
+        """The HookedTransformer, in ``eval`` mode."""
+        mechanism, normalization = NAMES[self.name]
+        model = exact_model(
+            mechanism, self.config.task, normalization=normalization, dtype=self.dtype
+        )
+        return place(model, self.device)
+
+    @functools.cached_property
+    def evaluation(self) -> Evaluation:
+        """The model's evaluation, made when it is asked for."""
+        return self.evaluate()
+
+    def at(self, step: int) -> "Run":
+        """The same model.
+
+        Raises:
+            StoreError: a step other than 0.
+        """
+        return load(self.name, step=step, device=str(self.device), dtype=self.dtype)
+
+
 def train(
     config: RunConfig,
     out: str | Path,
@@ -209,10 +263,11 @@ def load(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Run:
-    """Open a run folder.
+    """Open a run folder, or a model with hand-set weights.
 
     Args:
-        path: the folder.
+        path: the folder, or ``exact/inferential`` and its kind (:data:`anchor_interp.exact.NAMES`;
+            a folder of such a name is opened as ``./exact/inferential``).
         step: the checkpoint whose model is wanted; the newest if None.
         device: where to place the model.
         dtype: dtype of the model, such as ``torch.float64`` for exact analyses.
@@ -222,6 +277,8 @@ def load(
         ConfigError: a damaged configuration, or a device that cannot be used.
     """
     checked(step, int | None, "step")
+    if str(path) in NAMES:
+        return _exact(str(path), step, resolve_device(device), dtype)
     folder = RunFolder(checked_path(path, "the path of the run"))
     config = folder.config()
     steps = folder.steps()
@@ -231,6 +288,15 @@ def load(
         raise StoreError(f"{folder.path} has no checkpoint at step {step}; it has {steps}")
     chosen = steps[-1] if step is None else step
     return Run(folder, config, chosen, resolve_device(device), dtype)
+
+
+def _exact(name: str, step: int | None, device: torch.device, dtype: torch.dtype) -> ExactRun:
+    if step not in (None, 0):
+        raise StoreError(f"{name} has no checkpoint at step {step}; it has [0]")
+    mechanism, normalization = NAMES[name]
+    task = TASKS["complexity-control"]
+    config = RunConfig(task, exact_shape(mechanism, task, normalization=normalization))
+    return ExactRun(RunFolder(Path(name)), config, 0, device, dtype, name)
 
 
 def model_from_weights(

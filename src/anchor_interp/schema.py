@@ -2,7 +2,8 @@
 
 Every configuration and every result of this package is a frozen dataclass that holds only
 numbers, strings, booleans, ``None``, tuples, dictionaries with string keys and other such
-dataclasses. This module gives them four things, derived from the fields' types alone:
+dataclasses; a result may also hold numpy arrays, which become lists. This module gives them four
+things, derived from the fields' types alone:
 
 * :func:`check_fields`: each field has its declared type and lies within its declared bounds
   (:func:`checked` and :func:`checked_path` say the same of a function's argument);
@@ -187,6 +188,8 @@ def to_dict(value: Any) -> Any:
         return {str(name): to_dict(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_dict(item) for item in value]
+    if hasattr(value, "tolist"):  # an array or a number of numpy's, of results only
+        return to_dict(value.tolist())
     return value
 
 
