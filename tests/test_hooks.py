@@ -1,5 +1,6 @@
 """Hooks that are sure to act."""
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -28,9 +29,9 @@ def test_edits_act_in_the_order_in_which_they_were_attached(model: HookedTransfo
 
 
 def test_hooks_that_cannot_act_are_refused(model: HookedTransformer) -> None:
-    with pytest.raises(HookError, match="no hook 'blocks.0.hook_resid_middle'.*resid_mid"):
+    with pytest.raises(HookError, match=r"no hook 'blocks.0.hook_resid_middle'.*resid_mid"):
         activations(model, ROWS, ["blocks.0.hook_resid_middle"])
-    with pytest.raises(HookError, match="fires only with model.cfg.use_attn_result"):
+    with pytest.raises(HookError, match=r"fires only with model.cfg.use_attn_result"):
         activations(model, ROWS, ["blocks.0.attn.hook_result"])
     with pytest.raises(HookError, match="did not fire"), hooked(model, {NAME: lambda x: x}):
         pass
@@ -38,7 +39,7 @@ def test_hooks_that_cannot_act_are_refused(model: HookedTransformer) -> None:
     assert activations(model, ROWS, ["blocks.0.attn.hook_result"])
 
 
-@pytest.mark.parametrize("wrong", [lambda x: x[:, :1], lambda x: x.double(), lambda x: None])
+@pytest.mark.parametrize("wrong", [lambda x: x[:, :1], lambda x: x.double(), lambda _: None])
 def test_an_edit_keeps_the_shape(model: HookedTransformer, wrong: object) -> None:
     with (
         pytest.raises(HookError, match=r"returned .*; expected \(2, 6, 8\) torch.float32"),
@@ -68,7 +69,10 @@ def test_activations_are_copies_in_the_order_of_the_tokens(model: HookedTransfor
         (np.array([1, 2]), "expected integers of shape"),
     ],
 )
-def test_tokens_are_checked(model: HookedTransformer, tokens: object, message: str) -> None:
+def test_tokens_are_checked(
+    model: HookedTransformer, tokens: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match=message):
         token_rows(model, tokens)  # type: ignore[arg-type]
 

@@ -319,10 +319,12 @@ def _inferential(w: _Wiring) -> None:
     }
     value = w.features(sorted({v for table in after.values() for v in table.values()}))
     second = w.features(w.anchors)
+    has_key = 8.0 + 2 * task.length  # without the key the distance would be the place itself
     w.mlps.append([])
     for a, table in after.items():
         is_a = {w.anchors[a]: 8.0}
-        w.mlps[0].append(_Neuron(is_a | _scaled(distance, 2.0), 11.0, {second[a]: 1.0}))
+        reads = is_a | _scaled(distance, 2.0) | dict.fromkeys(key.values(), has_key)
+        w.mlps[0].append(_Neuron(reads, 11.0 + has_key, {second[a]: 1.0}))
         for x, v in table.items():
             reads = is_a | {key[x]: 2.0} | _scaled(distance, -2.0)
             w.mlps[0].append(_Neuron(reads, 7.0, {value[v]: 1.0}))
