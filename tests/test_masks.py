@@ -12,7 +12,7 @@ from torch import Tensor
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import Place, Sequences, draw, places
 from anchor_interp.errors import ConfigError, HookError
-from anchor_interp.exact import MECHANISMS, Mechanism, exact_model
+from anchor_interp.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import activations, token_rows
 from anchor_interp.masks import (
@@ -31,11 +31,11 @@ from anchor_interp.task import TASKS
 TASK = TASKS["complexity-control"]
 
 
-def small(normalization: str, *, seed: int = 0) -> HookedTransformer:
+def small(normalization: Normalization, *, seed: int = 0) -> HookedTransformer:
     shape = ModelConfig(
         n_layers=3, n_heads=2, d_model=16, d_head=5, d_mlp=12, normalization=normalization,
         d_vocab=120, n_ctx=10, bias=True,
-    )  # type: ignore[arg-type] # fmt: skip
+    )  # fmt: skip
     return build_model(shape, InitConfig(gamma=0.2), seed=seed, dtype=torch.float64)
 
 
@@ -108,7 +108,7 @@ def test_one_mask_serves_any_batch(model: HookedTransformer) -> None:
 @pytest.mark.parametrize("renormalise", [False, True])
 @pytest.mark.parametrize("normalization", ["post", "pre"])
 def test_an_independent_forward_with_the_mask_inside_agrees(
-    normalization: str, renormalise: bool
+    normalization: Normalization, renormalise: bool
 ) -> None:
     model = small(normalization)
     rows = token_rows(model, drawn(7).tokens)
@@ -128,7 +128,8 @@ def by_hand(
     def norm(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
         scale = (centred.square().mean(-1, keepdim=True) + model.cfg.eps).sqrt()
-        return centred / scale * p[f"{name}.w"] + p[f"{name}.b"]
+        normed: Tensor = centred / scale * p[f"{name}.w"] + p[f"{name}.b"]
+        return normed
 
     x = p["embed.W_E"][rows] + p["pos_embed.W_pos"][: rows.shape[1]]
     for layer in range(model.cfg.n_layers):
@@ -153,7 +154,8 @@ def by_hand(
         hidden = (source @ p[f"{at}.mlp.W_in"] + p[f"{at}.mlp.b_in"]).relu()
         update = hidden @ p[f"{at}.mlp.W_out"] + p[f"{at}.mlp.b_out"]
         x = norm(x + update, f"{at}.ln2") if post else x + update
-    return (x if post else norm(x, "ln_final")) @ p["unembed.W_U"] + p["unembed.b_U"]
+    logits: Tensor = (x if post else norm(x, "ln_final")) @ p["unembed.W_U"] + p["unembed.b_U"]
+    return logits
 
 
 def test_a_cache_sees_the_mask_and_gradients_pass_it(model: HookedTransformer) -> None:
@@ -161,10 +163,10 @@ def test_a_cache_sees_the_mask_and_gradients_pass_it(model: HookedTransformer) -
     rows = token_rows(model, sequences.tokens)
     edges = token_edges(model, sequences, "key")
     with torch.enable_grad(), mask_key_token(model, sequences):
-        logits, cache = model.run_with_cache(rows)
+        answer, cache = model.run_with_cache(rows)
         pattern = cache["blocks.0.attn.hook_pattern"]
         assert not pattern[edges[0]].any()
-        logits[:, -1].sum().backward()
+        torch.autograd.backward(torch.as_tensor(answer).sum())
     # the masked key's row of the embedding has no say but through the softmax's denominator
     gradient = model.embed.W_E.grad
     assert gradient is not None
@@ -206,7 +208,7 @@ def test_single_edges(model: HookedTransformer) -> None:
     with mask_edges(model, edge(model, 9, layer=1, query=5, key=3, head=1)):
         after = activations(model, rows, [name])[name]
     changed = (before != after).nonzero()
-    assert changed[:, 1:].unique(dim=0).tolist() == [[1, 5, 3]]
+    assert {tuple(place) for place in changed[:, 1:].tolist()} == {(1, 5, 3)}
     assert not after[:, 1, 5, 3].any()
     assert edge(model, 9, layer=2, query=5, key=3).sum() == model.cfg.n_heads
 
@@ -218,20 +220,21 @@ HIDDEN: list[Place] = ["key", "first", "second"]
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("normalization", ["post", "pre"])
 def test_a_full_mask_hides_a_token_of_an_exact_model(
-    mechanism: Mechanism, normalization: str, place: Place
+    mechanism: Mechanism, normalization: Normalization, place: Place
 ) -> None:
-    model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)  # type: ignore[arg-type]
+    model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
     sequences = drawn(12, inner=True)
     assert leak(model, TASK, sequences, place) < 1e-9
     assert leak(model, TASK, sequences, place, renormalise=True) < 1e-9
 
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_the_direct_edges_do_not_hide_a_key_that_moves_first(normalization: str) -> None:
+def test_the_direct_edges_do_not_hide_a_key_that_moves_first(normalization: Normalization) -> None:
     """Two hops: layer 1 takes the key elsewhere, layer 2 from there to the end."""
     sequences = drawn(12, inner=True)
-    for mechanism, hidden in (("symmetric", True), ("inferential", False), ("lookup", False)):
-        model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)  # type: ignore[arg-type]
+    outcomes: dict[Mechanism, bool] = {"symmetric": True, "inferential": False, "lookup": False}
+    for mechanism, hidden in outcomes.items():
+        model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
         left = leak(model, TASK, sequences, "key", paths="direct")
         assert (left < 1e-9) == hidden
         assert hidden or left > 0.9
@@ -289,6 +292,6 @@ def test_wrong_masks_are_refused(model: HookedTransformer, monkeypatch: pytest.M
         model(rows, stop_at_layer=1)
     for wrong in ({"layer": 3}, {"head": 2}, {"query": 9}, {"key": 6}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            edge(model, 9, **({"layer": 0, "query": 5, "key": 1} | wrong))  # type: ignore[arg-type]
+            edge(model, 9, **({"layer": 0, "query": 5, "key": 1} | wrong))
     with pytest.raises(ConfigError, match="paths is 'some'"):
         mask_key_token(model, drawn(3), paths="some")  # type: ignore[arg-type]

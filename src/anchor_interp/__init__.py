@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from anchor_interp.errors import AnchorInterpError as AnchorInterpError
     from anchor_interp.errors import ConfigError as ConfigError
     from anchor_interp.evaluation import evaluate as evaluate
+    from anchor_interp.exact import exact_model as exact_model
     from anchor_interp.forward import last_logits as last_logits
+    from anchor_interp.masks import mask_edges as mask_edges
+    from anchor_interp.masks import mask_first_anchor as mask_first_anchor
+    from anchor_interp.masks import mask_key_token as mask_key_token
+    from anchor_interp.masks import mask_second_anchor as mask_second_anchor
     from anchor_interp.model import build_model as build_model
     from anchor_interp.phase import Evaluation as Evaluation
     from anchor_interp.phase import classify as classify
@@ -40,7 +45,9 @@ _HOME = {
     "data": ("Sequences", "sample"),
     "errors": ("AnchorInterpError", "ConfigError"),
     "evaluation": ("evaluate",),
+    "exact": ("exact_model",),
     "forward": ("last_logits",),
+    "masks": ("mask_edges", "mask_first_anchor", "mask_key_token", "mask_second_anchor"),
     "model": ("build_model",),
     "phase": ("Evaluation", "classify"),
     "presets": ("preset",),
