@@ -7,6 +7,7 @@ other figures show one thing each, so that a narrow page can stack them.
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from anchor_interp.config import RunConfig
+from anchor_interp.errors import ConfigError
 from anchor_interp.files import write_output
 from anchor_interp.phase import Evaluation, UnseenAnswers, decide
 from anchor_interp.task import Pair
@@ -23,6 +25,11 @@ from anchor_interp.task import Pair
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from anchor_interp.complexity import Complexity, CosineMatrix
+    from anchor_interp.flow import Circuit, Comparison, InformationFlow, RouteScores
+    from anchor_interp.patching import PatchResult
+    from anchor_interp.representations import Clusters, Similarity
 
 CURVES = (
     ("train_accuracy", "training", "#0072B2", "-"),
@@ -35,11 +42,20 @@ INFERENTIAL, SYMMETRIC, NEITHER = "#D55E00", "#56B4E9", "#999999"
 """Colours of answers."""
 UNSEEN, OVERRIDDEN = "#CC79A7", "#E69F00"
 """Colours of the frames around pairs."""
+ATTENTION, CHOSEN = "#555555", "#D55E00"
+"""Colours of attention edges, and of those that a circuit keeps."""
 INK = "#1c2024"
 """Colour of text and axes; :func:`inline_svg` makes it the surrounding text's."""
 Side = Literal["train_keys", "test_keys"]
 """The keys that a map of accuracies is about."""
 _BARS = 6
+_ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}
+_ROLE_COLOURS = {"key": "#F0E442", "first": "#56B4E9", "second": "#009E73", "last": "#CC79A7"}
+_QUALITATIVE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
+    "#999999", "#7B4F9D",
+)  # fmt: skip
+"""Okabe and Ito's eight colours and two more."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,210 @@ def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
     bars = sum(min(len(answers.offsets), _BARS + 1) for answers in evaluation.unseen)
     with _single(5.2, 1.3 + 0.24 * bars) as figure:
         _answers(figure.subplots(), config, evaluation)
+    return figure
+
+
+def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) -> "Figure":
+    """The attention graph with roles, layers upwards (NeurIPS paper, figures 3a and 3c).
+
+    A line's width is the attention weight, its darkness the causal effect of the edge on the
+    answer; the edges of a pruned circuit are drawn in its own colour. Edges that cannot reach the
+    output are dotted. Several heads of a layer share its lines: the largest weight, the summed
+    effect.
+    """
+    attention = flow.attention.max(1)  # [layer, query, key]
+    effect = np.abs(flow.logit_difference.sum(1))
+    relative = effect / max(effect.max(), 1e-12)
+    reachable = flow.reachable.any(1)
+    kept = np.zeros_like(reachable) if circuit is None else circuit.edges.any(1)
+    n_layers, length = len(attention), len(flow.roles)
+    with _single(0.75 * length + 1.3, 1.25 * n_layers + 1.6) as figure:
+        axes = figure.subplots()
+        for layer, query, key in np.argwhere((attention > 0.02) | kept):
+            weight = attention[layer, query, key]
+            chosen, counts = kept[layer, query, key], reachable[layer, query, key]
+            axes.plot(
+                (key, query),
+                (layer + 0.13, layer + 0.87),
+                linewidth=0.6 + 5 * weight,
+                color=CHOSEN if chosen else ATTENTION,
+                alpha=1 if chosen else 0.2 + 0.8 * relative[layer, query, key],
+                linestyle="-" if counts else ":",
+                zorder=3 if chosen else 2,
+                solid_capstyle="round",
+            )
+        one = len(flow.tokens) == 1
+        for position, role in enumerate(flow.roles):
+            name = _ROLE_NAMES.get(role, "")
+            below = f"{flow.tokens[0, position]}\n{name}" if one else name
+            for layer in range(n_layers + 1):
+                marked = bool(name)
+                axes.scatter(position, layer, s=60, zorder=4, edgecolors=INK,
+                             facecolors=_ROLE_COLOURS.get(role, "#ffffff"),
+                             linewidths=1.2 if marked else 0.6)  # fmt: skip
+            axes.text(position, -0.22, below, ha="center", va="top", fontsize=9)
+            if one:
+                axes.text(position, n_layers + 0.18, str(flow.outputs[0, position]), ha="center",
+                          va="bottom", fontsize=9,
+                          weight="bold" if position == length - 1 else "normal")  # fmt: skip
+        axes.set_ylim(-0.75, n_layers + 0.45)
+        axes.set_xlim(-0.5, length - 0.5)
+        axes.set_yticks(
+            [layer + 0.5 for layer in range(n_layers)], [f"layer {i + 1}" for i in range(n_layers)]
+        )
+        axes.set_xticks([])
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(length=0)
+    return figure
+
+
+def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure":
+    """Cosines between vectors, sorted by the rule's value: equal values lie in blocks.
+
+    With ``centred`` the mean over all keys is removed anchor by anchor; without, they are the
+    papers' plain cosines (NeurIPS paper, figure 4; complexity-control paper, figures 4B and 4D).
+    """
+    order = np.lexsort((similarity.keys, similarity.values))
+    matrix = (similarity.centred if centred else similarity.cosine)[np.ix_(order, order)]
+    values = similarity.values[order]
+    with _single(5.0, 4.2) as figure:
+        axes = figure.subplots()
+        image = axes.imshow(matrix, vmin=-1, vmax=1, cmap="PuOr_r", interpolation="nearest")
+        edges = [0, *(np.flatnonzero(np.diff(values)) + 1), len(values)]
+        for start, stop in itertools.pairwise(edges):
+            _box(axes, start, stop)
+        middles = [(start + stop - 1) / 2 for start, stop in itertools.pairwise(edges)]
+        step = max(len(middles) // 12, 1)
+        labels = [str(values[start]) for start in edges[:-1]]
+        axes.set_xticks(middles[::step], labels[::step], fontsize=8)
+        axes.set_yticks(middles[::step], labels[::step], fontsize=8)
+        what = "value by the rule" if similarity.state == "X_ao" else "g(x; a1)"
+        axes.set(xlabel=what, ylabel=what)
+        figure.colorbar(image, ax=axes, label="centred cosine" if centred else "cosine", shrink=0.8)
+    return figure
+
+
+def cluster_map(clusters: "Clusters") -> "Figure":
+    """t-SNE of a state: one colour an unordered pair, one marker an order.
+
+    Source: NeurIPS paper, figure 3b; complexity-control paper, figures 4A and 4C.
+
+    Raises:
+        ConfigError: the clusters were made without an embedding.
+    """
+    if clusters.embedding is None:
+        raise ConfigError("these clusters have no t-SNE; make them with tsne=True")
+    with _single(5.4, 4.0) as figure:
+        axes = figure.subplots()
+        unordered = sorted({(min(pair), max(pair)) for pair in clusters.pairs})
+        for index, pair in enumerate(clusters.pairs):
+            rows = clusters.pair == index
+            group = unordered.index((min(pair), max(pair)))
+            axes.scatter(
+                *clusters.embedding[rows].T,
+                s=14,
+                linewidths=0.8,
+                color=_QUALITATIVE[group % len(_QUALITATIVE)],
+                marker="o" if pair[0] <= pair[1] else "x",
+                label=f"({pair[0]}, {pair[1]})",
+            )
+        axes.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+        axes.legend(fontsize=8, frameon=False, bbox_to_anchor=(1, 0.5), loc="center left")
+    return figure
+
+
+def patch_map(result: "PatchResult") -> "Figure":
+    """Mean recovery of every patch: activations and layers down, positions across."""
+    recovery = np.nanmean(result.recovery(), axis=1)
+    cells = {_patch_cell(site): value for site, value in zip(result.sites, recovery, strict=True)}
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    columns = list(dict.fromkeys(column for _, column in cells))
+    with _single(2.6 + 0.75 * len(columns), 1.1 + 0.3 * len(rows)) as figure:
+        axes = figure.subplots()
+        grid = np.array([[cells.get((row, c), np.nan) for c in columns] for row in rows])
+        image = axes.imshow(grid, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto")
+        for row, column in np.argwhere(~np.isnan(grid)):
+            value = grid[row, column]
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8,
+                      color="white" if abs(value) > 0.6 else "black")  # fmt: skip
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows, fontsize=8)
+        figure.colorbar(image, ax=axes, label="recovery", shrink=0.8)
+    return figure
+
+
+def route_bars(scores: "RouteScores") -> "Figure":
+    """How much of the tokens' effect takes each mechanism's route."""
+    names = ("symmetric", "inferential", "lookup")
+    with _single(4.2, 1.9) as figure:
+        axes = figure.subplots()
+        values = [getattr(scores, name) for name in names]
+        axes.barh(names, values, color=[SYMMETRIC, INFERENTIAL, NEITHER])
+        axes.invert_yaxis()
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set(xlabel="route score", xlim=(min(0, *values) - 0.02, max(1, *values) + 0.02))
+    return figure
+
+
+def circuit_baselines(comparison: "Comparison") -> "Figure":
+    """Faithfulness of a circuit beside circuits that were found without looking at effects."""
+    names = ["pruned by effect", *(other.name for other in comparison.others), "random"]
+    values = [comparison.faithfulness, *(other.faithfulness for other in comparison.others)]
+    with _single(5.6, 0.9 + 0.42 * len(names)) as figure:
+        axes = figure.subplots()
+        for place, value in enumerate(values):
+            axes.plot(value.accuracy, place, "o", color=CHOSEN, label="accuracy")
+            axes.plot(value.logit_difference, place, "s", mfc="none", color="#0072B2",
+                      label="logit difference")  # fmt: skip
+        place = len(values)
+        for found, marker, colour in (
+            (comparison.random_accuracy, "o", CHOSEN),
+            (comparison.random_logit_difference, "s", "#0072B2"),
+        ):
+            axes.plot(
+                found, [place] * len(found), marker, mfc="none", ms=4, alpha=0.25, color=colour
+            )
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
+        axes.set(xlabel="faithfulness (0: everything ablated, 1: full model)")
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[:2], labels[:2], frameon=False, fontsize=8, ncols=2,
+                    loc="lower center", bbox_to_anchor=(0.5, 1))  # fmt: skip
+        axes.grid(alpha=0.25, axis="x")
+    return figure
+
+
+def stable_ranks(complexity: "Complexity") -> "Figure":
+    """Stable rank of every matrix now, at initialisation and of Gaussian weights."""
+    entries = [entry for entry in complexity.matrices if entry.stable_rank is not None]
+    names = [_matrix_name(entry.name, entry.layer) for entry in entries]
+    with _single(5.4, 0.9 + 0.24 * len(entries)) as figure:
+        axes = figure.subplots()
+        places = range(len(entries))
+        gaussian = [entry.gaussian.stable_rank for entry in entries]
+        axes.plot(gaussian, places, "|", color=INK, ms=9, label="Gaussian")
+        if any(entry.at_init is not None for entry in entries):
+            start = [entry.at_init.stable_rank if entry.at_init else np.nan for entry in entries]
+            axes.plot(start, places, "o", mfc="none", color="#0072B2", label="at initialisation")
+        axes.plot([e.stable_rank for e in entries], places, "o", color=CHOSEN, label="now")
+        axes.set_yticks(places, names, fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set(xlabel="stable rank")
+        axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+        axes.grid(alpha=0.25, axis="x")
+    return figure
+
+
+def condensation_map(matrix: "CosineMatrix") -> "Figure":
+    """Cosines between the input weights of neurons (NeurIPS paper, figures 5a and 5b)."""
+    with _single(4.4, 3.6) as figure:
+        axes = figure.subplots()
+        image = axes.imshow(matrix.cosines, vmin=-1, vmax=1, cmap="PuOr_r", interpolation="nearest")
+        axes.set(xlabel="neuron (sorted)", ylabel="neuron (sorted)", xticks=[], yticks=[])
+        figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
     return figure
 
 
@@ -209,6 +429,23 @@ def _pairs(axes: "Axes", evaluation: Evaluation, side: str, label: str) -> Any:
     axes.set_title(f"accuracy, {label}\n({', '.join(framed) or 'all pairs seen'})")
     axes.set(xlabel="second anchor", ylabel="first anchor")
     return image
+
+
+def _box(axes: "Axes", start: float, stop: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    size = stop - start
+    corner = (start - 0.5, start - 0.5)
+    axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=INK, linewidth=0.9))
+
+
+def _patch_cell(site: Any) -> tuple[str, str]:
+    head = "" if site.head is None else f", head {site.head + 1}"
+    return f"{site.activation}, layer {site.layer + 1}{head}", str(site.position)
+
+
+def _matrix_name(name: str, layer: int | None) -> str:
+    return name if layer is None else f"{name}, layer {layer + 1}"
 
 
 def _outline(axes: "Axes", row: int, column: int, colour: str) -> None:
