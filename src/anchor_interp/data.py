@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Int64, UInt8, UInt64
+from jaxtyping import Bool, Int64, UInt8, UInt64
 
 from anchor_interp.config import MAX_SEQUENCES
 from anchor_interp.errors import ConfigError
@@ -118,19 +118,85 @@ def draw(
         "stream": stream,
         "generator": GENERATOR,
     }
-    out = Sequences(
-        tokens=np.empty((n, task.length), np.uint8),
-        targets=np.empty(n, np.uint8),
-        key=np.empty(n, np.uint8),
-        position=np.empty(n, np.uint8),
-        pair=np.empty(n, np.uint8),
-        role=np.empty(n, np.uint8),
-        provenance=provenance,
-    )
+    out = _empty(task, n, provenance)
     tables = _Tables.build(task, pairs, keys)
     for start in range(0, n, _CHUNK):
         _fill(out, slice(start, min(start + _CHUNK, n)), task, tables, hashing_key)
     return out
+
+
+def spell(
+    task: AnchorTask,
+    pair: Int64[np.ndarray, " n"],
+    key: Int64[np.ndarray, " n"],
+    position: Int64[np.ndarray, " n"],
+    *,
+    keys: Keys,
+    seed: int,
+    stream: str,
+) -> Sequences:
+    """Sequences of given pairs, keys and positions; only their noise is drawn.
+
+    Args:
+        task: the task.
+        pair: indices in ``task.pairs``.
+        key: keys.
+        position: 0-based positions of the keys.
+        keys: the side of the split whose rule the noise follows.
+        seed: seed of the noise.
+        stream: name of an independent stream of the same seed.
+
+    Raises:
+        ConfigError: a pair, key or position that the task does not have, or a seed out of range.
+    """
+    checked(task, AnchorTask, "task")
+    checked(keys, Keys, "keys")
+    for values, name, low, high in (
+        (pair, "pair", 0, len(task.pairs) - 1),
+        (key, "key", task.key_min, task.key_max),
+        (position, "position", 0, task.length - 3),
+    ):
+        if len(values) and not low <= values.min() <= values.max() <= high:
+            raise ConfigError(
+                f"{name} runs from {values.min()} to {values.max()}; expected {low} to {high}"
+            )
+    hashing_key = stream_key(seed, stream)
+    provenance: dict[str, str | int] = {
+        "task": digest(task),
+        "keys": keys,
+        "n": len(pair),
+        "seed": int(seed),
+        "stream": stream,
+        "generator": GENERATOR,
+    }
+    out = _empty(task, len(pair), provenance)
+    tables = _Tables.build(task, task.pairs, keys)
+    counters = np.arange(len(pair), dtype=np.uint64) * np.uint64(1 + (task.length + 1) // 2)
+    _fill_noise(out.tokens, tables.noise, hashing_key, counters)
+    every = slice(0, len(pair))
+    _fill_meaning(out, every, tables, pair, key.astype(np.uint8), position.astype(np.uint8))
+    return out
+
+
+def choose(
+    allowed: Bool[np.ndarray, "n options"], *, seed: int, stream: str
+) -> Int64[np.ndarray, " n"]:
+    """One allowed option for every row, drawn uniformly; every row must allow one."""
+    counter = np.arange(len(allowed), dtype=np.uint64)
+    bits = hash_counter(stream_key(seed, stream), counter) >> np.uint64(32)
+    rank = bits * allowed.sum(1).astype(np.uint64) >> np.uint64(32)
+    chosen: Int64[np.ndarray, " n"] = (allowed.cumsum(1) > rank.astype(np.int64)[:, None]).argmax(1)
+    return chosen
+
+
+def on_side(
+    task: AnchorTask, keys: Keys, position: UInt8[np.ndarray, " n"]
+) -> Bool[np.ndarray, "n key"]:
+    """Whether each key of the task is on a side of the split at each position."""
+    test: Bool[np.ndarray, "n key"] = task.is_test_key(
+        task.keys, position.astype(np.int64)[:, None]
+    )
+    return {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
 
 
 def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
@@ -221,6 +287,18 @@ def hash_counter(key: np.uint64, counter: UInt64[np.ndarray, " n"]) -> UInt64[np
     return z
 
 
+def _empty(task: AnchorTask, n: int, provenance: dict[str, str | int]) -> Sequences:
+    return Sequences(
+        tokens=np.empty((n, task.length), np.uint8),
+        targets=np.empty(n, np.uint8),
+        key=np.empty(n, np.uint8),
+        position=np.empty(n, np.uint8),
+        pair=np.empty(n, np.uint8),
+        role=np.empty(n, np.uint8),
+        provenance=provenance,
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Tables:
     """Look-up tables that turn hashed integers into sequences."""
@@ -233,6 +311,7 @@ class _Tables:
     position: npt.NDArray[np.uint8]  # [cell]
     key: npt.NDArray[np.uint8]  # [cell]
     noise: list[npt.NDArray[np.uint8]]  # per position: the tokens allowed there
+    key_min: int
 
     @classmethod
     def build(cls, task: AnchorTask, pairs: Sequence[Pair], keys: Keys) -> "_Tables":
@@ -251,6 +330,7 @@ class _Tables:
             position=position.astype(np.uint8),
             key=key.astype(np.uint8),
             noise=[tokens.astype(np.uint8) for tokens in noise],
+            key_min=task.key_min,
         )
 
 
@@ -271,16 +351,39 @@ def _fill(
     bits = hash_counter(hashing_key, index)
     pair = _below(bits, len(tables.first))
     cell = _below(bits, len(tables.key), high=False)
-    tokens, key, position = out.tokens[rows], tables.key[cell], tables.position[cell]
-    for place in range(task.length):
+    key, position, tokens = tables.key[cell], tables.position[cell], out.tokens[rows]
+    _fill_noise(tokens, tables.noise, hashing_key, index)
+    _fill_meaning(out, rows, tables, pair, key, position)
+
+
+def _fill_noise(
+    tokens: UInt8[np.ndarray, "n length"],
+    noise: list[npt.NDArray[np.uint8]],
+    hashing_key: np.uint64,
+    index: UInt64[np.ndarray, " n"],
+) -> None:
+    """Draw a token for every position; ``index + 1`` is the first draw's counter."""
+    bits = index
+    for place, allowed in enumerate(noise):
         if place % 2 == 0:
             bits = hash_counter(hashing_key, index + np.uint64(1 + place // 2))
-        allowed = tables.noise[place]
         tokens[:, place] = allowed[_below(bits, len(allowed), high=place % 2 == 0)]
+
+
+def _fill_meaning(
+    out: Sequences,
+    rows: slice,
+    tables: _Tables,
+    pair: npt.NDArray[np.int64],
+    key: npt.NDArray[np.uint8],
+    position: npt.NDArray[np.uint8],
+) -> None:
+    """Put keys and anchors into their places; ``pair`` indexes the tables."""
     row, first = np.arange(len(pair)), position.astype(np.int64) + 1
+    tokens = out.tokens[rows]
     tokens[row, first - 1] = key
     tokens[row, first] = tables.first[pair]
     tokens[row, first + 1] = tables.second[pair]
     out.key[rows], out.position[rows] = key, position
     out.pair[rows], out.role[rows] = tables.index[pair], tables.role[pair]
-    out.targets[rows] = tables.target[pair, key.astype(np.int64) - task.key_min]
+    out.targets[rows] = tables.target[pair, key.astype(np.int64) - tables.key_min]

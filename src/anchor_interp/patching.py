@@ -1,0 +1,754 @@
+"""Activation patching: which activation carries what tells two sequences apart.
+
+A *clean* and a *corrupted* sequence differ in one thing, and the model answers them differently.
+Run one of them with some activation of the other put in its place, and see how far the answer
+follows (Vig et al. 2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
+
+* ``denoise`` (TransformerLens's direction): the corrupted run with a clean activation. What
+  restores the clean answer is *sufficient* for it, given the rest of the corrupted run;
+* ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
+
+The model reads a contrast off two sequences: exchanging them exchanges the directions, so
+``patch(a, b, direction="noise")`` has exactly the values of ``patch(b, a)``, and with the logit
+difference, whose sign flips with its roles, the negative ones.
+
+:func:`patch` replaces one activation and lets everything after it react. :func:`path_patch`
+follows a single path: a sender's change reaches the receivers along the residual stream alone,
+everything between them stays as it was.
+
+Nothing is averaged here: a :class:`PatchResult` holds one value for every site and example.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor
+
+from anchor_interp.data import Place, Sequences, choose, draw, on_side, places, spell
+from anchor_interp.errors import ConfigError
+from anchor_interp.forward import last_logits
+from anchor_interp.hooks import Edit, activations, hooked, token_rows
+from anchor_interp.model import HookedTransformer
+from anchor_interp.schema import bounded, check_fields, checked, shown
+from anchor_interp.task import AnchorTask, Keys, Pair
+
+Contrast = Literal["key", "first", "second", "order", "noise"]
+"""The one thing that differs: the key, an anchor, the anchors' order or the noise. The last two
+are negative controls: ``order`` leaves the answer as it is where the task's functions commute,
+``noise`` on every task."""
+
+Activation = Literal[
+    "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "post", "mlp_out",
+    "resid_post",
+]  # fmt: skip
+"""TransformerLens's short name of an activation, in the order in which a layer computes them;
+``post`` are the MLP's neurons."""
+
+Position = Place | Literal["noise", "all"] | int
+"""A place of each sequence by its meaning, or one position of all (negative: from the end).
+``noise`` is every position that is neither key nor anchor nor the last."""
+
+Direction = Literal["denoise", "noise"]
+Answer = Literal["inferential", "symmetric"]
+
+Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
+"""Sequences of a task, or token indices for a model without one, whose only place by meaning is
+``last``."""
+
+Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
+"""Logits at the last position of all n examples, in order, to one value each."""
+
+PLACES: tuple[Place, ...] = get_args(Place)
+SMALLEST_DIFFERENCE = 0.1
+"""Smallest difference of clean and corrupted, in the metric's unit, that a ratio is taken over."""
+
+_BATCH = 1024
+_ORDER: tuple[Activation, ...] = get_args(Activation)
+_PER_HEAD = ("q", "k", "v", "z", "pattern")
+_RECEIVERS = ("q", "k", "v", "post")
+_OWNERS = dict.fromkeys(_PER_HEAD, "attn.") | {"post": "mlp."}
+
+
+class ContrastPairs(NamedTuple):
+    """n clean sequences, each with its corrupted twin; places agree."""
+
+    clean: Sequences
+    """What is restored."""
+    corrupted: Sequences
+    """The same with one thing changed."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the model: an activation of a layer at a position, for one head or all."""
+
+    activation: Activation
+    """What is replaced."""
+    layer: int = dataclasses.field(metadata={"low": 0})
+    """0-based layer."""
+    position: Position = "all"
+    """Where; of ``pattern`` the query position, so one row of the pattern."""
+    head: int | None = bounded(None, low=0)
+    """0-based head of q, k, v, z and pattern; None for all heads at once."""
+    key_position: Position = "all"
+    """Of ``pattern`` only: the position attended to, for one edge instead of the whole row."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "site")
+        if self.head is not None and self.activation not in _PER_HEAD:
+            raise ConfigError(
+                f"site.head is {self.head}, but {self.activation} has no heads; only "
+                f"{', '.join(_PER_HEAD)} have"
+            )
+        if self.key_position != "all" and self.activation != "pattern":
+            raise ConfigError(
+                f"site.key_position is {shown(self.key_position)}; only a pattern has one, "
+                f"{self.activation} has not"
+            )
+
+    @property
+    def hook(self) -> str:
+        """TransformerLens's name of the hook."""
+        return f"blocks.{self.layer}.{_OWNERS.get(self.activation, '')}hook_{self.activation}"
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """Sites of a smaller depth are computed earlier."""
+        return self.layer, _ORDER.index(self.activation)
+
+    def __str__(self) -> str:
+        head = "" if self.head is None else f".{self.head}"
+        edge = "" if self.key_position == "all" else f" <- {self.key_position}"
+        return f"{self.activation} {self.layer}{head} {self.position}{edge}"
+
+
+@dataclass(frozen=True)
+class Path:
+    """From a sender to receivers, along the residual stream and through nothing else."""
+
+    sender: Site
+    """A site whose output the stream carries on: z, attn_out, mlp_out or the stream itself, of
+    which ``Site("resid_pre", 0, ...)`` is the embedding."""
+    receivers: tuple[Site, ...] | Literal["logits"] = "logits"
+    """q, k or v of heads, or ``post`` for what an MLP reads; together if there are several."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "path")
+        if self.sender.activation in (*_RECEIVERS, "pattern"):
+            raise ConfigError(
+                f"path.sender is {self.sender}; expected z, attn_out, mlp_out or a resid, whose "
+                "output the residual stream carries"
+            )
+        if self.receivers == ():
+            raise ConfigError("path.receivers is empty; name sites or give 'logits'")
+        for receiver in () if self.receivers == "logits" else self.receivers:
+            if receiver.activation not in _RECEIVERS:
+                raise ConfigError(
+                    f"path.receivers holds {receiver}; expected q, k, v or post, which are "
+                    "computed from the residual stream alone"
+                )
+            if receiver.depth < self.sender.depth:
+                raise ConfigError(
+                    f"the receiver {receiver} is computed before the sender {self.sender}; give "
+                    "a receiver behind it"
+                )
+
+    def __str__(self) -> str:
+        if self.receivers == "logits":
+            return f"{self.sender} -> logits"
+        return f"{self.sender} -> {', '.join(map(str, self.receivers))}"
+
+
+@dataclass(frozen=True, eq=False)
+class PatchResult:
+    """A metric after each patch, example by example."""
+
+    sites: tuple[Site, ...] | tuple[Path, ...]
+    """What was patched, one at a time."""
+    direction: Direction
+    """``denoise``: clean into the corrupted run; ``noise``: corrupted into the clean run."""
+    values: Float[np.ndarray, "site example"]
+    """The metric of the patched runs."""
+    clean: Float[np.ndarray, " example"]
+    """The metric of the clean run."""
+    corrupted: Float[np.ndarray, " example"]
+    """The metric of the corrupted run."""
+
+    def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
+        """Examples whose clean and corrupted metric differ by at least ``smallest``."""
+        apart: Bool[np.ndarray, " example"] = np.abs(self.clean - self.corrupted) >= smallest
+        return apart
+
+    def recovery(self, smallest: float = SMALLEST_DIFFERENCE) -> Float[np.ndarray, "site example"]:
+        """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
+
+        Not clamped: below 0 the patch makes it worse, above 1 it overshoots. Both directions have
+        the same scale, so an idle patch has recovery 0 when denoising and 1 when noising.
+
+        Args:
+            smallest: examples whose clean and corrupted metric differ by less have no recovery:
+                NaN (:meth:`told_apart` counts the others).
+
+        Raises:
+            ConfigError: that holds for more than half of the examples, as for a negative control
+                on a model that is right: the rest would be a selection.
+        """
+        checked(smallest, float, "smallest", above=0)
+        apart = self.told_apart(smallest)
+        if 2 * apart.sum() < len(apart) or not len(apart):
+            raise ConfigError(
+                f"clean and corrupted differ by at least {smallest:g} in only {apart.sum()} of "
+                f"{len(apart)} examples, and a recovery divides by this difference; look at the "
+                "values, or patch a contrast that changes the model's answer"
+            )
+        gap = np.where(apart, self.clean - self.corrupted, np.nan)
+        recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
+        return recovery
+
+
+def contrast_pairs(
+    task: AnchorTask,
+    kind: Contrast,
+    n: int,
+    *,
+    seed: int,
+    keys: Keys = "all",
+    pairs: Sequence[Pair] | None = None,
+) -> ContrastPairs:
+    """Clean sequences and their corrupted twins, which differ in one thing.
+
+    A changed key comes from the same side of the split, a changed anchor makes a seen pair; the
+    target always differs then. ``order`` exchanges the anchors, ``noise`` draws all noise anew.
+
+    Args:
+        task: the task.
+        kind: what differs.
+        n: number of sequences.
+        seed: equal arguments give equal sequences; fewer are the first of more.
+        keys: side of the split that keys and noise come from.
+        pairs: ordered pairs of the clean sequences; the seen ones if None.
+
+    Raises:
+        ConfigError: an unknown kind or pair, an n or seed out of range, two equal anchors to
+            exchange, no noise to draw, or sequences that have no such twin.
+    """
+    checked(task, AnchorTask, "task")
+    checked(kind, Contrast, "kind")
+    if pairs is None:
+        pairs = [pair for pair in task.seen if kind != "order" or pair[0] != pair[1]]
+    stream = f"contrast/{kind}"
+    clean = draw(task, pairs, keys, n, seed=seed, stream=stream)
+    pair, key, position = (
+        column.astype(np.int64) for column in (clean.pair, clean.key, clean.position)
+    )
+    if kind == "noise":
+        if task.length == 3:
+            raise ConfigError("the task's sequences have 3 tokens and so no noise to draw anew")
+        twins = spell(task, pair, key, position, keys=keys, seed=seed, stream=f"{stream}/anew")
+        corrupted = dataclasses.replace(clean, tokens=twins.tokens)
+    else:
+        pair, key = _changed(task, kind, keys, clean, seed=seed, stream=stream)
+        twins = spell(task, pair, key, position, keys=keys, seed=seed, stream=stream)
+        tokens, row = clean.tokens.copy(), np.arange(n)
+        for place in ("key", "first", "second"):
+            at = places(clean, place)
+            tokens[row, at] = twins.tokens[row, at]
+        corrupted = dataclasses.replace(twins, tokens=tokens)
+    provenance = clean.provenance | {"corrupted": kind}
+    return ContrastPairs(clean, dataclasses.replace(corrupted, provenance=provenance))
+
+
+def _changed(
+    task: AnchorTask, kind: Contrast, keys: Keys, clean: Sequences, *, seed: int, stream: str
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Pair indices and keys of the corrupted twins."""
+    pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
+    n_anchors = len(task.anchors)
+    first, second = np.divmod(pair, n_anchors)
+    if kind == "order":
+        if (first == second).any():
+            raise ConfigError("a pair of two equal anchors has no other order; leave it out")
+        return second * n_anchors + first, key
+    targets = np.stack([task.target(each, task.keys) for each in task.pairs])  # [pair, key]
+    if kind == "key":
+        differs = targets[pair] != clean.targets[:, None]
+        chosen = choose(
+            _required(differs & on_side(task, keys, clean.position), kind), seed=seed, stream=stream
+        )
+        return pair, task.keys[chosen]
+    anchors = np.arange(n_anchors)
+    options = (
+        anchors * n_anchors + second[:, None]
+        if kind == "first"
+        else first[:, None] * n_anchors + anchors
+    )
+    seen = np.array([each in task.seen for each in task.pairs])
+    differs = targets[options, (key - task.key_min)[:, None]] != clean.targets[:, None]
+    chosen = choose(_required(seen[options] & differs, kind), seed=seed, stream=stream)
+    return options[np.arange(len(pair)), chosen], key
+
+
+def _required(allowed: Bool[np.ndarray, "n option"], kind: str) -> Bool[np.ndarray, "n option"]:
+    missing: Bool[np.ndarray, " n"] = ~allowed.any(1)
+    if missing.any():
+        raise ConfigError(
+            f"{missing.sum()} of {len(missing)} sequences have no twin that differs in {kind} and "
+            "in the target; choose other pairs or keys"
+        )
+    return allowed
+
+
+def site_grid(
+    model: HookedTransformer,
+    names: Sequence[Activation],
+    *,
+    positions: Sequence[Position] = PLACES,
+    key_positions: Sequence[Position] = ("all",),
+) -> tuple[Site, ...]:
+    """Every site of some activations: activation, then layer, position, head, key position.
+
+    Args:
+        model: any HookedTransformer.
+        names: activations.
+        positions: where.
+        key_positions: of ``pattern``, the positions attended to, for single edges.
+
+    Raises:
+        ConfigError: an unknown activation or position.
+    """
+    checked(model, HookedTransformer, "model")
+    return tuple(
+        Site(name, layer, position, head, key_position)
+        for name in checked(names, tuple[Activation, ...], "names")
+        for layer in range(model.cfg.n_layers)
+        for position in positions
+        for head in (range(_n_heads(model, name)) if name in _PER_HEAD else (None,))
+        for key_position in (key_positions if name == "pattern" else ("all",))
+    )
+
+
+def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
+    """Logit of the clean minus logit of the corrupted target.
+
+    Raises:
+        ConfigError: some example has the same target twice, as in a negative control.
+    """
+    same = clean.targets == corrupted.targets
+    if same.any():
+        raise ConfigError(
+            f"clean and corrupted have the same target in {same.sum()} of {len(same)} examples, so "
+            "no logits to compare; measure the probability of an answer instead"
+        )
+    right, wrong = (
+        torch.from_numpy(part.targets.astype(np.int64))[:, None] for part in (clean, corrupted)
+    )
+
+    def difference(logits: Tensor) -> Tensor:
+        device = logits.device
+        return (logits.gather(1, right.to(device)) - logits.gather(1, wrong.to(device)))[:, 0]
+
+    return difference
+
+
+def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
+    """Probability of one given answer for every example, in at least float32."""
+    index = torch.from_numpy(answers.astype(np.int64))[:, None]
+
+    def of_answer(logits: Tensor) -> Tensor:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits.softmax(-1).gather(1, index.to(logits.device))[:, 0]
+
+    return of_answer
+
+
+def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
+    """Probability of the answer that a mechanism gives to each of these sequences.
+
+    Args:
+        task: the task.
+        sequences: the sequences, usually the clean ones.
+        answer: ``inferential`` (the composition) or ``symmetric`` (the training target of the
+            other order, which only unseen pairs have).
+
+    Raises:
+        ConfigError: a sequence of a pair without symmetric answer.
+    """
+    checked(answer, Answer, "answer")
+    answers = np.empty(len(sequences), np.int64)
+    for index in np.unique(sequences.pair):
+        pair, rows = task.pairs[index], sequences.pair == index
+        keys = sequences.key[rows].astype(np.int64)
+        found = task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
+        if found is None:
+            raise ConfigError(
+                f"the pair {pair} ({task.role(pair)}) has no symmetric answer; draw clean "
+                "sequences of an unseen pair whose other order has another target"
+            )
+        answers[rows] = found
+    return probability(answers)
+
+
+@torch.no_grad()
+def patch(
+    model: HookedTransformer,
+    clean: Inputs,
+    corrupted: Inputs,
+    sites: Sequence[Site],
+    metric: Metric,
+    *,
+    direction: Direction = "denoise",
+    batch_size: int = _BATCH,
+) -> PatchResult:
+    """Replace one activation at a time and measure what the model answers.
+
+    Args:
+        model: any HookedTransformer; hooks attached to it act in every run.
+        clean: n sequences.
+        corrupted: their twins, with key and anchors at the same positions.
+        sites: what is replaced, one at a time; :func:`site_grid` lists them.
+        metric: what is measured, such as :func:`logit_difference`.
+        direction: which run is patched.
+        batch_size: sequences per forward pass; several sites share one. With
+            ``batch_size=len(clean)`` every pass holds the n examples of one site in order, which
+            attached hooks made for these n sequences need. All activations of the sites
+            of one run are in memory at a time.
+
+    Raises:
+        ConfigError: sequences that do not match, sites that the model does not have, a metric of
+            the wrong shape, or logits that are not finite.
+        HookError: a site whose hook the model does not have.
+    """
+    twins = _Twins.checked(model, clean, corrupted, direction)
+    sites = check_sites(model, sites)
+    checked(batch_size, int, "batch_size", low=1)
+    hooks = list(dict.fromkeys(site.hook for site in sites))
+    donated = activations(model, twins.donor_rows, hooks, batch=batch_size)
+    values = np.empty((len(sites), len(twins.base_rows)))
+    at_once = max(1, batch_size // len(twins.base_rows))
+    for hook in hooks:
+        chosen = [i for i, site in enumerate(sites) if site.hook == hook]
+        for start in range(0, len(chosen), at_once):
+            part = chosen[start : start + at_once]
+            value = donated[hook]
+            masks = torch.stack([site_mask(sites[i], twins.base, value.shape) for i in part])
+            masks = masks.to(value.device)
+            logits = _site_by_site(model, twins.base_rows, value, hook, masks, batch_size)
+            for i, found in zip(part, logits, strict=True):
+                values[i] = _measured(metric, found)
+    return twins.result(model, sites, values, metric, batch_size)
+
+
+@torch.no_grad()
+def path_patch(
+    model: HookedTransformer,
+    clean: Inputs,
+    corrupted: Inputs,
+    paths: Sequence[Path],
+    metric: Metric,
+    *,
+    direction: Direction = "denoise",
+    batch_size: int = _BATCH,
+) -> PatchResult:
+    """Let a sender's change reach its receivers directly, and nothing else.
+
+    Two runs for each path (Wang et al. 2022, appendix B; Goldowsky-Dill et al. 2023):
+
+    1. The patched run (corrupted when denoising) with the sender's value from the other
+       sequences, while the output z of every attention head and the output of every MLP, at every
+       position, stay *frozen* at the patched run's own values. Only the residual stream carries
+       the change on, so it stays at the sender's position. LayerNorms are never frozen: those
+       of a receiver, and in the post-LayerNorm layout those of the stream, react to the change.
+    2. The patched run, nothing frozen, with the values that the receivers had in run 1. All that
+       comes after the receivers reacts. To the ``logits`` run 1 is the answer already.
+
+    MLPs are frozen too, so a path through an MLP is none of this sender; Wang et al. let them
+    react. The sum of all direct paths to the logits is the total effect only where the stream is
+    linear: without LayerNorm.
+
+    Args: see :func:`patch`; ``paths`` takes the place of its sites.
+
+    Raises:
+        ConfigError: as :func:`patch`.
+        HookError: a site whose hook the model does not have.
+    """
+    twins = _Twins.checked(model, clean, corrupted, direction)
+    paths = tuple(checked(paths, tuple[Path, ...], "paths"))
+    checked(batch_size, int, "batch_size", low=1)
+    senders = check_sites(model, list(dict.fromkeys(path.sender for path in paths)))
+    behind = [
+        () if path.receivers == "logits" else check_sites(model, path.receivers) for path in paths
+    ]
+    outputs = [
+        name
+        for layer in range(model.cfg.n_layers)
+        for name in (f"blocks.{layer}.attn.hook_z", f"blocks.{layer}.hook_mlp_out")
+        if name in model.hook_dict  # a model may have no MLPs
+    ]
+    own_values = activations(model, twins.base_rows, outputs, batch=batch_size)
+    frozen = [Replacement(name, value) for name, value in own_values.items()]
+    hooks = list(dict.fromkeys(site.hook for site in senders))
+    donated = activations(model, twins.donor_rows, hooks, batch=batch_size)
+    values = np.empty((len(paths), len(twins.base_rows)))
+    for sender in senders:
+        own = [i for i, path in enumerate(paths) if path.sender == sender]
+        sent = replacement(sender, twins.base, donated[sender.hook])
+        direct, arrived = replaced_run(
+            model,
+            twins.base_rows,
+            [*frozen, sent],
+            record={site.hook for i in own for site in behind[i]},
+            batch_size=batch_size,
+        )
+        for i in own:
+            logits = direct
+            if paths[i].receivers != "logits":
+                received = [replacement(site, twins.base, arrived[site.hook]) for site in behind[i]]
+                logits, _ = replaced_run(model, twins.base_rows, received, batch_size=batch_size)
+            values[i] = _measured(metric, logits)
+    return twins.result(model, paths, values, metric, batch_size)
+
+
+def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
+    """The sites, if the model has them.
+
+    Raises:
+        ConfigError: no sites, or one whose layer or head the model does not have.
+    """
+    checked(model, HookedTransformer, "model")
+    found: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
+    for site in found:
+        n_heads = _n_heads(model, site.activation)
+        if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:
+            raise ConfigError(
+                f"the site {site} is not in the model, which has {model.cfg.n_layers} layers and "
+                f"{n_heads} heads for {site.activation}"
+            )
+    return found
+
+
+def site_mask(site: Site, inputs: Inputs, shape: Sequence[int]) -> Bool[Tensor, "n ..."]:
+    """Where a site lies in its hook's activation.
+
+    Args:
+        site: the site.
+        inputs: n sequences, which say where a place is.
+        shape: shape of the activation, (n, pos, d), (n, pos, head, d) or, of a pattern, (n, head,
+            query, key).
+
+    Returns:
+        True where the site is; (n, pos, 1), (n, pos, head, 1) or (n, head, query, key).
+
+    Raises:
+        ConfigError: a place by its meaning in token indices without one, or a position that the
+            sequences do not have.
+    """
+    at = _at(inputs, site.position)
+    if site.activation not in _PER_HEAD:
+        return at[:, :, None]
+    n_heads = shape[1 if site.activation == "pattern" else 2]
+    heads = torch.ones(n_heads, dtype=torch.bool)
+    if site.head is not None:
+        heads = torch.arange(n_heads) == site.head
+    if site.activation == "pattern":
+        key = _at(inputs, site.key_position)
+        return heads[:, None, None] & at[:, None, :, None] & key[:, None, None, :]
+    return at[:, :, None, None] & heads[:, None]
+
+
+def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
+    tokens = inputs.tokens if isinstance(inputs, Sequences) else inputs
+    n, length = tokens.shape
+    column = np.arange(length)
+    if isinstance(position, int):
+        if not -length <= position < length:
+            raise ConfigError(
+                f"position {position} is not in sequences of {length} tokens; expected "
+                f"{-length} to {length - 1}"
+            )
+        found = np.broadcast_to(column == position % length, (n, length))
+    elif position == "all":
+        found = np.ones((n, length), bool)
+    elif position == "last":
+        found = np.broadcast_to(column == length - 1, (n, length))
+    elif not isinstance(inputs, Sequences):
+        raise ConfigError(
+            f"position {position!r} needs Sequences of a task; token indices have positions by "
+            "number, 'last' and 'all'"
+        )
+    elif position == "noise":
+        taken = [column == places(inputs, place)[:, None] for place in PLACES]
+        found = ~np.logical_or.reduce(taken)
+    else:
+        found = column == places(inputs, position)[:, None]
+    return torch.from_numpy(np.ascontiguousarray(found))
+
+
+def _n_heads(model: HookedTransformer, name: Activation) -> int:
+    grouped = model.cfg.n_key_value_heads if name in ("k", "v") else None
+    return grouped or model.cfg.n_heads
+
+
+@dataclass(frozen=True, eq=False)
+class _Twins:
+    """The sequences of a patching by their part in it: one run is patched, the other gives."""
+
+    direction: Direction
+    base: Inputs
+    base_rows: Tensor
+    donor_rows: Tensor
+
+    @classmethod
+    def checked(
+        cls, model: HookedTransformer, clean: Inputs, corrupted: Inputs, direction: Direction
+    ) -> "_Twins":
+        checked(direction, Direction, "direction")
+        inputs = (clean, corrupted)
+        by_role = [isinstance(part, Sequences) for part in inputs]
+        if any(by_role) != all(by_role):
+            raise ConfigError(
+                "clean and corrupted are of two kinds; give Sequences or tokens twice"
+            )
+        rows = [
+            token_rows(model, part.tokens if isinstance(part, Sequences) else part)
+            for part in inputs
+        ]
+        if rows[0].shape != rows[1].shape or not len(rows[0]):
+            raise ConfigError(
+                f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}; "
+                "expected the same one, of at least one sequence"
+            )
+        if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
+            elsewhere = (clean.position != corrupted.position).sum()
+            if elsewhere:
+                raise ConfigError(
+                    f"the key stands elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
+                    "patch sequences whose places agree"
+                )
+        base = direction == "denoise"
+        return cls(direction, inputs[base], rows[base], rows[not base])
+
+    def result(
+        self,
+        model: HookedTransformer,
+        sites: tuple[Site, ...] | tuple[Path, ...],
+        values: Float[np.ndarray, "site example"],
+        metric: Metric,
+        batch_size: int,
+    ) -> PatchResult:
+        base, donor = (
+            _measured(metric, replaced_run(model, rows, (), batch_size=batch_size)[0])
+            for rows in (self.base_rows, self.donor_rows)
+        )
+        clean, corrupted = (donor, base) if self.direction == "denoise" else (base, donor)
+        return PatchResult(sites, self.direction, values, clean, corrupted)
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """A value to put in the place of an activation, or of a part of it."""
+
+    hook: str
+    """TransformerLens's name of the hook."""
+    value: Float[Tensor, "n ..."]
+    """What to put there, of the activation's shape."""
+    mask: Bool[Tensor, "n ..."] | None = None
+    """Where; everywhere if None."""
+
+
+def replacement(site: Site, inputs: Inputs, value: Float[Tensor, "n ..."]) -> Replacement:
+    """A value, of the whole activation's shape, at a site only; errors as :func:`site_mask`."""
+    return Replacement(site.hook, value, site_mask(site, inputs, value.shape).to(value.device))
+
+
+def replaced_run(
+    model: HookedTransformer,
+    rows: Int[Tensor, "n pos"],
+    replacements: Sequence[Replacement],
+    *,
+    record: Iterable[str] = (),
+    batch_size: int = _BATCH,
+) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
+    """Last-position logits with some activations replaced, one after the other.
+
+    Args:
+        model: any HookedTransformer.
+        rows: token indices, as :func:`anchor_interp.hooks.token_rows` gives them.
+        replacements: what is put where; of two in one place the later one holds.
+        record: hooks whose activations are to be returned as well.
+        batch_size: sequences per forward pass.
+
+    Raises:
+        HookError: a hook that the model does not have, or a value of another shape.
+    """
+    logits: list[Tensor] = []
+    recorded: dict[str, list[Tensor]] = {hook: [] for hook in record}
+    for start in range(0, len(rows), batch_size):
+        part = slice(start, start + batch_size)
+        edits: dict[str, Edit] = {hook: _keep(into) for hook, into in recorded.items()}
+        for hook in dict.fromkeys(each.hook for each in replacements):
+            edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
+        with hooked(model, edits):
+            logits.append(last_logits(model, rows[part]))
+    return torch.cat(logits), {hook: torch.cat(found) for hook, found in recorded.items()}
+
+
+def _replace(replacements: Sequence[Replacement], rows: slice) -> Edit:
+    def edit(activation: Tensor) -> Tensor:
+        for each in replacements:
+            value = each.value[rows]
+            if each.mask is not None:
+                value = torch.where(each.mask[rows], value, activation)
+            activation = value
+        return activation
+
+    return edit
+
+
+def _keep(into: list[Tensor]) -> Edit:
+    def edit(activation: Tensor) -> Tensor:
+        into.append(activation.clone())
+        return activation
+
+    return edit
+
+
+def _site_by_site(
+    model: HookedTransformer,
+    rows: Int[Tensor, "n pos"],
+    value: Float[Tensor, "n ..."],
+    hook: str,
+    masks: Bool[Tensor, "site n ..."],
+    batch_size: int,
+) -> Float[Tensor, "site n d_vocab"]:
+    """Last-position logits with a value put at one of the sites; all sites in one forward pass."""
+    n_sites, logits = len(masks), []
+    for start in range(0, len(rows), batch_size):
+        part = slice(start, start + batch_size)
+
+        def edit(activation: Tensor, part: slice = part) -> Tensor:
+            by_site = activation.view(n_sites, -1, *activation.shape[1:])
+            return torch.where(masks[:, part], value[part], by_site).flatten(0, 1)
+
+        with hooked(model, {hook: edit}):
+            found = last_logits(model, rows[part].repeat(n_sites, 1))
+        logits.append(found.view(n_sites, -1, found.shape[-1]))
+    return torch.cat(logits, 1)
+
+
+def _measured(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
+    if not torch.isfinite(logits).all():
+        raise ConfigError("the model's logits are not finite numbers; its weights are damaged")
+    found: object = metric(logits)
+    if not isinstance(found, Tensor) or found.shape != logits.shape[:1]:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
+        raise ConfigError(
+            f"the metric returned {shape}; expected a tensor with one value for each of the "
+            f"{len(logits)} examples"
+        )
+    values: Float[np.ndarray, " n"] = found.detach().double().cpu().numpy()
+    return values
