@@ -56,8 +56,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float, Float64, Int64, Integer
+from jaxtyping import Float64, Int64, Integer
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist, squareform
+from sklearn.manifold import TSNE
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
 from anchor_interp.data import Place, Sequences, hash_counter, places, stream_key
@@ -68,7 +71,7 @@ from anchor_interp.masks import mask_key_token, mask_second_anchor
 from anchor_interp.model import HookedTransformer
 from anchor_interp.schema import checked, digest, shown
 from anchor_interp.statistics import permutation_p
-from anchor_interp.task import ROLES, AnchorTask, Keys, Pair
+from anchor_interp.task import ROLES, AnchorTask, Pair
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
 Factor = Literal["key", "pair", "position", "noise"]
@@ -88,7 +91,6 @@ NEAR = (1, 2)
 _MOST_GROUPS = 16
 _RELABELLINGS = 999
 _ALL_UP_TO = 10_000
-_BATCH = 4096
 _SCORED = 2_000
 
 Floats = npt.NDArray[np.float64]
@@ -162,9 +164,10 @@ class Clusters:
     """Ordered pairs: 16, or 12 of unequal anchors, on the papers' tasks."""
     n_unordered: int
     """Unordered pairs: 10, or 6."""
-    silhouette_ordered: float
-    """Mean silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap."""
-    silhouette_unordered: float
+    silhouette_ordered: float | None
+    """Mean silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap;
+    None for too few points."""
+    silhouette_unordered: float | None
     """The same of unordered pairs."""
     silhouette_order: float | None
     """Mean silhouette of (a, b) against (b, a) within their own points: near 0 if the order leaves
@@ -247,24 +250,22 @@ def read_state(
         )
     block: Any = model.blocks[layer]
     if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
-        raise ConfigError("X_ao is what the MLP reads after attention; this model has no such state")
-    parts = []
-    for start in range(0, len(tokens), _BATCH):
-        rows = token_rows(model, tokens[start : start + _BATCH])
-        at = torch.from_numpy(positions[start : start + _BATCH].astype(np.int64)).to(rows.device)
-        name = f"blocks.{layer}.{_HOOKS[state]}"
-        with torch.no_grad():
-            found = activations(model, rows, [name])[name]
-            found = found[torch.arange(len(rows), device=rows.device), at]  # [batch, ...]
-            if state == "V":
-                found = rearrange(found, "batch head d_head -> batch (head d_head)")
-            elif state == "OV":
-                written = "batch head d_head, head d_head d_model -> batch head d_model"
-                found = einsum(found, block.attn.W_O, written).flatten(1)
-            elif layout(model) == "pre":
-                found = _reader_norm(model, state, layer)(found[:, None])[:, 0]
-        parts.append(found.to("cpu", torch.float64).numpy())
-    return np.concatenate(parts)
+        raise ConfigError(
+            "X_ao is what the MLP reads after attention; this model has no such state"
+        )
+    name = f"blocks.{layer}.{_HOOKS[state]}"
+    found = activations(model, tokens, [name])[name]
+    at = torch.from_numpy(positions.astype(np.int64)).to(found.device)
+    found = found[torch.arange(len(found), device=found.device), at]  # [batch, ...]
+    with torch.no_grad():
+        if state == "V":
+            found = rearrange(found, "batch head d_head -> batch (head d_head)")
+        elif state == "OV":
+            written = "batch head d_head, head d_head d_model -> batch head d_model"
+            found = einsum(found, block.attn.W_O, written).flatten(1)
+        elif layout(model) == "pre":
+            found = _reader_norm(model, state, layer)(found[:, None])[:, 0]
+    return _numbers(found)
 
 
 _HOOKS: dict[State, str] = {
@@ -321,8 +322,7 @@ def value_similarity(
     values = np.stack([task.function(anchor)(task.keys) for anchor in task.tokens])
 
     def read(sequences: Sequences) -> Floats:
-        at = places(sequences, "first")
-        return read_state(model, state, layer, sequences.tokens, at)
+        return _read(model, state, layer, "first", sequences)
 
     vectors = _vectors(task, contexts, groups, read)
     items = [(g, k) for g in range(len(groups)) for k in _shown_keys(task, keys)]
@@ -363,8 +363,7 @@ def answer_similarity(
     values = np.stack([task.composed(pair, task.keys) for pair in groups])
 
     def read(sequences: Sequences) -> Floats:
-        at = places(sequences, "last")
-        return read_state(model, "X_ao", layer, sequences.tokens, at)
+        return _read(model, "X_ao", layer, "last", sequences)
 
     vectors = _vectors(task, contexts, groups, read)
     if pairs is None:
@@ -381,8 +380,11 @@ def block_similarity(
     model: HookedTransformer,
     task: AnchorTask,
     *,
+    state: State | None = None,
+    layer: int = 1,
     values: Sequence[int] | None = None,
     n_contexts: int | None = None,
+    renormalise: bool = False,
     seed: int = 0,
 ) -> Similarity:
     """Similarity of the logits while the second anchor is masked (C, figure 4B, 4D).
@@ -393,11 +395,15 @@ def block_similarity(
     Args:
         model: a model of the task.
         task: the task.
+        state: the tensor read at the last position, in the sense of the module's table; the
+            logits, as in the paper, if None.
+        layer: 0-based layer of the state.
         values: the values whose items are shown, block by block; :data:`PAPER_VALUES` (or the
             middle ten that every anchor reaches) if None. The contrast takes all keys.
         n_contexts: combinations of noise, key position and second anchor to draw; if None the
             released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), where the task has
             such sequences, else 8.
+        renormalise: as in :func:`anchor_interp.masks.mask_edges`.
         seed: seed of the contexts.
 
     Raises:
@@ -410,8 +416,9 @@ def block_similarity(
     contexts = _contexts(model, task, n, seed, maskable=True) if probe is None else probe
 
     def read(sequences: Sequences) -> Floats:
-        with mask_second_anchor(model, sequences):
-            return _logits(model, sequences.tokens)
+        whole = _read(model, state, layer, "last", sequences)
+        with mask_second_anchor(model, sequences, renormalise=renormalise):
+            return _left(_read(model, state, layer, "last", sequences), whole)
 
     vectors = _vectors(task, contexts, groups, read)
     reached = sorted(set.intersection(*(set(row.tolist()) for row in table)))
@@ -422,7 +429,7 @@ def block_similarity(
     items = [(int(g), int(k)) for value in values for g, k in np.argwhere(table == value)]
     if not items:
         raise ConfigError(f"no key has g(x; a) in {shown(list(values))}; choose among {reached}")
-    return _similarity("logits", None, task, groups, table, vectors, items, seed)
+    return _similarity(*_named(state, layer), task, groups, table, vectors, items, seed)
 
 
 def contrast(
@@ -450,9 +457,12 @@ def key_mask_clusters(
     model: HookedTransformer,
     task: AnchorTask,
     *,
+    state: State | None = None,
+    layer: int = 1,
     pairs: Sequence[Pair] | None = None,
     n: int = 50,
     position: int = 1,
+    renormalise: bool = False,
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
@@ -464,9 +474,13 @@ def key_mask_clusters(
     Args:
         model: a model of the task.
         task: the task.
+        state: the tensor read at the last position, in the sense of the module's table; the
+            logits, as in the paper, if None.
+        layer: 0-based layer of the state.
         pairs: the ordered pairs; those of two unequal anchors if None.
-        n: sequences of each pair, with test keys and noise of their own.
+        n: sequences of each pair, 2 to 10,000, with test keys and noise of their own.
         position: 0-based position of the key.
+        renormalise: as in :func:`anchor_interp.masks.mask_edges`.
         tsne: whether to compute the picture as well.
         seed: seed of the sequences and of t-SNE.
 
@@ -487,12 +501,13 @@ def key_mask_clusters(
         raise ConfigError(f"position {position} has no test key; choose one of {sorted(set(at))}")
     total = len(chosen) * n
     noise, bits = _noise(task, total, seed, "key-mask"), _bits(total, seed, "key-mask/key")
-    pair = np.repeat([task.pairs.index(pair) for pair in chosen], n)
+    pair = np.tile([task.pairs.index(pair) for pair in chosen], n)
     where = np.full(total, position)
     sequences = _assemble(task, noise, where, test[bits % len(test)], pair)
-    with mask_key_token(model, sequences):
-        points = _logits(model, sequences.tokens)
-    return _clusters("logits", None, task, sequences, points, tsne, seed)
+    whole = _read(model, state, layer, "last", sequences)
+    with mask_key_token(model, sequences, renormalise=renormalise):
+        points = _left(_read(model, state, layer, "last", sequences), whole)
+    return _clusters(*_named(state, layer), task, sequences, points, tsne, seed)
 
 
 def pair_clusters(
@@ -504,6 +519,7 @@ def pair_clusters(
     place: Place = "last",
     pairs: Sequence[Pair] | None = None,
     n: int = 2_000,
+    centre: bool = True,
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
@@ -520,7 +536,10 @@ def pair_clusters(
         layer: 0-based layer.
         place: where it is read.
         pairs: the ordered pairs; all if None.
-        n: sequences, 2 to 10,000 (the paper shows 10,000); scores use the first 2,000.
+        n: sequences, 500 to 10,000 (the paper shows 10,000); scores use the first 2,000.
+        centre: remove what the place's own token (where it is noise) and the key's position add to
+            a vector on average: each of the 80 tokens and 6 positions would make clusters of its
+            own. The paper's picture has them in.
         tsne: whether to compute the picture as well; of 10,000 points in about a minute.
         seed: seed of the sequences and of t-SNE.
 
@@ -530,13 +549,19 @@ def pair_clusters(
     """
     _check_fits(model, task)
     chosen = [task.known(pair) for pair in (task.pairs if pairs is None else pairs)]
-    n = checked(n, int, "n", low=2, high=10_000)
+    n = checked(n, int, "n", low=500, high=10_000)
+    checked(centre, bool, "centre")
     if len(set(chosen)) < 2:
         raise ConfigError(f"pairs are {shown(chosen)}; expected at least two to tell apart")
     index = np.array([task.pairs.index(pair) for pair in chosen])
     factors = _Factors.draw(task, n, seed, "pair-clusters", index=index, maskable=True)
     sequences = factors.sequences(task)
-    points = read_state(model, state, layer, sequences.tokens, places(sequences, place))
+    points = _read(model, state, layer, place, sequences)
+    if centre:
+        nuisances = [sequences.position]
+        if place == "last":
+            nuisances.append(sequences.tokens[:, -1])
+        points = _without(points, nuisances)
     return _clusters(state, layer, task, sequences, points, tsne, seed)
 
 
@@ -578,10 +603,7 @@ def sensitivity(
     n = checked(n, int, "n", low=2, high=100_000)
 
     def read(factors: _Factors) -> Floats:
-        sequences = factors.sequences(task)
-        if state is None:
-            return _logits(model, sequences.tokens)
-        return read_state(model, state, layer, sequences.tokens, places(sequences, place))
+        return _read(model, state, layer, place, factors.sequences(task))
 
     first = _Factors.draw(task, n, seed, "sensitivity/first")
     second = _Factors.draw(task, n, seed, "sensitivity/second")
@@ -606,8 +628,7 @@ def sensitivity(
                 agreement=float(stays.mean()) if state is None and len(stays) else None,
             )
         )
-    name, at = ("logits", None) if state is None else (state, layer)
-    return Sensitivity(name, at, tuple(found), n)
+    return Sensitivity(*_named(state, layer), tuple(found), n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -650,8 +671,8 @@ class _Factors:
 
     def differs(self, factor: Factor, other: "_Factors") -> npt.NDArray[np.bool_]:
         """Where the exchange of a factor changes it."""
-        unequal = getattr(self, factor) != getattr(other, factor)
-        return unequal if unequal.ndim == 1 else unequal.any(1)
+        unequal: npt.NDArray[np.bool_] = getattr(self, factor) != getattr(other, factor)
+        return unequal.reshape(len(unequal), -1).any(1)
 
 
 def _assemble(task: AnchorTask, noise: Ints, position: Ints, key: Ints, pair: Ints) -> Sequences:
@@ -676,7 +697,9 @@ def _assemble(task: AnchorTask, noise: Ints, position: Ints, key: Ints, pair: In
 
 def _bits(n: int, seed: int, stream: str) -> Ints:
     """Uniform integers from 0 to 2^63 - 1, a function of seed, stream and index."""
-    drawn = hash_counter(stream_key(seed, f"representations/{stream}"), np.arange(n, dtype=np.uint64))
+    drawn = hash_counter(
+        stream_key(seed, f"representations/{stream}"), np.arange(n, dtype=np.uint64)
+    )
     return (drawn >> np.uint64(1)).astype(np.int64)
 
 
@@ -760,10 +783,29 @@ def _ruled_pairs(task: AnchorTask) -> list[Pair]:
     return [chosen[i] for i in step]
 
 
-@torch.no_grad()
-def _logits(model: HookedTransformer, tokens: npt.NDArray[np.uint8]) -> Floats:
-    found = last_logits(model, token_rows(model, tokens))
-    return found.to("cpu", torch.float64).numpy()
+def _read(
+    model: HookedTransformer, state: State | None, layer: int, place: Place, sequences: Sequences
+) -> Floats:
+    """A state at one place, or the logits at the last position."""
+    if state is not None:
+        return read_state(model, state, layer, sequences.tokens, places(sequences, place))
+    with torch.no_grad():
+        return _numbers(last_logits(model, token_rows(model, sequences.tokens)))
+
+
+def _left(masked: Floats, whole: Floats) -> Floats:
+    """What a mask left, or zeros if what varies is no more than rounding of what varied before."""
+    varies, varied = (float(found.std(0).max(initial=0)) for found in (masked, whole))
+    return masked if varies > 1e-4 * varied else np.zeros_like(masked)
+
+
+def _named(state: State | None, layer: int) -> tuple[str, int | None]:
+    return ("logits", None) if state is None else (state, layer)
+
+
+def _numbers(found: Tensor) -> Floats:
+    numbers: Floats = found.to("cpu", torch.float64).numpy()
+    return numbers
 
 
 def _half_square(change: Floats) -> float:
@@ -813,25 +855,171 @@ def _cosines(vectors: Floats) -> Floats:
 
 
 def _contrast(cosines: Floats, values: Ints, keys: Ints, seed: int) -> Contrast:
-    matched = _Matched.find(values, keys)
     n_groups, n_keys = values.shape
+    matched = _Matched.find(values, keys)
     orders, exact = _relabellings(n_groups, seed)
-    relabelled = [
-        matched.difference(cosines, np.array(order), direction)
-        for order in orders
-        for direction in ((1, -1) if exact else (1 if order[-1] else -1,))
-    ]
-    equal, near, spread = matched.parts(cosines)
-    observed = matched.difference(cosines, np.arange(n_groups), 1)
+    grid, relabelled = np.arange(n_groups * n_keys).reshape(values.shape), []
+    for order, step in orders:
+        moved = grid[list(order)][:, ::step].ravel()  # item -> the item whose vector it is given
+        relabelled.append(matched.difference(cosines, moved))
+    equal, near = matched.means(cosines)
+    spread = matched.spread(cosines)
+    observed = matched.difference(cosines, grid.ravel())
+    # rounded, so that relabellings which change nothing tie with what was found
+    p_value = permutation_p(round(observed, 9), np.round(relabelled, 9), exact=exact)
     return Contrast(
         equal=equal,
         near=near,
         difference=equal - near,
-        effect=None,
-        p_value=permutation_p(observed, np.array(relabelled), exact=exact),
+        effect=(equal - near) / spread if spread > 1e-9 else None,
+        p_value=p_value,
         n_permutations=len(relabelled),
         exact=exact,
-        distances=(),
-        n_equal=0,
-        n_near=0,
+        distances=matched.distances,
+        n_equal=int(matched.is_equal.sum()),
+        n_near=int((~matched.is_equal).sum()),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Matched:
+    """Pairs of items of equal value and near misses, at the |x - x'| that have both."""
+
+    one: Ints  # flat index of an item
+    two: Ints
+    is_equal: npt.NDArray[np.bool_]
+    stratum: Ints  # index in ``distances``
+    distances: tuple[int, ...]
+    weight: Floats  # of each pair in the mean of its kind
+
+    @classmethod
+    def find(cls, values: Ints, keys: Ints) -> "_Matched":
+        n_groups, n_keys = values.shape
+        apart = np.abs(np.subtract.outer(keys, keys))
+        rows: list[Ints] = [np.empty((4, 0), np.int64)]
+        for g, h in itertools.combinations(range(n_groups), 2):
+            missed = np.abs(np.subtract.outer(values[g], values[h]))
+            i, j = np.nonzero(np.isin(missed, (0, *NEAR)))
+            rows.append(np.stack([g * n_keys + i, h * n_keys + j, missed[i, j] == 0, apart[i, j]]))
+        one, two, kind, distance = np.concatenate(rows, axis=1)
+        is_equal = kind.astype(bool)
+        both = np.intersect1d(distance[is_equal], distance[~is_equal])
+        kept = np.isin(distance, both)
+        if not kept.any():
+            raise ConfigError(
+                "no |x - x'| has both pairs of equal value and near misses: the contrast is not "
+                "defined for this task's functions"
+            )
+        one, two, is_equal = one[kept], two[kept], is_equal[kept]
+        stratum = np.searchsorted(both, distance[kept])
+        n_equal = np.bincount(stratum[is_equal], minlength=len(both))
+        n_near = np.bincount(stratum[~is_equal], minlength=len(both))
+        # near misses are weighted to the |x - x'| of the pairs of equal value
+        weight = np.where(is_equal, 1.0, (n_equal / n_near)[stratum]) / n_equal.sum()
+        return cls(one, two, is_equal, stratum, tuple(both.tolist()), weight)
+
+    def difference(self, cosines: Floats, moved: Ints) -> float:
+        """Equal minus near, item i having the vector of item ``moved[i]``."""
+        n_items = len(moved)
+        found = cosines.reshape(n_items, n_items)[moved[self.one], moved[self.two]]
+        return float(np.dot(np.where(self.is_equal, self.weight, -self.weight), found))
+
+    def means(self, cosines: Floats) -> tuple[float, float]:
+        """Of the pairs of equal value and of the near misses."""
+        found, of = self._cosines(cosines) * self.weight, self.is_equal
+        return float(found[of].sum()), float(found[~of].sum())
+
+    def spread(self, cosines: Floats) -> float:
+        """Standard deviation within one kind at one |x - x'|, both kinds alike."""
+        found, variance = self._cosines(cosines), 0.0
+        for kind in (self.is_equal, ~self.is_equal):
+            for stratum in range(len(self.distances)):
+                chosen = kind & (self.stratum == stratum)
+                variance += float(self.weight[chosen].sum() * found[chosen].var()) / 2
+        return math.sqrt(variance)
+
+    def _cosines(self, cosines: Floats) -> Floats:
+        n_items = cosines.shape[0] * cosines.shape[1]
+        found: Floats = cosines.reshape(n_items, n_items)[self.one, self.two]
+        return found
+
+
+def _relabellings(n_groups: int, seed: int) -> tuple[list[tuple[Ints, int]], bool]:
+    """Orders of the groups with a direction of the keys; whether these are all there are."""
+    if 2 * math.factorial(n_groups) <= _ALL_UP_TO:
+        orders = itertools.permutations(range(n_groups))
+        return [(np.array(order), step) for order in orders for step in (1, -1)], True
+    generator = np.random.default_rng(seed)
+    drawn = [(generator.permutation(n_groups), 1) for _ in range(_RELABELLINGS)]
+    return [(order, int(generator.choice((1, -1)))) for order, _ in drawn], False
+
+
+def _clusters(
+    state: str,
+    layer: int | None,
+    task: AnchorTask,
+    sequences: Sequences,
+    points: Floats,
+    tsne: bool,
+    seed: int,
+) -> Clusters:
+    checked(tsne, bool, "tsne")
+    found, ordered = np.unique(sequences.pair, return_inverse=True)
+    pairs = tuple(task.pairs[i] for i in found)
+    alike = sorted({tuple(sorted(pair)) for pair in pairs})
+    unordered = np.array([alike.index(tuple(sorted(pair))) for pair in pairs])[ordered]
+    some, keys = slice(_SCORED), sequences.key.astype(np.int64)
+    scored, distances = points[some], squareform(pdist(points[some]))
+    apart = distances.max() > 1e-5 * np.linalg.norm(scored, axis=1).max()
+    counts = tuple(range(2, min(len(pairs) + 4, len(scored) - 1) + 1)) if apart else ()
+    tree = linkage(scored, "ward")
+    divisions = [fcluster(tree, count, "maxclust") for count in counts]
+    silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
+    best = int(np.argmax(silhouettes)) if counts else None
+    labels = np.zeros(len(scored)) if best is None else divisions[best]
+    each = [_silhouette(distances, ordered[some], unordered[some] == i) for i in range(len(alike))]
+    within = [score for score in each if score is not None]
+    return Clusters(
+        state=state,
+        layer=layer,
+        pairs=pairs,
+        pair=ordered.astype(np.int64),
+        key=keys,
+        n_ordered=len(pairs),
+        n_unordered=len(alike),
+        silhouette_ordered=_silhouette(distances, ordered[some]),
+        silhouette_unordered=_silhouette(distances, unordered[some]),
+        silhouette_order=float(np.mean(within)) if within else None,
+        silhouette_key=_silhouette(distances, keys[some]),
+        counts=counts,
+        silhouettes=silhouettes,
+        n_clusters=1 if best is None else counts[best],
+        agreement_ordered=float(adjusted_rand_score(ordered[some], labels)),
+        agreement_unordered=float(adjusted_rand_score(unordered[some], labels)),
+        embedding=_tsne(points, seed) if tsne else None,
+    )
+
+
+def _without(points: Floats, nuisances: Sequence[npt.NDArray[np.uint8]]) -> Floats:
+    """Points without what labels that mean nothing here add to them on average."""
+    labels = [np.equal.outer(labels, np.unique(labels)) for labels in nuisances]
+    known = np.concatenate(labels, axis=1).astype(np.float64)  # [n, label]
+    fitted: Floats = known @ np.linalg.lstsq(known, points, rcond=None)[0]
+    return points - fitted
+
+
+def _silhouette(
+    distances: Floats, labels: npt.NDArray[Any], chosen: npt.NDArray[np.bool_] | None = None
+) -> float | None:
+    """The mean silhouette of labelled points; None for one label, or one point for each."""
+    if chosen is not None:
+        distances, labels = distances[chosen][:, chosen], labels[chosen]
+    if not 2 <= len(np.unique(labels)) < len(labels):
+        return None
+    return float(silhouette_score(distances, labels, metric="precomputed"))
+
+
+def _tsne(points: Floats, seed: int) -> Floats:
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    found: Floats = TSNE(perplexity=perplexity, random_state=seed).fit_transform(points)
+    return found.astype(np.float64)

@@ -115,7 +115,7 @@ def two_samples(
 
 
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
-    """p of a one-sided permutation test: how often a relabelling reaches what was observed.
+    """Of a one-sided permutation test, p: how often a relabelling reaches what was observed.
 
     Args:
         observed: the statistic of the data as they are.
@@ -235,7 +235,7 @@ def _sample(values: Any, name: str) -> Floats:
     except (TypeError, ValueError):
         raise ConfigError(f"{name} is {shown(values)}; expected numbers") from None
     if sample.ndim != 1 or len(sample) < 2:
-        raise ConfigError(f"{name} has shape {sample.shape}; expected at least two numbers in a row")
+        raise ConfigError(f"{name} has shape {sample.shape}; expected two numbers or more")
     if not np.isfinite(sample).all():
         raise ConfigError(f"{name} holds a value that is not finite; leave runs without one out")
     return sample
