@@ -103,9 +103,9 @@ def test_imports_run_one_way() -> None:
         "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
         "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
         "exact", "training", "lock", "store", "complexity", "phase", "evaluation", "patching",
-        "flow", "representations", "progress", "tracking", "zoo", "run", "findings", "analysis",
-        "plotting", "views", "report", "sweep", "quickstart", "doctor", "flags", "completion",
-        "cli", "__main__",
+        "ablation", "flow", "routes", "circuits", "representations", "progress", "tracking", "zoo",
+        "run", "findings", "analysis", "plotting", "views", "report", "sweep", "quickstart",
+        "doctor", "flags", "completion", "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")
