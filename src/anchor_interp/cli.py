@@ -129,7 +129,7 @@ class Evaluate:
     """Measure a run's model and name its phase."""
 
     run: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or a name of the zoo such as tiny/inferential/1."""
     step: int | None = None
     """Checkpoint to measure; the newest if None."""
     n: int = 500
@@ -146,7 +146,7 @@ class Export:
     """Write a run's weights as one safetensors file that plain TransformerLens can read."""
 
     run: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or a name of the zoo such as tiny/inferential/1."""
     out: Path
     """The file; one that is there is replaced."""
     step: int | None = None
@@ -159,7 +159,7 @@ class Report:
     """Write one self-contained HTML page about one or several runs."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """The run folders."""
+    """The run folders, or names of the zoo such as tiny/inferential/1."""
     out: Path = Path("report.html")
     """The page; one that is there is replaced."""
     pictures: Path | None = None

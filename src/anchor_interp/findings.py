@@ -14,6 +14,7 @@ from anchor_interp.run import load
 from anchor_interp.schema import checked_path
 from anchor_interp.store import Row
 from anchor_interp.training import total_decay
+from anchor_interp.zoo import find
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +52,16 @@ class Findings:
 
 
 def gather(paths: Sequence[str | Path]) -> list[Findings]:
-    """Look into run folders; the name of a run is its folder's, or its path where two agree.
+    """Look into runs; the name of one is its folder's, or its path where two agree.
+
+    A specimen of the zoo keeps its own name.
 
     Raises:
         StoreError: a folder that holds no run, a run without a checkpoint, or a damaged file.
         ConfigError: a damaged configuration.
     """
     folders = [checked_path(path, "the path of the run") for path in paths]
-    names = [path.resolve().name for path in folders]
+    names = [path.resolve().name if find(path) == path else str(path) for path in folders]
     return [
         _findings(path, name if names.count(name) == 1 else str(path))
         for path, name in zip(folders, names, strict=True)

@@ -27,7 +27,7 @@ from anchor_interp.environment import (
 from anchor_interp.errors import ConfigError, DivergedError, InterruptedRunError, StoreError
 from anchor_interp.evaluation import accuracy, evaluate
 from anchor_interp.exact import NAMES, exact_model, exact_shape
-from anchor_interp.files import output_file
+from anchor_interp.files import is_there, output_file
 from anchor_interp.memory import check_model_fits, check_training_fits, explained
 from anchor_interp.model import HookedTransformer, build_model, empty_model, place
 from anchor_interp.phase import Evaluation, Phase, decide
@@ -44,6 +44,7 @@ from anchor_interp.training import (
     total_decay,
 )
 from anchor_interp.weights import save_weights
+from anchor_interp.zoo import find
 
 _PROBES = 512
 _LOGGER = logging.getLogger(__name__)
@@ -84,6 +85,18 @@ class Run:
         """The HookedTransformer of this checkpoint, in ``eval`` mode."""
         with explained("loading a model", f"it has {self.config.model}"):
             return _model_at(self.folder, self.config, self.step, self.device, self.dtype)
+
+    @functools.cached_property
+    def initial(self) -> HookedTransformer:
+        """The model before its first update, built anew from the configuration and its seed.
+
+        A run that no longer has its step 0 has it all the same, to compare with.
+        """
+        config = self.config
+        with explained("building a model", f"it has {config.model}"):
+            return build_model(
+                config.model, config.init, seed=config.seed, device=self.device, dtype=self.dtype
+            )
 
     @property
     def evaluation(self) -> Evaluation:
@@ -188,6 +201,15 @@ class ExactRun(Run):
         )
         return place(model, self.device)
 
+    @property
+    def initial(self) -> HookedTransformer:
+        """There is none.
+
+        Raises:
+            StoreError: always.
+        """
+        raise StoreError(f"{self.name} was never trained; it has no initial model")
+
     @functools.cached_property
     def evaluation(self) -> Evaluation:
         """The model's evaluation, made when it is asked for."""
@@ -263,23 +285,25 @@ def load(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Run:
-    """Open a run folder, or a model with hand-set weights.
+    """Open a run folder, a specimen of the zoo or a model with hand-set weights.
 
     Args:
-        path: the folder, or ``exact/inferential`` and its kind (:data:`anchor_interp.exact.NAMES`;
-            a folder of such a name is opened as ``./exact/inferential``).
+        path: the folder, or a name: ``tiny/inferential/1`` and its kind
+            (:func:`anchor_interp.zoo.names`), ``exact/inferential`` and its kind
+            (:data:`anchor_interp.exact.NAMES`). What lies at that path goes before a name.
         step: the checkpoint whose model is wanted; the newest if None.
         device: where to place the model.
         dtype: dtype of the model, such as ``torch.float64`` for exact analyses.
 
     Raises:
-        StoreError: no run folder, no such checkpoint, or a damaged file.
+        StoreError: no run folder, no specimen of that name, no such checkpoint, or a damaged file.
         ConfigError: a damaged configuration, or a device that cannot be used.
     """
     checked(step, int | None, "step")
-    if str(path) in NAMES:
-        return _exact(str(path), step, resolve_device(device), dtype)
-    folder = RunFolder(checked_path(path, "the path of the run"))
+    path = checked_path(path, "the path of the run")
+    if path.as_posix() in NAMES and not is_there(path):
+        return _exact(path.as_posix(), step, resolve_device(device), dtype)
+    folder = RunFolder(find(path))
     config = folder.config()
     steps = folder.steps()
     if not steps:

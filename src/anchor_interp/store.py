@@ -19,6 +19,9 @@ safetensors in their metadata. ``state.json`` also holds the run's identifier an
 SHA-256 of the checkpoint's tensors, which are checked when they are read. Where the first folders
 of schema 1 have no such entry (state, metadata, metrics), they are read without that check.
 
+Training writes float32 tensors. In a folder that is to be small (:mod:`anchor_interp.zoo`) they may
+be float16; what is read is given as float32.
+
 Nothing in a run folder may be a symbolic link or a special file; the run folder itself may be
 reached through a link. Lines that are missing in ``metrics.jsonl`` cost a run nothing but these
 points of its curves, so training goes on and says so; a damaged ``provenance.json`` is set aside.
@@ -499,8 +502,11 @@ def _check_sum(state: Row, name: str, data: bytes) -> None:
 def _read_tensors(data: bytes) -> dict[str, Tensor]:
     """The tensors of a safetensors file in memory; the header cannot ask for more than is there.
 
+    Returns:
+        float32 tensors, whether the file has them as float32 or as float16.
+
     Raises:
-        ValueError: another kind of file, another schema, or tensors that are not float32.
+        ValueError: another kind of file, another schema, or tensors of another type.
         SafetensorError: shapes, offsets and size that do not agree.
     """
     if data[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
@@ -517,6 +523,6 @@ def _read_tensors(data: bytes) -> dict[str, Tensor]:
         raise ValueError(f"it has schema {schema!r:.40}, this version reads {SCHEMA}")
     tensors: dict[str, Tensor] = load(data)
     for name, tensor in tensors.items():
-        if tensor.dtype != torch.float32:
+        if tensor.dtype not in (torch.float32, torch.float16):
             raise ValueError(f"{name[:80]!r} is of {tensor.dtype}; expected torch.float32")
-    return tensors
+    return {name: tensor.float() for name, tensor in tensors.items()}
