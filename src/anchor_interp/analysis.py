@@ -33,6 +33,7 @@ from anchor_interp.complexity import (
 from anchor_interp.config import RunConfig, run_id
 from anchor_interp.data import Place
 from anchor_interp.errors import ConfigError
+from anchor_interp.evaluation import AttentionExample, attention_examples
 from anchor_interp.flow import PROBE, PROBE_POSITION, InformationFlow, information_flow
 from anchor_interp.interchange import InterchangeResult, interchange, interchange_pairs
 from anchor_interp.masks import Paths, leak
@@ -123,6 +124,8 @@ class Mechanism:
     """Do equal values have parallel vectors?"""
     clusters: tuple[Clusters, ...]
     """Ordered or unordered pairs?"""
+    attention: tuple[AttentionExample, ...]
+    """Attention in an unseen and a seen sequence."""
     sensitivity: Sensitivity | None
     """How much key, pair, position and noise matter to the answer."""
 
@@ -282,6 +285,7 @@ def _mechanism(
             "key masked": lambda: key_mask_clusters(model, task, tsne=True, seed=seed),
             "X_ao of layer 1": lambda: pair_clusters(model, task, tsne=True, n=800, seed=seed),
         }),
+        attention=attention_examples(model, task),
         sensitivity=attempt("sensitivity", lambda: sensitivity(model, task, seed=seed)),
     )
 

@@ -133,7 +133,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
 
     A line's width is the attention weight, its darkness the causal effect of the edge on the
     answer; the edges of a pruned circuit are drawn in its own colour. Edges that cannot reach the
-    output are dotted. Several heads of a layer share its lines: the largest weight, the summed
+    output are faint. Several heads of a layer share its lines: the largest weight, the summed
     effect.
     """
     attention = flow.attention.max(1)  # [layer, query, key]
@@ -152,8 +152,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
                 (layer + 0.13, layer + 0.87),
                 linewidth=0.6 + 5 * weight,
                 color=CHOSEN if chosen else ATTENTION,
-                alpha=1 if chosen else 0.2 + 0.8 * relative[layer, query, key],
-                linestyle="-" if counts else ":",
+                alpha=1 if chosen else 0.2 + 0.8 * relative[layer, query, key] if counts else 0.1,
                 zorder=3 if chosen else 2,
                 solid_capstyle="round",
             )
@@ -199,10 +198,13 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
         for start, stop in itertools.pairwise(edges):
             _box(axes, start, stop)
         middles = [(start + stop - 1) / 2 for start, stop in itertools.pairwise(edges)]
-        step = max(len(middles) // 12, 1)
-        labels = [str(values[start]) for start in edges[:-1]]
-        axes.set_xticks(middles[::step], labels[::step], fontsize=8)
-        axes.set_yticks(middles[::step], labels[::step], fontsize=8)
+        ticks: list[float] = []
+        for middle in middles:  # of neighbours that would overlap, the first
+            if not ticks or middle - ticks[-1] >= len(values) / 15:
+                ticks.append(middle)
+        labels = [str(values[round(tick)]) for tick in ticks]
+        axes.set_xticks(ticks, labels, fontsize=8)
+        axes.set_yticks(ticks, labels, fontsize=8)
         what = "value by the rule" if similarity.state == "X_ao" else "g(x; a1)"
         axes.set(xlabel=what, ylabel=what)
         figure.colorbar(image, ax=axes, label="centred cosine" if centred else "cosine", shrink=0.8)
@@ -241,7 +243,9 @@ def cluster_map(clusters: "Clusters") -> "Figure":
 def patch_map(result: "PatchResult") -> "Figure":
     """Mean recovery of every patch: activations and layers down, positions across."""
     recovery = np.nanmean(result.recovery(), axis=1)
-    cells = {_patch_cell(site): value for site, value in zip(result.sites, recovery, strict=True)}
+    heads = any(getattr(site, "head", None) for site in result.sites)
+    names = [_patch_cell(site, heads) for site in result.sites]
+    cells = dict(zip(names, recovery, strict=True))
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
     with _single(2.6 + 0.75 * len(columns), 1.1 + 0.3 * len(rows)) as figure:
@@ -319,6 +323,34 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
         axes.set(xlabel="stable rank")
         axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
         axes.grid(alpha=0.25, axis="x")
+    return figure
+
+
+def spectra(complexity: "Complexity") -> "Figure":
+    """Singular values of every head's QK and OV, relative to the largest, one line a head."""
+    with _single(5.4, 3.0) as figure:
+        axes = figure.subplots()
+        styles = {"QK": "-", "OV": "--"}
+        layers = sorted({entry.layer for entry in complexity.heads if entry.layer is not None})
+        shown = set()
+        for entry in complexity.heads:
+            values = entry.spectrum[entry.spectrum > 0]
+            if not len(values):
+                continue
+            label = _matrix_name(entry.name, entry.layer)
+            axes.plot(
+                np.arange(1, len(values) + 1),
+                values / values[0],
+                styles[entry.name],
+                color=_QUALITATIVE[layers.index(entry.layer) % len(_QUALITATIVE)],
+                linewidth=1.2,
+                label=None if label in shown or len(layers) > 4 else label,
+            )
+            shown.add(label)
+        axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", xscale="log")
+        axes.grid(alpha=0.25)
+        if len(layers) <= 4:
+            axes.legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -439,8 +471,8 @@ def _box(axes: "Axes", start: float, stop: float) -> None:
     axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=INK, linewidth=0.9))
 
 
-def _patch_cell(site: Any) -> tuple[str, str]:
-    head = "" if site.head is None else f", head {site.head + 1}"
+def _patch_cell(site: Any, heads: bool) -> tuple[str, str]:
+    head = f", head {site.head + 1}" if heads and site.head is not None else ""
     return f"{site.activation}, layer {site.layer + 1}{head}", str(site.position)
 
 

@@ -1,11 +1,12 @@
-"""A self-contained page about one or several runs: what each learned, and how one can tell.
+"""Self-contained pages: what runs learned and how one can tell, and how one model does it.
 
-The page makes no request: figures, attention views, styles and CircuitsVis's script are in the
+A page makes no request: figures, attention views, styles and CircuitsVis's script are in the
 file, and its Content-Security-Policy allows nothing else. This module loads no model: it shows
-what :func:`anchor_interp.findings.gather` found.
+what :func:`anchor_interp.findings.gather` or :func:`anchor_interp.analysis.analyze` found.
 """
 
 import base64
+import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,15 @@ from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.files import output_file, write_output
 from anchor_interp.phase import PAPER, Evaluation, Thresholds
 from anchor_interp.plotting import Side
-from anchor_interp.schema import checked_path, to_dict
+from anchor_interp.schema import canonical_json, checked_path, to_dict
 from anchor_interp.task import AnchorTask
 from anchor_interp.views import View, attention_view, bundle, roles
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
+    from anchor_interp.analysis import Analysis
     from anchor_interp.complexity import Complexity
     from anchor_interp.evaluation import AttentionExample
     from anchor_interp.findings import Findings
@@ -103,20 +106,12 @@ def write_report(
 
 def render(runs: Sequence["Findings"]) -> str:
     """The page as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("anchor_interp"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"share": _share, "rank": _rank, "tidy": _tidy}
-    attention = [_attention(run, number) for number, run in enumerate(runs, 1)]
+    attention = [_attention(run.attention, number) for number, run in enumerate(runs, 1)]
     views = [view for shown in attention for entry in shown for view in entry.views]
     tasks = list(dict.fromkeys(run.config.task for run in runs))
-    return environment.get_template("report.html.jinja").render(
+    return _page(
+        "report.html.jinja",
+        views,
         title=_title(runs),
         runs=[
             {
@@ -136,10 +131,53 @@ def render(runs: Sequence["Findings"]) -> str:
             for number, run in enumerate(runs, 1)
         ],
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
-        style=files("anchor_interp").joinpath("templates/report.css").read_text("utf-8"),
-        bundle=bundle(),
-        calls=[view.call() for view in views],
-        version=__version__,
+    )
+
+
+def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
+    """Write an analysis as a page, its figures and its numbers.
+
+    Args:
+        analysis: what to show.
+        out: a folder, created if need be; files of the same names in it are replaced, each when
+            the new one is complete.
+
+    Returns:
+        ``index.html``, ``analysis.json`` and the figures, ``figures/*.png`` and ``*.svg``.
+
+    Raises:
+        StoreError: a file cannot be written, or the folder is a run's or no folder.
+        ConfigError: no path.
+    """
+    out = checked_path(out, "out")
+    if out.exists() and not out.is_dir():
+        raise StoreError(f"{out} is a file; name a folder for the analysis")
+    output_file(out / "index.html")
+    pictures = list(_mechanism_pictures(analysis))
+    page, numbers = out / "index.html", out / "analysis.json"
+    write_output(numbers, canonical_json(analysis).encode())
+    written = [
+        plotting.save(picture.figure, out / "figures" / f"{picture.name}.{ending}")
+        for picture in pictures
+        for ending in ("png", "svg")
+    ]
+    write_output(page, render_analysis(analysis, pictures).encode("utf-8", "replace"))
+    return [page, numbers, *written]
+
+
+def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = None) -> str:
+    """The page of an analysis as HTML."""
+    drawn = list(_mechanism_pictures(analysis)) if pictures is None else pictures
+    mechanism = analysis.mechanism
+    attention = [] if mechanism is None else _attention(mechanism.attention, 1)
+    return _page(
+        "analysis.html.jinja",
+        [view for entry in attention for view in entry.views],
+        title=f"How {analysis.name} works",
+        found=analysis,
+        mechanism=mechanism,
+        pictures={picture.name: _drawn(picture, "a") for picture in drawn},
+        attention=attention,
     )
 
 
@@ -172,6 +210,32 @@ def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Mea
             t.key_dependence,
         ),
     ]
+
+
+def _page(template: str, views: Sequence[View], **content: Any) -> str:
+    """A page from its template, with what every page has."""
+    return _environment().get_template(template).render(
+        style=files("anchor_interp").joinpath("templates/report.css").read_text("utf-8"),
+        bundle=bundle() if views else "",
+        calls=[view.call() for view in views],
+        version=__version__,
+        **content,
+    )
+
+
+@functools.cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("anchor_interp"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"share": _share, "rank": _rank, "tidy": _tidy, "small": _small}
+    return environment
 
 
 def _title(runs: Sequence["Findings"]) -> str:
@@ -217,7 +281,80 @@ def _drawn(picture: Picture, run: str) -> dict[str, str]:
     }
 
 
-def _attention(run: "Findings", number: int) -> list[Attention]:
+def _mechanism_pictures(analysis: "Analysis") -> Iterator[Picture]:
+    m = analysis.mechanism
+    if m is not None and m.flow is not None:
+        kept = "" if m.circuit is None else ", in colour those of the pruned circuit"
+        yield Picture(
+            "flow",
+            "Attention as a graph, layers upwards, on the probe sequence (its tokens below, what "
+            "the model predicts at each position above). A line's width is the attention, its "
+            f"darkness the effect of that edge on the answer{kept}.",
+            plotting.information_flow(m.flow, m.circuit),
+        )
+    if m is not None and m.routes is not None:
+        yield Picture(
+            "routes",
+            "How much of the tokens' effect on the answer takes each mechanism's route.",
+            plotting.route_bars(m.routes),
+        )
+    if m is not None and m.comparison is not None:
+        yield Picture(
+            "circuit",
+            "Faithfulness of the pruned circuit beside circuits of the same size.",
+            plotting.circuit_baselines(m.comparison),
+        )
+    for patched in () if m is None else m.patches:
+        yield Picture(
+            f"patching-{patched.contrast}",
+            f"{_CONTRASTS[patched.contrast]} differs: how much of the clean answer comes back when "
+            "one clean activation is put into the corrupted run (mean over examples).",
+            plotting.patch_map(patched.result),
+        )
+    for similarity in () if m is None else m.similarities:
+        yield Picture(
+            f"similarity-{similarity.state.replace('_', '-').lower()}",
+            f"{_SIMILARITIES[similarity.state]} Boxes: equal values.",
+            plotting.similarity_map(similarity),
+        )
+    for clusters in () if m is None else m.clusters:
+        yield Picture(
+            f"clusters-{clusters.state.replace('_', '-').lower()}",
+            f"{_CLUSTERS[clusters.state]} (t-SNE; colour: unordered pair, marker: order).",
+            plotting.cluster_map(clusters),
+        )
+    yield Picture(
+        "stable-rank",
+        "Stable rank of every weight matrix.",
+        plotting.stable_ranks(analysis.complexity),
+    )
+    yield Picture(
+        "spectra",
+        "Singular values of each head's QK and OV product, relative to the largest.",
+        plotting.spectra(analysis.complexity),
+    )
+    if analysis.neurons is not None:
+        yield Picture(
+            "condensation",
+            "Cosines between the input weights of the neurons of W_Q in layer 1.",
+            plotting.condensation_map(analysis.neurons),
+        )
+
+
+_CONTRASTS = {"key": "The key", "first": "The first anchor", "second": "The second anchor"}
+_SIMILARITIES = {
+    "V": "Cosines of V in layer 2 at the first anchor, across keys and first anchors.",
+    "OV": "The same of what the heads write (V through W_O), which no basis inside a head changes.",
+    "X_ao": "Cosines after attention of layer 2 at the last position, across keys and pairs.",
+    "logits": "Cosines of the logits with the second anchor masked, across keys and first anchors.",
+}
+_CLUSTERS = {
+    "logits": "Logits with the key masked",
+    "X_ao": "The state after attention of layer 1 at the last position",
+}
+
+
+def _attention(examples: Sequence["AttentionExample"], number: int) -> list[Attention]:
     return [
         Attention(
             example,
@@ -227,7 +364,7 @@ def _attention(run: "Findings", number: int) -> list[Attention]:
                 for layer in range(len(example.patterns))
             ],
         )
-        for index, example in enumerate(run.attention)
+        for index, example in enumerate(examples)
     ]
 
 
@@ -266,6 +403,11 @@ def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
 
 def _share(value: float | None) -> str:
     return "\N{EN DASH}" if value is None else f"{value:.2f}"
+
+
+def _small(value: float | None) -> str:
+    """A number that may be tiny."""
+    return "\N{EN DASH}" if value is None else f"{value:.2g}"
 
 
 def _rank(value: float | None) -> str:
