@@ -213,7 +213,7 @@ def test_gaussian_spectra_are_those_of_gaussian_matrices() -> None:
     ],
 )
 def test_other_transformers(changes: dict[str, Any]) -> None:
-    arguments = {"d_mlp": 24, "act_fn": "relu", "device": "cpu"} | changes
+    arguments: dict[str, Any] = {"d_mlp": 24, "act_fn": "relu", "device": "cpu"} | changes
     cfg = HookedTransformerConfig(
         n_layers=2, n_heads=4, d_model=16, d_head=4, n_ctx=6, d_vocab=30, **arguments
     )

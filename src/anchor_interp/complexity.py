@@ -117,9 +117,8 @@ class _Weight:
 
     def spectrum(self) -> Float[Tensor, " rank"]:
         """Singular values; those of A B are those of R_A R_B^T, with A = Q_A R_A, B^T = Q_B R_B."""
-        if self.right is None:
-            return torch.linalg.svdvals(_finite(self.left))
-        return torch.linalg.svdvals(_core(_finite(self.left), _finite(self.right)))
+        matrix = _finite(self.left)
+        return _singular(matrix if self.right is None else _core(matrix, _finite(self.right)))
 
     def numbers(self, spectrum: Float[Tensor, " rank"]) -> Numbers:
         zero = not spectrum.any()
@@ -282,7 +281,7 @@ def _gaussian_spectra(rows: int, columns: int, inner: int | None) -> Float[np.nd
         core = factor(rows, columns if inner is None else inner)
         if inner is not None:
             core = core @ factor(columns, inner).mT
-        spectra.append(torch.linalg.svdvals(core).numpy())
+        spectra.append(_singular(core).numpy())
     return np.stack(spectra)
 
 
@@ -356,10 +355,15 @@ def _weights(model: Any) -> Iterator[_Weight]:
 
 
 def _spectrum(matrix: Tensor, of: str) -> Float[Tensor, " rank"]:
-    singular = torch.linalg.svdvals(_finite(matrix))
+    singular = _singular(_finite(matrix))
     if singular[0] == 0:
         raise ConfigError(f"the {of} of a zero matrix is not defined")
     return singular
+
+
+def _singular(matrix: Tensor) -> Float[Tensor, " rank"]:
+    values: Tensor = torch.linalg.svdvals(matrix)
+    return values
 
 
 def _stable_rank(singular: Float[Tensor, " rank"]) -> float:
@@ -372,7 +376,8 @@ def _effective_rank(singular: Float[Tensor, " rank"]) -> float:
 
 def _core(left: Tensor, right: Tensor) -> Tensor:
     """A small matrix with the singular values of left @ right."""
-    return torch.linalg.qr(left, "r").R @ torch.linalg.qr(right.mT, "r").R.mT
+    core: Tensor = torch.linalg.qr(left, "r").R @ torch.linalg.qr(right.mT, "r").R.mT
+    return core
 
 
 def _sampled(matrix: Float[Tensor, "d_in neuron"]) -> Int64[Tensor, " chosen"]:
