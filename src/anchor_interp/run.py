@@ -7,8 +7,10 @@ judge. :func:`load` opens what it left behind.
 import contextlib
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -45,6 +47,8 @@ from anchor_interp.training import (
 )
 from anchor_interp.weights import save_weights
 from anchor_interp.zoo import find
+
+T = TypeVar("T")
 
 _PROBES = 512
 _LOGGER = logging.getLogger(__name__)
@@ -132,6 +136,18 @@ class Run:
             StoreError: no such checkpoint; the message lists them.
         """
         return load(self.path, step=step, device=str(self.device), dtype=self.dtype)
+
+    def at_every_step(self, measure: Callable[[HookedTransformer], T]) -> dict[int, T]:
+        """A measurement of the model at every checkpoint, by step.
+
+        For example ``run.at_every_step(complexity)``, or with the initial model to compare with
+        ``run.at_every_step(lambda model: complexity(model, run.initial))``. One model is in memory
+        at a time.
+
+        Raises:
+            StoreError: a damaged checkpoint.
+        """
+        return {step: measure(self.at(step).model) for step in self.steps}
 
     def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
         """Measure the model of this checkpoint on the run's own task and training sequences."""
