@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from jaxtyping import Float
 
-from anchor_interp.ablation import Bench, aligned_sequences, reachable_edges
+from anchor_interp.ablation import Bench, aligned_sequences
 from anchor_interp.circuits import (
     Circuit,
     CircuitScores,
@@ -32,6 +33,7 @@ from anchor_interp.complexity import (
 )
 from anchor_interp.config import RunConfig, run_id
 from anchor_interp.data import Place
+from anchor_interp.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.errors import ConfigError
 from anchor_interp.evaluation import AttentionExample, attention_examples
 from anchor_interp.flow import PROBE, PROBE_POSITION, InformationFlow, information_flow
@@ -61,7 +63,7 @@ from anchor_interp.representations import (
     value_similarity,
 )
 from anchor_interp.routes import RouteScores, route_scores
-from anchor_interp.run import Run, load
+from anchor_interp.run import ExactRun, Run, load
 from anchor_interp.schema import checked
 from anchor_interp.task import AnchorTask
 
@@ -124,10 +126,26 @@ class Mechanism:
     """Do equal values have parallel vectors?"""
     clusters: tuple[Clusters, ...]
     """Ordered or unordered pairs?"""
+    keys: tuple[int, ...]
+    """The task's keys."""
+    embedding: EmbeddingStructure | None
+    """How the keys are embedded."""
     attention: tuple[AttentionExample, ...]
     """Attention in an unseen and a seen sequence."""
     sensitivity: Sensitivity | None
     """How much key, pair, position and noise matter to the answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Development:
+    """Stable ranks along training."""
+
+    steps: tuple[int, ...]
+    """The checkpoints."""
+    names: tuple[str, ...]
+    """The matrices; layers count from 1."""
+    stable_rank: Float[np.ndarray, "step matrix"]
+    """Their stable ranks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +168,8 @@ class Analysis:
     """Of every weight matrix, and of every head's QK and OV."""
     neurons: CosineMatrix | None
     """Cosines between the input weights of W_Q(1)'s neurons."""
+    development: Development | None
+    """Of a run with several checkpoints."""
     left_out: tuple[str, ...]
     """What was not done, and why."""
     schema: int = SCHEMA
@@ -169,12 +189,22 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
         ConfigError: a model or task that an analysis refuses.
     """
     run = path if isinstance(path, Run) else load(path, step=step, device=device)
-    _LOGGER.info("%s: behaviour", run.name)
-    evaluation = run.evaluate(n=200)
-    found = analyze_model(
-        run.model, run.config.task, name=run.name, initial=run.initial, seed=run.config.seed
+    folder = run.folder.path
+    name = folder.resolve().name if folder.is_dir() and folder == Path(str(path)) else str(path)
+    if isinstance(path, Run):
+        name = folder.name
+    _LOGGER.info("%s: behaviour", name)
+    decision = decide(run.evaluate(n=200))
+    initial = None if isinstance(run, ExactRun) else run.initial
+    found = analyze_model(run.model, run.config.task, name=name, initial=initial)
+    return replace(
+        found,
+        run_id=None if isinstance(run, ExactRun) else run_id(run.config),
+        config=run.config,
+        step=run.step,
+        decision=decision,
+        development=_development(run) if len(run.steps) > 1 else None,
     )
-    return _of_run(found, run, decide(evaluation))
 
 
 def analyze_model(
@@ -204,7 +234,7 @@ def analyze_model(
     if task is None:
         left_out.append("everything but the complexity: the model has no anchor task")
     else:
-        mechanism = _mechanism(model, task, name, seed, left_out)
+        mechanism = _mechanism(model, task, initial, seed, _Attempts(name, left_out))
     _LOGGER.info("%s: complexity of the weights", name)
     query = first_query_matrix(model)
     return Analysis(
@@ -216,14 +246,24 @@ def analyze_model(
         mechanism=mechanism,
         complexity=complexity(model, initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
+        development=None,
         left_out=tuple(left_out),
     )
 
 
-def _of_run(found: Analysis, run: Run, decision: Decision) -> Analysis:
-    return replace(
-        found, run_id=run_id(run.config), config=run.config, step=run.step, decision=decision
-    )
+def _development(run: Run) -> Development:
+    found = run.at_every_step(_stable_ranks)
+    names = tuple(dict.fromkeys(name for ranks in found.values() for name in ranks))
+    ranks = [[of_step.get(name, np.nan) for name in names] for of_step in found.values()]
+    return Development(tuple(found), names, np.array(ranks))
+
+
+def _stable_ranks(model: HookedTransformer) -> dict[str, float]:
+    return {
+        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer + 1}": rank
+        for entry in complexity(model).matrices
+        if (rank := entry.stable_rank) is not None
+    }
 
 
 class _Attempts:
@@ -246,9 +286,12 @@ class _Attempts:
 
 
 def _mechanism(
-    model: HookedTransformer, task: AnchorTask, name: str, seed: int, left_out: list[str]
+    model: HookedTransformer,
+    task: AnchorTask,
+    initial: HookedTransformer | None,
+    seed: int,
+    attempt: "_Attempts",
 ) -> Mechanism:
-    attempt = _Attempts(name, left_out)
     position = min(PROBE_POSITION, task.length - 3)
 
     def bench(stream: int) -> Bench:
@@ -270,29 +313,38 @@ def _mechanism(
         if judged
         else None,
         leaks=attempt("masks", lambda: _leaks(model, task, position, seed)) or (),
-        patches=attempt.each("patching", {
-            kind: lambda kind=kind: _patched(model, task, kind, seed)
-            for kind in ("key", "first", "second")
-        }),
+        patches=attempt.each(
+            "patching",
+            {
+                kind: lambda kind=kind: _patched(model, task, kind, seed)
+                for kind in ("key", "first", "second")
+            },
+        ),
         interchanges=attempt("interchange", lambda: _interchanges(model, task, seed)) or (),
-        similarities=attempt.each("similarity", {
-            "V": lambda: value_similarity(model, task, seed=seed),
-            "OV": lambda: value_similarity(model, task, state="OV", seed=seed),
-            "X_ao at the last position": lambda: answer_similarity(model, task, seed=seed),
-            "second anchor masked": lambda: block_similarity(model, task, seed=seed),
-        }),
-        clusters=attempt.each("clusters", {
-            "key masked": lambda: key_mask_clusters(model, task, tsne=True, seed=seed),
-            "X_ao of layer 1": lambda: pair_clusters(model, task, tsne=True, n=800, seed=seed),
-        }),
+        similarities=attempt.each(
+            "similarity",
+            {
+                "V": lambda: value_similarity(model, task, seed=seed),
+                "OV": lambda: value_similarity(model, task, state="OV", seed=seed),
+                "X_ao at the last position": lambda: answer_similarity(model, task, seed=seed),
+                "second anchor masked": lambda: block_similarity(model, task, seed=seed),
+            },
+        ),
+        clusters=attempt.each(
+            "clusters",
+            {
+                "key masked": lambda: key_mask_clusters(model, task, tsne=True, seed=seed),
+                "X_ao of layer 1": lambda: pair_clusters(model, task, tsne=True, n=800, seed=seed),
+            },
+        ),
+        keys=tuple(task.keys.tolist()),
+        embedding=attempt("embedding", lambda: _embedding(model, task, initial)),
         attention=attention_examples(model, task),
         sensitivity=attempt("sensitivity", lambda: sensitivity(model, task, seed=seed)),
     )
 
 
-def _probe(
-    model: HookedTransformer, task: AnchorTask, position: int, seed: int
-) -> InformationFlow:
+def _probe(model: HookedTransformer, task: AnchorTask, position: int, seed: int) -> InformationFlow:
     """The papers' probe where the task has its tokens, else one test-key sequence."""
     fits = task.length == len(PROBE) and set(PROBE) <= {*task.tokens, *task.keys.tolist()}
     if fits and set(PROBE[3:5]) <= set(task.tokens):
@@ -324,14 +376,19 @@ def _leaks(
     return tuple(found)
 
 
-def _patched(
-    model: HookedTransformer, task: AnchorTask, kind: Contrast, seed: int
-) -> Patched:
+def _patched(model: HookedTransformer, task: AnchorTask, kind: Contrast, seed: int) -> Patched:
     pairs = contrast_pairs(task, kind, 200, seed=seed)
     sites = site_grid(model, _PATCHED)
     found = Patched(kind, patch(model, *pairs, sites, logit_difference(*pairs)))
     found.result.recovery()  # refuses contrasts that the model does not tell apart
     return found
+
+
+def _embedding(
+    model: HookedTransformer, task: AnchorTask, initial: HookedTransformer | None
+) -> EmbeddingStructure:
+    start = None if initial is None else key_embeddings(initial, task)
+    return embedding_structure(key_embeddings(model, task), start)
 
 
 def _interchanges(

@@ -168,6 +168,22 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Analyze:
+    """Look inside one model: flow, masks, patching, representations, complexity."""
+
+    run: tyro.conf.Positional[Path]
+    """A run folder, a named model (tiny/inferential/1, exact/symmetric), or a .safetensors file of
+    a HookedTransformer's weights, of which the complexity alone is measured."""
+    out: Path
+    """Folder for the page, the figures and the numbers."""
+    step: int | None = None
+    """Checkpoint of the run; the newest if None."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, ..."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
 class Presets:
     """List the named runs, model shapes and tasks."""
 
@@ -191,7 +207,7 @@ class Completion:
     """The shell."""
 
 
-Command = Quickstart | Train | Evaluate | Export | Report | Presets | Doctor | Completion
+Command = Quickstart | Train | Evaluate | Export | Report | Analyze | Presets | Doctor | Completion
 """What the command line can be asked for."""
 
 
@@ -464,6 +480,33 @@ def _run_report(command: Report) -> None:
         print(f"pictures: {len(pictures)} files in {command.pictures}")
 
 
+def _run_analyze(command: Analyze) -> None:
+    from anchor_interp.analysis import analyze, analyze_model
+    from anchor_interp.report import write_analysis
+    from anchor_interp.weights import load_transformer
+
+    if command.run.suffix == ".safetensors" and not command.run.is_dir():
+        if command.step is not None:
+            raise ConfigError("step is of no use with a file of weights; leave it out")
+        model = load_transformer(command.run, device=command.device)
+        found = analyze_model(model, name=command.run.stem)
+    else:
+        found = analyze(command.run, step=command.step, device=command.device)
+    page, numbers, *figures = write_analysis(found, command.out)
+    for reason in found.left_out:
+        _LOGGER.warning("left out: %s", reason)
+    if command.output.json:
+        print(numbers.read_text(encoding="utf-8"))
+        return
+    if found.mechanism is not None and (routes := found.mechanism.routes) is not None:
+        print(f"symmetric route {routes.symmetric:.2f}, inferential route {routes.inferential:.2f}")
+        if found.mechanism.circuit is not None:
+            print(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
+    print(f"page: {page}")
+    print(f"numbers: {numbers}")
+    print(f"figures: {len(figures)} files in {command.out / 'figures'}")
+
+
 def _run_presets(command: Presets) -> None:
     if command.output.json:
         named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
@@ -506,6 +549,7 @@ _NAMES: dict[str, type[Command]] = {
     "evaluate": Evaluate,
     "export": Export,
     "report": Report,
+    "analyze": Analyze,
     "presets": Presets,
     "doctor": Doctor,
     "completion": Completion,
@@ -516,6 +560,7 @@ _COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
     Evaluate: _run_evaluate,
     Export: _run_export,
     Report: _run_report,
+    Analyze: _run_analyze,
     Presets: _run_presets,
     Doctor: _run_doctor,
     Completion: _run_completion,
@@ -526,6 +571,7 @@ _ANY_COMMAND: Any = (
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Analyze, tyro.conf.subcommand("analyze")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Completion, tyro.conf.subcommand("completion")]

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from anchor_interp.analysis import Development
+    from anchor_interp.circuits import Circuit, Comparison
     from anchor_interp.complexity import Complexity, CosineMatrix
-    from anchor_interp.flow import Circuit, Comparison, InformationFlow, RouteScores
+    from anchor_interp.embeddings import EmbeddingStructure
+    from anchor_interp.flow import InformationFlow
     from anchor_interp.patching import PatchResult
     from anchor_interp.representations import Clusters, Similarity
+    from anchor_interp.routes import RouteScores
 
 CURVES = (
     ("train_accuracy", "training", "#0072B2", "-"),
@@ -351,6 +355,52 @@ def spectra(complexity: "Complexity") -> "Figure":
         axes.grid(alpha=0.25)
         if len(layers) <= 4:
             axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Figure":
+    """Embedded keys on their first two principal components (NeurIPS paper, figures 5c, 5d)."""
+    with _single(4.6, 3.8) as figure:
+        axes = figure.subplots()
+        across, up = structure.coordinates[:, 0], structure.coordinates[:, 1]
+        points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=16, zorder=2)
+        for index in range(0, len(keys), 5):
+            axes.annotate(str(keys[index]), (across[index], up[index]), fontsize=7,
+                          xytext=(3, 3), textcoords="offset points")  # fmt: skip
+        share = structure.eigenvalues / structure.eigenvalues.sum()
+        axes.set(
+            xlabel=f"component 1 ({share[0]:.0%} of the variance)",
+            ylabel=f"component 2 ({share[1]:.0%})",
+        )
+        figure.colorbar(points, ax=axes, label="key", shrink=0.8)
+    return figure
+
+
+def step_scores(structure: "EmbeddingStructure") -> "Figure":
+    """How much closer embeddings a step apart lie than a smooth curve explains, as z scores."""
+    test = structure.steps
+    with _single(5.2, 2.6) as figure:
+        axes = figure.subplots()
+        scores = (test.closeness - test.expected) / test.spread
+        colours = [CHOSEN if step in test.claimed else NEITHER for step in test.steps]
+        axes.bar(test.steps, scores, color=colours)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        claimed = " and ".join(map(str, test.claimed))
+        axes.set(xlabel=f"step (in colour: {claimed})", ylabel="closeness beyond\nsmooth (z)")
+    return figure
+
+
+def development(found: "Development") -> "Figure":
+    """Stable rank of the weight matrices over the checkpoints of a run."""
+    with _single(5.4, 3.2) as figure:
+        axes = figure.subplots()
+        for index, name in enumerate(found.names):
+            dashes = ("-", "--", ":", "-.")[index // len(_QUALITATIVE) % 4]
+            axes.plot(found.steps, found.stable_rank[:, index], dashes, marker=".", label=name,
+                      color=_QUALITATIVE[index % len(_QUALITATIVE)])  # fmt: skip
+        axes.set(xlabel="step", ylabel="stable rank", yscale="log")
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=7, bbox_to_anchor=(1, 0.5), loc="center left")
     return figure
 
 

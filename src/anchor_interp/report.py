@@ -214,12 +214,16 @@ def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Mea
 
 def _page(template: str, views: Sequence[View], **content: Any) -> str:
     """A page from its template, with what every page has."""
-    return _environment().get_template(template).render(
-        style=files("anchor_interp").joinpath("templates/report.css").read_text("utf-8"),
-        bundle=bundle() if views else "",
-        calls=[view.call() for view in views],
-        version=__version__,
-        **content,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=files("anchor_interp").joinpath("templates/report.css").read_text("utf-8"),
+            bundle=bundle() if views else "",
+            calls=[view.call() for view in views],
+            version=__version__,
+            **content,
+        )
     )
 
 
@@ -338,6 +342,24 @@ def _mechanism_pictures(analysis: "Analysis") -> Iterator[Picture]:
             "condensation",
             "Cosines between the input weights of the neurons of W_Q in layer 1.",
             plotting.condensation_map(analysis.neurons),
+        )
+    if m is not None and m.embedding is not None:
+        yield Picture(
+            "embedding",
+            "Embedded keys on their first two principal components.",
+            plotting.embedding_plane(m.embedding, m.keys),
+        )
+        yield Picture(
+            "steps",
+            "How much closer keys a step apart are embedded than a smooth curve explains "
+            f"(p = {m.embedding.steps.p_value:.2g} for both steps).",
+            plotting.step_scores(m.embedding),
+        )
+    if analysis.development is not None:
+        yield Picture(
+            "development",
+            "Stable rank along training.",
+            plotting.development(analysis.development),
         )
 
 
