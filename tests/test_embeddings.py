@@ -149,6 +149,7 @@ def test_hand_set_and_trained_models() -> None:
     assert len(rows) == N
     assert embedding_structure(rows).dimension == pytest.approx(N - 1)  # one feature for each key
     run = load("tiny/inferential/1")
+    assert run.initial is not None
     mine, start = (key_embeddings(m, run.config.task) for m in (run.model, run.initial))
     found = embedding_structure(mine, start)
     assert found.at_init is not None

@@ -71,11 +71,12 @@ def test_the_provenance_tells_of_the_rounding() -> None:
 
 
 def test_the_initial_model_can_be_had(finished_run: Run) -> None:
-    initial = finished_run.initial
-    start = finished_run.at(0).model
+    initial, start = finished_run.initial, finished_run.at(0).model
+    assert initial is not None
     pairs = zip(initial.parameters(), start.parameters(), strict=True)
     assert all(torch.equal(mine, kept) for mine, kept in pairs)
     double = load("tiny/inferential/1", dtype=torch.float64)
+    assert double.initial is not None
     assert double.initial.embed.W_E.dtype == double.model.embed.W_E.dtype == torch.float64
     with pytest.raises(StoreError, match=r"no checkpoint at step 0; it has \[3000\]"):
         double.at(0)
@@ -112,6 +113,15 @@ def test_a_folder_goes_before_a_name(
     assert load("tiny/inferential/1").config == finished_run.config
     assert load("tiny/inferential/2").config == override(RECIPES["inferential"], seed=201)
     assert find(Path("/tiny/inferential/1")) == Path("/tiny/inferential/1")
+
+
+def test_a_folder_goes_before_the_name_of_a_hand_set_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load("exact/lookup").initial is None
+    run = train(finished_run.config, "exact/lookup", device="cpu", threads=1, quiet=True)
+    assert run.config == load("exact/lookup").config == finished_run.config
 
 
 def test_nothing_is_written_when_one_is_loaded() -> None:

@@ -91,10 +91,11 @@ class Run:
             return _model_at(self.folder, self.config, self.step, self.device, self.dtype)
 
     @functools.cached_property
-    def initial(self) -> HookedTransformer:
+    def initial(self) -> HookedTransformer | None:
         """The model before its first update, built anew from the configuration and its seed.
 
-        A run that no longer has its step 0 has it all the same, to compare with.
+        A run that no longer has its step 0 has it all the same, to compare with; None of a model
+        that was never trained.
         """
         config = self.config
         with explained("building a model", f"it has {config.model}"):
@@ -217,14 +218,10 @@ class ExactRun(Run):
         )
         return place(model, self.device)
 
-    @property
-    def initial(self) -> HookedTransformer:
-        """There is none.
-
-        Raises:
-            StoreError: always.
-        """
-        raise StoreError(f"{self.name} was never trained; it has no initial model")
+    @functools.cached_property
+    def initial(self) -> None:
+        """There is none."""
+        return None
 
     @functools.cached_property
     def evaluation(self) -> Evaluation:
