@@ -6,6 +6,7 @@ measured stands in its own module; nothing is drawn here (see :func:`anchor_inte
 write_analysis`).
 """
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ SCHEMA = 1
 MOST_EDGES = 1_000
 """A circuit is pruned only among at most this many edges."""
 
+_CONTRASTS: tuple[Contrast, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -195,8 +197,7 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
         name = folder.name
     _LOGGER.info("%s: behaviour", name)
     decision = decide(run.evaluate(n=200))
-    initial = None if isinstance(run, ExactRun) else run.initial
-    found = analyze_model(run.model, run.config.task, name=name, initial=initial)
+    found = analyze_model(run.model, run.config.task, name=name, initial=run.initial)
     return replace(
         found,
         run_id=None if isinstance(run, ExactRun) else run_id(run.config),
@@ -299,26 +300,22 @@ def _mechanism(
         references = aligned_sequences(task, position, 200, seed=seed + 2 * stream + 1)
         return Bench(model, sequences, "resample", references=references)
 
-    held_out = attempt("circuit", lambda: bench(1))
-    circuit = None if held_out is None else attempt("circuit, pruning", lambda: _pruned(bench(0)))
-    judged = circuit is not None and held_out is not None
+    circuit, scores, comparison = None, None, None
+    found = attempt("circuit", lambda: (bench(1), _pruned(bench(0))))  # judged on others
+    if found is not None:
+        circuit = found[1]
+        scores = attempt("circuit, scores", lambda: score_circuit(*found, seed=seed))
+        comparison = attempt("circuit, rivals", lambda: compare_circuit(*found, seed=seed))
     return Mechanism(
         flow=attempt("information flow", lambda: _probe(model, task, position, seed)),
         routes=attempt("routes", lambda: route_scores(model, task, seed=seed)),
         circuit=circuit,
-        scores=attempt("circuit, scores", lambda: score_circuit(held_out, circuit, seed=seed))
-        if circuit is not None and held_out is not None
-        else None,
-        comparison=attempt("circuit, rivals", lambda: compare_circuit(held_out, circuit, seed=seed))
-        if judged
-        else None,
+        scores=scores,
+        comparison=comparison,
         leaks=attempt("masks", lambda: _leaks(model, task, position, seed)) or (),
         patches=attempt.each(
             "patching",
-            {
-                kind: lambda kind=kind: _patched(model, task, kind, seed)
-                for kind in ("key", "first", "second")
-            },
+            {kind: functools.partial(_patched, model, task, kind, seed) for kind in _CONTRASTS},
         ),
         interchanges=attempt("interchange", lambda: _interchanges(model, task, seed)) or (),
         similarities=attempt.each(

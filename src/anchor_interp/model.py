@@ -33,6 +33,7 @@ Only this module and :mod:`anchor_interp.init` name TransformerLens's model clas
 
 import functools
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -185,6 +186,65 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
     if not model.bias:
         _drop_biases(module)
     return module
+
+
+def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
+    """A HookedTransformer of any shape around its ``state_dict``, for looking at its weights.
+
+    A state dict does not say everything about a model: activation function and normalisation are
+    not in it, so this one is *not to be run*. LayerNorms and buffers are left aside.
+
+    Args:
+        weights: tensors by TransformerLens's names.
+
+    Raises:
+        ConfigError: a weight matrix is missing or does not fit the others; names it.
+    """
+    first = "blocks.0."
+    try:
+        n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
+        d_vocab = len(weights["embed.W_E"])
+        grouped = weights.get(first + "attn._W_K")
+        mlp = weights.get(first + "mlp.W_in")
+        positions = weights.get("pos_embed.W_pos")
+        cfg = HookedTransformerConfig(
+            n_layers=1 + max(int(name.split(".")[1]) for name in weights if "blocks." in name),
+            n_heads=n_heads,
+            d_model=d_model,
+            d_head=d_head,
+            d_mlp=None if mlp is None else mlp.shape[1],
+            attn_only=mlp is None,
+            gated_mlp=first + "mlp.W_gate" in weights,
+            n_key_value_heads=None if grouped is None else len(grouped),
+            act_fn="relu",
+            d_vocab=d_vocab,
+            d_vocab_out=weights["unembed.W_U"].shape[1],
+            n_ctx=1 if positions is None else len(positions),
+            positional_embedding_type="alibi" if positions is None else "standard",
+            normalization_type=None,
+            init_weights=False,
+            device="cpu",
+            dtype=weights["embed.W_E"].dtype,
+        )
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+            model = HookedTransformer(cfg, move_to_device=False)
+        needed = {name: part for name, part in model.named_parameters() if ".b_" not in name}
+        wrong = [name for name in needed if weights[name].shape != needed[name].shape]
+    except KeyError as error:
+        raise ConfigError(
+            f"the weights have no {error}; expected a HookedTransformer's state dict"
+        ) from error
+    except (ValueError, IndexError) as error:
+        raise ConfigError(f"the weights are no HookedTransformer's state dict: {error}") from error
+    if wrong:
+        raise ConfigError(
+            f"the weight {wrong[0]!r} has shape {tuple(weights[wrong[0]].shape)}; expected "
+            f"{tuple(needed[wrong[0]].shape)} beside the others"
+        )
+    known = {name: weights[name] for name in model.state_dict() if name in weights}
+    model.load_state_dict(known, strict=False, assign=True)
+    return model.eval()
 
 
 @functools.cache

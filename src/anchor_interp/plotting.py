@@ -143,14 +143,14 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
     attention = flow.attention.max(1)  # [layer, query, key]
     effect = np.abs(flow.logit_difference.sum(1))
     relative = effect / max(effect.max(), 1e-12)
-    reachable = flow.reachable.any(1)
-    kept = np.zeros_like(reachable) if circuit is None else circuit.edges.any(1)
+    reachable = np.asarray(flow.reachable.any(1))
+    kept = np.zeros_like(reachable) if circuit is None else np.asarray(circuit.edges.any(1))
     n_layers, length = len(attention), len(flow.roles)
     with _single(0.75 * length + 1.3, 1.25 * n_layers + 1.6) as figure:
         axes = figure.subplots()
-        for layer, query, key in np.argwhere((attention > 0.02) | kept):
+        for layer, query, key in np.argwhere((attention > 0.02) | kept).tolist():
             weight = attention[layer, query, key]
-            chosen, counts = kept[layer, query, key], reachable[layer, query, key]
+            chosen, counts = bool(kept[layer, query, key]), bool(reachable[layer, query, key])
             axes.plot(
                 (key, query),
                 (layer + 0.13, layer + 0.87),
@@ -232,7 +232,8 @@ def cluster_map(clusters: "Clusters") -> "Figure":
             rows = clusters.pair == index
             group = unordered.index((min(pair), max(pair)))
             axes.scatter(
-                *clusters.embedding[rows].T,
+                clusters.embedding[rows, 0],
+                clusters.embedding[rows, 1],
                 s=14,
                 linewidths=0.8,
                 color=_QUALITATIVE[group % len(_QUALITATIVE)],
@@ -267,8 +268,8 @@ def patch_map(result: "PatchResult") -> "Figure":
 
 
 def route_bars(scores: "RouteScores") -> "Figure":
-    """How much of the tokens' effect takes each mechanism's route."""
-    names = ("symmetric", "inferential", "lookup")
+    """How much of the tokens' effect takes each route."""
+    names = ("symmetric", "inferential", "gathered")
     with _single(4.2, 1.9) as figure:
         axes = figure.subplots()
         values = [getattr(scores, name) for name in names]
@@ -315,12 +316,13 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
     with _single(5.4, 0.9 + 0.24 * len(entries)) as figure:
         axes = figure.subplots()
         places = range(len(entries))
-        gaussian = [entry.gaussian.stable_rank for entry in entries]
+        gaussian = [_or_nan(entry.gaussian.stable_rank) for entry in entries]
         axes.plot(gaussian, places, "|", color=INK, ms=9, label="Gaussian")
         if any(entry.at_init is not None for entry in entries):
-            start = [entry.at_init.stable_rank if entry.at_init else np.nan for entry in entries]
+            start = [_or_nan(e.at_init.stable_rank if e.at_init else None) for e in entries]
             axes.plot(start, places, "o", mfc="none", color="#0072B2", label="at initialisation")
-        axes.plot([e.stable_rank for e in entries], places, "o", color=CHOSEN, label="now")
+        now = [_or_nan(entry.stable_rank) for entry in entries]
+        axes.plot(now, places, "o", color=CHOSEN, label="now")
         axes.set_yticks(places, names, fontsize=8)
         axes.invert_yaxis()
         axes.set_xscale("log")
@@ -335,7 +337,7 @@ def spectra(complexity: "Complexity") -> "Figure":
     with _single(5.4, 3.0) as figure:
         axes = figure.subplots()
         styles = {"QK": "-", "OV": "--"}
-        layers = sorted({entry.layer for entry in complexity.heads if entry.layer is not None})
+        layers = list(dict.fromkeys(entry.layer for entry in complexity.heads))
         shown = set()
         for entry in complexity.heads:
             values = entry.spectrum[entry.spectrum > 0]
@@ -524,6 +526,10 @@ def _box(axes: "Axes", start: float, stop: float) -> None:
 def _patch_cell(site: Any, heads: bool) -> tuple[str, str]:
     head = f", head {site.head + 1}" if heads and site.head is not None else ""
     return f"{site.activation}, layer {site.layer + 1}{head}", str(site.position)
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _matrix_name(name: str, layer: int | None) -> str:

@@ -37,9 +37,9 @@ from torch import Tensor
 
 from anchor_interp.config import MAX_CONFIG_BYTES, ModelConfig, RunConfig, run_id
 from anchor_interp.environment import resolve_device
-from anchor_interp.errors import StoreError
+from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.files import open_regular, write_output
-from anchor_interp.model import HookedTransformer, empty_model, place
+from anchor_interp.model import HookedTransformer, empty_model, model_of_weights, place
 from anchor_interp.schema import canonical_json, checked_path, from_dict, parse_json
 
 FORMAT = "anchor-interp weights"
@@ -104,6 +104,33 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
     _check_values(path, model, state)
     model.load_state_dict(state)
     return place(model, target)
+
+
+def load_transformer(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
+    """Any HookedTransformer's weights, to look at and not to run.
+
+    Args:
+        path: a safetensors file with a ``state_dict`` under TransformerLens's names, such as
+            ``safetensors.torch.save_file(model.state_dict(), path)`` writes.
+        device: where to place the weights.
+
+    Returns:
+        A model around these weights; see :func:`anchor_interp.model.model_of_weights`.
+
+    Raises:
+        StoreError: no such file, another kind of file, or no HookedTransformer's weights.
+        ConfigError: a path or device that is none.
+    """
+    path, target = checked_path(path, "the path of the weights"), resolve_device(device)
+    open_regular(path.resolve()).close()
+    try:
+        with safe_open(path, "pt", device=str(target)) as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return model_of_weights(state)
+    except (SafetensorError, OSError) as error:
+        raise StoreError(f"{path} cannot be read as weights: {error}") from error
+    except ConfigError as error:
+        raise StoreError(f"{path}: {error}") from error
 
 
 def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
