@@ -258,7 +258,7 @@ def patch_map(result: "PatchResult") -> "Figure":
         grid = np.array([[cells.get((row, c), np.nan) for c in columns] for row in rows])
         image = axes.imshow(grid, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto")
         for row, column in np.argwhere(~np.isnan(grid)):
-            value = grid[row, column]
+            value = round(grid[row, column], 2) + 0  # no -0.00
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8,
                       color="white" if abs(value) > 0.6 else "black")  # fmt: skip
         axes.set_xticks(range(len(columns)), columns)
@@ -387,6 +387,7 @@ def step_scores(structure: "EmbeddingStructure") -> "Figure":
         colours = [CHOSEN if step in test.claimed else NEITHER for step in test.steps]
         axes.bar(test.steps, scores, color=colours)
         axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_xticks(test.steps, [str(step) for step in test.steps], fontsize=8)
         claimed = " and ".join(map(str, test.claimed))
         axes.set(xlabel=f"step (in colour: {claimed})", ylabel="closeness beyond\nsmooth (z)")
     return figure

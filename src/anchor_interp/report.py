@@ -424,7 +424,7 @@ def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
 
 
 def _share(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else f"{value:.2f}"
+    return "\N{EN DASH}" if value is None else f"{round(value, 2) + 0:.2f}"  # no -0.00
 
 
 def _small(value: float | None) -> str:

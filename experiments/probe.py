@@ -1,0 +1,39 @@
+"""The papers' probe sequence in a symmetric and in an inferential checkpoint of the zoo.
+
+Source: NeurIPS paper, figures 3a and 3c. Writes figures/probe-symmetric.png and
+figures/probe-inferential.png, and prints the circuits::
+
+    python experiments/probe.py
+"""
+
+from pathlib import Path
+
+import torch
+
+from anchor_interp import load, plotting
+from anchor_interp.ablation import Bench, aligned_sequences
+from anchor_interp.circuits import prune
+from anchor_interp.flow import PROBE, PROBE_POSITION, information_flow
+
+FIGURES = Path(__file__).parent.parent / "figures"
+SEQUENCES = 200
+
+
+def main() -> None:
+    """Prune a circuit on sequences with the key where the probe has it, and draw the probe."""
+    torch.set_num_threads(1)
+    for phase in ("symmetric", "inferential"):
+        run = load(f"tiny/{phase}/1")
+        sequences, references = (
+            aligned_sequences(run.config.task, PROBE_POSITION, SEQUENCES, seed=seed)
+            for seed in (0, 1)
+        )
+        circuit = prune(Bench(run.model, sequences, "resample", references=references))
+        flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
+        path = FIGURES / f"probe-{phase}.png"
+        plotting.save(plotting.information_flow(flow, circuit), path)
+        print(f"{path.name}: {circuit.size} edges: {'; '.join(circuit.names)}")
+
+
+if __name__ == "__main__":
+    main()
