@@ -1,6 +1,9 @@
-"""Shared fixtures: small configurations and one short run."""
+"""Shared fixtures: small configurations, one short run, a browser."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,3 +42,18 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = anchor_interp.preset("tiny", **SHORT)
     out: Path = tmp_path_factory.mktemp("runs") / "short"
     return anchor_interp.train(config, out, device="cpu", threads=1, quiet=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("needs Chromium (Debian's package chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield opened
+        opened.close()

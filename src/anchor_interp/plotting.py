@@ -310,9 +310,13 @@ def circuit_baselines(comparison: "Comparison") -> "Figure":
 
 
 def stable_ranks(complexity: "Complexity") -> "Figure":
-    """Stable rank of every matrix now, at initialisation and of Gaussian weights."""
+    """Stable rank of every matrix now, at initialisation and of Gaussian weights.
+
+    One row a matrix; of models with more than four layers one curve over the layers a matrix.
+    """
     entries = [entry for entry in complexity.matrices if entry.stable_rank is not None]
-    names = [_matrix_name(entry.name, entry.layer) for entry in entries]
+    if len({entry.layer for entry in entries}) > 5:
+        return _stable_ranks_by_layer(complexity)
     with _single(5.4, 0.9 + 0.24 * len(entries)) as figure:
         axes = figure.subplots()
         places = range(len(entries))
@@ -323,12 +327,31 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
             axes.plot(start, places, "o", mfc="none", color="#0072B2", label="at initialisation")
         now = [_or_nan(entry.stable_rank) for entry in entries]
         axes.plot(now, places, "o", color=CHOSEN, label="now")
-        axes.set_yticks(places, names, fontsize=8)
+        axes.set_yticks(places, [_matrix_name(e.name, e.layer) for e in entries], fontsize=8)
+        axes.margins(y=0.03)
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.set(xlabel="stable rank")
         axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
         axes.grid(alpha=0.25, axis="x")
+    return figure
+
+
+def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
+    with _single(5.4, 3.2) as figure:
+        axes = figure.subplots()
+        inside = [entry for entry in complexity.matrices if entry.layer is not None]
+        for index, name in enumerate(dict.fromkeys(entry.name for entry in inside)):
+            mine = [entry for entry in inside if entry.name == name]
+            layers = [1 + (entry.layer or 0) for entry in mine]
+            colour = _QUALITATIVE[index % len(_QUALITATIVE)]
+            now = [_or_nan(entry.stable_rank) for entry in mine]
+            axes.plot(layers, now, marker=".", color=colour, label=name)
+            gaussian = [_or_nan(entry.gaussian.stable_rank) for entry in mine]
+            axes.plot(layers, gaussian, ":", color=colour, linewidth=1)
+        axes.set(xlabel="layer (dotted: Gaussian)", ylabel="stable rank", yscale="log")
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 0.5), loc="center left")
     return figure
 
 
