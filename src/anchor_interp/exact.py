@@ -21,7 +21,7 @@ orders the overridden answer, the lookup has the right entry, and the inferentia
 without the exception (:func:`exact_answers`).
 
 How a residual stream reads: one-hot and scalar features side by side, built up by name in
-:class:`_Wiring`; two constant directions, +C and -C, so large that a LayerNorm divides by nearly
+``_Wiring``; two constant directions, +C and -C, so large that a LayerNorm divides by nearly
 the same number whatever the features are, and a balance direction that keeps the mean at zero, so
 that LayerNorm, whose gain undoes the division, changes nothing to about 1e-5 in either layout. The
 constant also serves as bias of every neuron, so the models have no biases.

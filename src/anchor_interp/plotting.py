@@ -24,6 +24,7 @@ from anchor_interp.task import Pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from anchor_interp.analysis import Development
@@ -331,6 +332,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
         axes.margins(y=0.03)
         axes.invert_yaxis()
         axes.set_xscale("log")
+        _plain_ticks(axes.xaxis)
         axes.set(xlabel="stable rank")
         axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
         axes.grid(alpha=0.25, axis="x")
@@ -350,9 +352,19 @@ def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
             gaussian = [_or_nan(entry.gaussian.stable_rank) for entry in mine]
             axes.plot(layers, gaussian, ":", color=colour, linewidth=1)
         axes.set(xlabel="layer (dotted: Gaussian)", ylabel="stable rank", yscale="log")
+        _plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 0.5), loc="center left")
     return figure
+
+
+def _plain_ticks(axis: "Axis") -> None:
+    """1, 2, 5, 10, 20 ... on a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def spectra(complexity: "Complexity") -> "Figure":
@@ -425,6 +437,7 @@ def development(found: "Development") -> "Figure":
             axes.plot(found.steps, found.stable_rank[:, index], dashes, marker=".", label=name,
                       color=_QUALITATIVE[index % len(_QUALITATIVE)])  # fmt: skip
         axes.set(xlabel="step", ylabel="stable rank", yscale="log")
+        _plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7, bbox_to_anchor=(1, 0.5), loc="center left")
     return figure
