@@ -142,10 +142,10 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     assert [len(view) for view in ink] == [1] * 4 + [4] * 2 + [1] * 4
     assert all(drawn for view in ink for drawn in view)
     shown.locator(".view canvas").nth(7).hover()  # a large chart tells the names
-    assert shown.locator("li", has_text=HOSTILE).count() == 1
-    said = shown.locator(".anchor-views").first.locator("li span").all_inner_texts()
+    assert shown.locator(".token", has_text=HOSTILE).count() == 1
+    said = shown.locator(".anchor-views").first.locator(".token i").all_inner_texts()
     assert said[2:5] == ["key", "1st anchor", "2nd anchor"]
-    assert html.unescape(shown.locator("li b").nth(18 + 2 + 1).inner_text()) == "a b"
+    assert html.unescape(shown.locator(".token b").nth(18 + 2 + 1).inner_text()) == "a b"
     assert shown.locator("img").count() == 0
     assert shown.evaluate("[runs, typeof CircuitsVis]") == [1, "undefined"]
     assert complaints == []

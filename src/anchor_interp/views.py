@@ -27,23 +27,27 @@ _ROLES = {"key": "key", "first": "a1", "second": "a2", "noise": ""}
 _LONG_ROLES = {"key": "key", "first": "1st anchor", "second": "2nd anchor"}
 _FRAMES = {"key": "#e69f00", "first": "#56b4e9", "second": "#009e73", "last": "#cc79a7"}
 _STYLE = """
-.anchor-views { background: #fff; color: #1c2024; padding: .75rem; border-radius: .25rem;
-  font: 14px/1.4 system-ui, sans-serif; }
+.anchor-views { background: #fff; color: #1c2024; padding: .75rem; font: 14px/1.4 sans-serif; }
 .anchor-views section + section { margin-top: 1rem; padding-top: 1rem; border-top: 1px solid #ddd; }
-.anchor-views ol { display: flex; flex-wrap: wrap; gap: .3rem; margin: 0 0 .75rem; padding: 0;
-  list-style: none; align-items: stretch; }
-.anchor-views ol li { min-width: 2.6rem; margin: 0; padding: .15rem .4rem; text-align: center;
+.anchor-views .tokens { display: flex; flex-wrap: wrap; gap: .3rem; margin-bottom: .75rem; }
+.anchor-views .token { min-width: 2.6rem; padding: .1rem .4rem; text-align: center;
   border: 2px solid #ddd; border-radius: .3rem; }
-.anchor-views ol li.answer { border-color: transparent; }
-.anchor-views li b, .anchor-views li span { display: block; white-space: pre; }
-.anchor-views li span { font-size: .8em; color: #555; }
-.anchor-views .grid { display: grid; gap: 1rem;
+.anchor-views .token.answer { border-color: transparent; }
+.anchor-views .token * { display: block; white-space: pre; }
+.anchor-views .token i { font-style: normal; font-size: .8em; color: #555; }
+.anchor-views .layers { display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 23rem), 1fr)); }
-.anchor-views figure { margin: 0; min-width: 0; max-width: 30rem; }
+.anchor-views figure { margin: 0; min-width: 0; max-width: 32rem; }
 .anchor-views figcaption { font-weight: 600; }
-.anchor-views .view { position: relative; overflow: hidden; }
-.anchor-views .view .container { padding: 0 1rem; }
+.anchor-views .view { position: relative; overflow: hidden; padding: 0 20px; }
+.anchor-views .view h3 { margin: .4rem 0 !important; font: 600 .85em sans-serif; }
+.anchor-views .view h2 { display: none; }
+.anchor-views .view h4 { font: 600 9px sans-serif; }
+.anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important; }
 """
+_TOKEN = '<div role="listitem" class="token{}"{}><b>{}</b><i>{}</i></div>'
+_LONGEST = 16
+"""Characters of a label in a chart; a longer one would leave no room for the chart."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class AttentionViews:
             views += own
             figures = "".join(map(self._figure, own, self.layers))
             sections.append(
-                f'<section>{self._sequence(index)}<div class="grid">{figures}</div></section>'
+                f'<section>{self._sequence(index)}<div class="layers">{figures}</div></section>'
             )
         body = "".join(sections)
         return f'<style>{_STYLE}</style><div class="anchor-views">{body}</div>{_script(views)}'
@@ -104,9 +108,10 @@ class AttentionViews:
         for word, role in zip(self.words[index], self.roles[index], strict=True):
             frame = f' style="border-color: {_FRAMES[role]}"' if role in _FRAMES else ""
             said = escape(_LONG_ROLES.get(role, role))
-            items.append(f"<li{frame}><b>{escape(word)}</b><span>{said}</span></li>")
-        answer = f'<li class="answer"><b>\N{RIGHTWARDS ARROW} {self.answers[index]}</b>'
-        return f"<ol>{''.join(items)}{answer}<span>answer</span></li></ol>"
+            items.append(_TOKEN.format("", frame, escape(word), said))
+        answer = f"\N{RIGHTWARDS ARROW} {self.answers[index]}"
+        items.append(_TOKEN.format(" answer", "", answer, "answer"))
+        return f'<div class="tokens" role="list">{"".join(items)}</div>'
 
     @staticmethod
     def _figure(view: View, layer: int) -> str:
@@ -201,9 +206,13 @@ def _view(patterns: Any, tokens: list[str], id: str) -> View:
 
 
 def _labelled(words: Sequence[str], roles: Sequence[str]) -> list[str]:
-    return [
+    together = [
         f"{word}\N{MIDDLE DOT}{role}" if role else word
         for word, role in zip(words, roles, strict=True)
+    ]
+    return [
+        label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+        for label in together
     ]
 
 
