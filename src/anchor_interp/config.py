@@ -266,7 +266,8 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
                 f"known: {', '.join(known)}"
             )
         own[owner[name]][name] = value
-    changed = {part: replace(value, **own[part]) for part, value in parts.items()}
+    changed = {part: replace(parts[part], **own[part]) for part in parts if own[part]}
+    changed["task"] = changed.get("task", parts["task"])
     return replace(config, **changed, seed=seed)
 
 

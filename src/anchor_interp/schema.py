@@ -206,7 +206,7 @@ def from_dict(cls: type[T], data: Any) -> T:
 
 def canonical_json(value: Any) -> str:
     """The one JSON text of a value: sorted names, no spaces, plain ASCII, no NaN."""
-    return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _canonical(to_dict(value))
 
 
 def digest(value: Any) -> str:
@@ -215,7 +215,11 @@ def digest(value: Any) -> str:
     Left out are fields named ``schema`` and fields introduced after schema 1 that are at their
     default: adding a field to a later version leaves existing identifiers as they were.
     """
-    return hashlib.sha256(canonical_json(_identity(value)).encode()).hexdigest()[:16]
+    return hashlib.sha256(_canonical(_identity(value)).encode()).hexdigest()[:16]
+
+
+def _canonical(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def shown(value: Any) -> str:
