@@ -854,7 +854,8 @@ def _cosines(vectors: Floats) -> Floats:
     unit = np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
     n_contexts, n_groups, n_keys, _ = vectors.shape
     flat = rearrange(unit, "context group key width -> (group key) (context width)")
-    return (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    found: Floats = (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    return found
 
 
 def _contrast(cosines: Floats, values: Ints, keys: Ints, seed: int) -> Contrast:
