@@ -104,9 +104,9 @@ def test_imports_run_one_way() -> None:
         "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
         "exact", "ablation", "flow", "routes", "circuits", "training", "lock", "store",
         "complexity", "embeddings", "attribution", "phase", "evaluation", "patching",
-        "representations", "progress", "interchange", "tracking", "zoo", "run", "findings",
-        "analysis", "plotting", "views", "report", "sweep", "quickstart", "doctor", "flags",
-        "completion", "cli", "__main__",
+        "representations", "rule_contrasts", "progress", "interchange", "tracking", "zoo", "run",
+        "findings", "analysis", "plotting", "views", "report", "sweep", "quickstart", "doctor",
+        "flags", "completion", "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")
