@@ -43,7 +43,8 @@ _STYLE = """
 .anchor-views .view h3 { margin: .4rem 0 !important; font: 600 .85em sans-serif; }
 .anchor-views .view h2 { display: none; }
 .anchor-views .view h4 { font: 600 9px sans-serif; }
-.anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important; }
+.anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important;
+  width: 5rem !important; max-width: none !important; }
 """
 _TOKEN = '<div role="listitem" class="token{}"{}><b>{}</b><i>{}</i></div>'
 _LONGEST = 16
