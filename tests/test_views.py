@@ -147,6 +147,7 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     assert said[2:5] == ["key", "1st anchor", "2nd anchor"]
     assert html.unescape(shown.locator(".token b").nth(18 + 2 + 1).inner_text()) == "a b"
     assert shown.locator("img").count() == 0
+    assert shown.get_by_text("needs JavaScript").count() == 0
     assert shown.evaluate("[runs, typeof CircuitsVis]") == [1, "undefined"]
     assert complaints == []
     assert requests == [page.as_uri()]
