@@ -23,14 +23,12 @@ random subspace of the same k.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
-from torch.nn.utils.parametrizations import orthogonal
+from torch import Tensor
 
 from anchor_interp.data import Sequences, batch_indices, choose, draw, on_side, spell
 from anchor_interp.errors import ConfigError, DivergedError
@@ -254,9 +252,9 @@ def learn_subspace(
 ) -> Subspace:
     """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
 
-    Adam on the mean cross-entropy of the counterfactual answers, from a random subspace on; the
-    basis stays orthonormal (``torch.nn.utils.parametrizations.orthogonal``). The model's
-    weights do not change.
+    Adam on the mean cross-entropy of the counterfactual answers, from a random subspace on. What
+    it moves are k vectors; the basis is the orthonormal factor of their QR decomposition. The
+    model's weights do not change.
 
     Args:
         model: any HookedTransformer.
@@ -279,30 +277,25 @@ def learn_subspace(
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
     precision = torch.promote_types(exchange.base.dtype, torch.float32)
-    frame = nn.Module()
-    frame.basis = nn.Parameter(torch.from_numpy(start.basis).to(exchange.base.device, precision))
-    orthogonal(frame, "basis", orthogonal_map="householder")
-    parameters = list(frame.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=lr)
+    weights = torch.from_numpy(start.basis).to(exchange.base.device, precision).requires_grad_()
+    optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
     with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
         for step in range(steps):
             rows = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
             with torch.enable_grad():
-                logits = exchange.run(rows, frame.basis.to(exchange.base.dtype))
+                basis = torch.linalg.qr(weights)[0]
+                logits = exchange.run(rows, basis.to(exchange.base.dtype))
                 loss = _cross_entropy(logits, exchange.counterfactual[rows])
             losses[step] = loss.item()
             if not np.isfinite(losses[step]):
                 raise DivergedError(
                     f"the loss is {losses[step]} at step {step + 1} of the search; lower lr"
                 )
-            for parameter, gradient in zip(
-                parameters, torch.autograd.grad(loss, parameters), strict=True
-            ):
-                parameter.grad = gradient
+            (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
             progress["subspace"].update(step + 1, {"loss": losses[step]})
-    return Subspace(cast(Tensor, frame.basis).detach().double().cpu().numpy(), losses)
+    return Subspace(torch.linalg.qr(weights.detach().double())[0].cpu().numpy(), losses)
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
