@@ -45,7 +45,7 @@ public-api: $(VENV)/.installed-dev
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
-EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search
+EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
@@ -55,6 +55,8 @@ faults = $(BIN)/python tests/faults.py
 fuzz = $(BIN)/python tests/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
 recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
+complexity = $(BIN)/python experiments/complexity.py
+contrasts = $(BIN)/python experiments/contrasts.py
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)

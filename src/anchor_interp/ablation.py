@@ -67,7 +67,7 @@ class Carried:
         return Carried(self.patterns[:, index], self.values[:, index])
 
     def through(
-        self, layer: int, edges: Bool[Tensor, "batch head query key"]
+        self, layer: int, edges: Bool[Tensor, "#batch head query key"]
     ) -> Float[Tensor, "batch query head d_head"]:
         """The sum of what a layer's chosen edges carry to every query."""
         patterns = self.patterns[layer] * edges

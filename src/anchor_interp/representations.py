@@ -92,6 +92,7 @@ _MOST_GROUPS = 16
 _RELABELLINGS = 999
 _ALL_UP_TO = 10_000
 _SCORED = 2_000
+_FEWEST_MAPPED = 5
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -672,7 +673,8 @@ class _Factors:
     def differs(self, factor: Factor, other: "_Factors") -> npt.NDArray[np.bool_]:
         """Where the exchange of a factor changes it."""
         unequal: npt.NDArray[np.bool_] = getattr(self, factor) != getattr(other, factor)
-        return unequal.reshape(len(unequal), -1).any(1)
+        rows: npt.NDArray[np.bool_] = np.any(unequal.reshape(len(unequal), -1), axis=1)
+        return rows
 
 
 def _assemble(task: AnchorTask, noise: Ints, position: Ints, key: Ints, pair: Ints) -> Sequences:
@@ -842,7 +844,8 @@ def _centred(vectors: Floats) -> Floats:
     centred = vectors - vectors.mean(2, keepdims=True)
     scale = np.linalg.norm(vectors, axis=-1, keepdims=True).max(initial=0)
     length = np.linalg.norm(centred, axis=-1, keepdims=True)
-    return np.where(length > 1e-5 * scale, centred, 0)
+    found: Floats = np.where(length > 1e-5 * scale, centred, 0)
+    return found
 
 
 def _cosines(vectors: Floats) -> Floats:
@@ -851,7 +854,8 @@ def _cosines(vectors: Floats) -> Floats:
     unit = np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
     n_contexts, n_groups, n_keys, _ = vectors.shape
     flat = rearrange(unit, "context group key width -> (group key) (context width)")
-    return (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    found: Floats = (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    return found
 
 
 def _contrast(cosines: Floats, values: Ints, keys: Ints, seed: int) -> Contrast:
@@ -1020,6 +1024,18 @@ def _silhouette(
 
 
 def _tsne(points: Floats, seed: int) -> Floats:
-    perplexity = min(30.0, (len(points) - 1) / 3)
-    found: Floats = TSNE(perplexity=perplexity, random_state=seed).fit_transform(points)
-    return found.astype(np.float64)
+    """t-SNE of the distinct points: those that coincide up to rounding are mapped together.
+
+    A handful has no neighbourhoods to keep: such points get their principal components.
+    """
+    away = points - points.mean(0)
+    grid = 1e-5 * np.linalg.norm(points, axis=1).max(initial=1e-300)
+    distinct, index = np.unique(np.round(away / grid), axis=0, return_inverse=True)
+    if len(distinct) < _FEWEST_MAPPED:
+        left, size, _ = np.linalg.svd(distinct - distinct.mean(0), full_matrices=False)
+        mapped = np.pad(left * size, ((0, 0), (0, 2)))[:, :2]
+    else:
+        perplexity = min(30.0, (len(distinct) - 1) / 3)
+        mapped = TSNE(perplexity=perplexity, random_state=seed).fit_transform(distinct)
+    found: Floats = mapped[index.reshape(-1)].astype(np.float64)
+    return found

@@ -1,0 +1,74 @@
+"""What the experiments share: the runs of the recipes, measured once each, and tables of that."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from anchor_interp.errors import StoreError
+from anchor_interp.files import read_json, write_json, write_text
+from anchor_interp.presets import RECIPES
+from anchor_interp.run import Run, load
+from recipes import MARGINS
+
+EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+RUNS = Path("runs/recipes")
+CACHE = Path(".cache")
+
+Row = dict[str, Any]
+"""Of a run: recipe, seed, phase, whether that is the recipe's, and what was measured."""
+
+
+def each_run(
+    name: str,
+    measure: Callable[[Run], Row],
+    seeds: Sequence[int],
+    *,
+    runs: Path = RUNS,
+    recipes: Sequence[str] = tuple(RECIPES),
+) -> Iterator[Row]:
+    """Measure the recipes' runs one by one; what was measured of the same weights is kept.
+
+    ``python experiments/recipes.py judge`` trains them. One that is missing stops the experiment.
+    """
+    for recipe in recipes:
+        for seed in seeds:
+            folder = runs / str(seed) / recipe
+            if not (folder / "result.json").exists():
+                raise StoreError(
+                    f"{folder} holds no finished run; train it with experiments/recipes.py judge"
+                )
+            run = load(folder)
+            weights = read_json(folder / "checkpoints" / f"{run.step:08d}" / "state.json")["files"]
+            kept = CACHE / name / f"{recipe}-{seed}.json"
+            row = read_json(kept) if kept.exists() else {}
+            if row.get("weights") != weights:
+                print(f"{name}: {recipe}, seed {seed}", file=sys.stderr, flush=True)
+                row = {"weights": weights, "measured": measure(run)}
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_json(kept, row)
+            reached = run.phase == MARGINS[recipe].phase
+            of_run = {"recipe": recipe, "seed": seed, "phase": run.phase, "reached": reached}
+            yield of_run | row["measured"]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median and range as text, ``0.79 (0.59-0.83)``; the value alone if all print alike."""
+    if not values:
+        return ""
+    low, middle, high = (f"{f(values):.{digits}f}" for f in (min, median, max))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def tell(name: str, data: Any, text: str) -> None:
+    """The table as ``docs/evidence/NAME.md``, the data as JSON on standard output."""
+    write_text(EVIDENCE / f"{name}.md", text)
+    print(json.dumps(data, indent=1))

@@ -1,0 +1,35 @@
+"""Small subjects that tests share: a task with few keys, its exact models, random models."""
+
+from functools import lru_cache
+
+import torch
+
+from anchor_interp.config import InitConfig, ModelConfig
+from anchor_interp.exact import Mechanism, Normalization, exact_model
+from anchor_interp.model import HookedTransformer, build_model
+from anchor_interp.task import TASKS, AnchorTask
+
+LAYOUTS: list[Normalization] = ["post", "pre"]
+FEW_KEYS = AnchorTask(key_max=31, unseen=TASKS["complexity-control"].unseen)
+"""The complexity-control task with 12 keys, which makes its exact models narrow."""
+
+
+@lru_cache
+def small_exact(mechanism: Mechanism, normalization: Normalization) -> HookedTransformer:
+    """The exact model of :data:`FEW_KEYS`, shared by the tests: leave it as it is."""
+    return exact_model(mechanism, FEW_KEYS, normalization=normalization)
+
+
+def random_model(
+    normalization: Normalization = "post",
+    *,
+    n_layers: int = 3,
+    n_heads: int = 2,
+    seed: int = 0,
+) -> HookedTransformer:
+    """A narrow model of random weights in double precision, whose edges all matter a little."""
+    shape = ModelConfig(
+        n_layers=n_layers, n_heads=n_heads, d_model=16, d_head=5, d_mlp=12,
+        normalization=normalization, d_vocab=120, n_ctx=10, bias=True,
+    )  # fmt: skip
+    return build_model(shape, InitConfig(gamma=0.2), seed=seed, dtype=torch.float64)

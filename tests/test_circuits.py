@@ -1,0 +1,240 @@
+"""Circuits: on models whose circuit is known, what pruning promises, refusals."""
+
+from dataclasses import replace
+
+import jaxtyping
+import numpy as np
+import pytest
+
+import anchor_interp
+from anchor_interp.ablation import Ablation, Bench, aligned_sequences
+from anchor_interp.circuits import (
+    Circuit,
+    Relative,
+    compare_circuit,
+    prune,
+    route_circuit,
+    score_circuit,
+)
+from anchor_interp.errors import ConfigError
+from anchor_interp.exact import MECHANISMS, Mechanism, Normalization, exact_edges
+from anchor_interp.model import HookedTransformer
+from anchor_interp.routes import ROUTES, RouteName
+from anchor_interp.task import TASKS
+from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+
+OF: dict[Mechanism, RouteName] = {
+    "symmetric": "symmetric",
+    "inferential": "inferential",
+    "lookup": "gathered",
+}
+SEQUENCES = aligned_sequences(FEW_KEYS, 2, 40, seed=0)
+OTHERS = aligned_sequences(FEW_KEYS, 2, 40, seed=1)
+
+
+def route(model: HookedTransformer, name: RouteName, position: int = 2) -> Circuit:
+    return route_circuit(model, ROUTES[name], length=9, position=position)
+
+
+def numbers(relative: Relative) -> tuple[float, float]:
+    return relative.accuracy, relative.logit_difference
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_the_circuit_of_an_exact_model_is_its_wiring(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    """Faithful, complete, minimal; and every rival's circuit gives none of its answers."""
+    model = small_exact(mechanism, normalization)
+    bench = Bench(model, SEQUENCES, "zero")
+    circuit = prune(bench)
+    assert (circuit.edges == exact_edges(mechanism, SEQUENCES)[:, 0].numpy()).all()
+    assert (circuit.edges == route(model, OF[mechanism]).edges).all()
+    scores = score_circuit(Bench(model, OTHERS, "zero"), circuit, n_subsets=5)
+    assert (scores.size, scores.n_edges) == (circuit.size, 54)
+    assert scores.faithfulness.accuracy == 1
+    assert scores.faithfulness.logit_difference == pytest.approx(1, abs=1e-3)
+    assert scores.remaining.accuracy == 0
+    assert scores.remaining.logit_difference == pytest.approx(0, abs=1e-3)
+    assert scores.incompleteness.accuracy == 0
+    assert scores.incompleteness.logit_difference == pytest.approx(0, abs=1e-3)
+    assert [loss.loss.accuracy for loss in scores.minimality] == [1] * circuit.size
+    assert tuple(loss.edge for loss in scores.minimality) == circuit.names
+    assert all(circuit.edges[loss.index] for loss in scores.minimality)
+    for rival in OF.values():
+        if rival != OF[mechanism]:
+            (accuracy,) = bench.faithfulness(route(model, rival).edges[None])[0]
+            assert accuracy == 0
+
+
+@pytest.mark.parametrize("way", ["mean", "resample"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_is_the_same_in_all_sequences_needs_no_edge(
+    mechanism: Mechanism, way: Ablation
+) -> None:
+    """The key's place, which the inferential model's second anchor looks up."""
+    model = small_exact(mechanism, "pre")
+    bench = Bench(model, SEQUENCES, way, references=OTHERS)
+    circuit = prune(bench)
+    wired = exact_edges(mechanism, SEQUENCES)[:, 0].numpy()
+    if mechanism == "inferential":
+        wired[0, 0, 4, 2] = False
+    assert (circuit.edges == wired).all()
+    comparison = compare_circuit(bench, circuit, n_random=19)
+    assert comparison.faithfulness.accuracy == 1
+    assert comparison.random_accuracy.max() < 0.5
+    assert comparison.p_accuracy == comparison.p_logit_difference == 1 / 20
+    for other in comparison.others:
+        if other.name == f"{mechanism} route":
+            assert other.faithfulness.accuracy == 1
+        else:  # some answers are given by chance: 12 keys, four anchors
+            assert other.faithfulness.accuracy < 0.25
+
+
+def test_names_of_edges() -> None:
+    circuit = route(small_exact("inferential", "post"), "inferential")
+    assert circuit.names == (
+        "layer 1: first <- key",
+        "layer 1: second <- key",
+        "layer 2: last <- first",
+        "layer 2: last <- second",
+    )
+    heads = np.zeros((2, 3, 9, 9), bool)
+    heads[1, 2, 8, 6] = True
+    assert Circuit(heads, circuit.roles).names == ("layer 2 head 3: last <- noise at 6",)
+
+
+def test_routes_in_more_layers_and_heads() -> None:
+    deep = random_model(n_layers=4, n_heads=2)
+    every = route_circuit(deep, ROUTES["symmetric"], length=9, position=1)
+    expected = np.zeros((4, 2, 9, 9), bool)
+    expected[:3, :, 8, [2, 3]] = True
+    expected[1:, :, 8, 1] = True
+    assert (every.edges == expected).all()
+    split = route_circuit(deep, ROUTES["symmetric"], length=9, position=1, split=3)
+    expected[1:3, :, 8, 1] = False
+    assert (split.edges == expected).all()
+    with pytest.raises(ConfigError, match="position is 7"):
+        route_circuit(deep, ROUTES["symmetric"], length=9, position=7)
+
+
+@pytest.fixture(scope="module")
+def specimen() -> HookedTransformer:
+    return anchor_interp.load("tiny/inferential/1").model
+
+
+TASK = TASKS["complexity-control"]
+
+
+def test_no_edge_of_a_pruned_circuit_can_go(specimen: HookedTransformer) -> None:
+    """On a trained model: faithful within the tolerance, and no longer without any one edge."""
+    sequences = aligned_sequences(TASK, 2, 60, seed=0)
+    sizes = []
+    for tolerance in (0.1, 0.4):
+        bench = Bench(specimen, sequences)
+        circuit = prune(bench, tolerance=tolerance)
+        assert not (circuit.edges & ~bench.reachable).any()
+        found = score_circuit(bench, circuit, n_subsets=0)
+        whole = found.faithfulness
+        assert min(whole.accuracy, whole.logit_difference) >= 1 - tolerance
+        for entry in found.minimality:
+            left = (
+                whole.accuracy - entry.loss.accuracy,
+                whole.logit_difference - entry.loss.logit_difference,
+            )
+            assert min(left) < 1 - tolerance
+        sizes.append(circuit.size)
+    assert sizes[0] >= sizes[1] > 0
+
+
+def test_tolerances_at_the_ends() -> None:
+    bench = Bench(small_exact("symmetric", "post"), SEQUENCES)
+    assert prune(bench, tolerance=1.0).size == 0
+    with pytest.raises(ConfigError, match=r"tolerance is 1\.5; expected at most 1"):
+        prune(bench, tolerance=1.5)
+
+
+def test_the_empty_and_the_whole_circuit() -> None:
+    bench = Bench(random_model(), SEQUENCES)
+    nothing = score_circuit(bench, Circuit(np.zeros_like(bench.reachable), bench.roles))
+    assert nothing.size == 0
+    assert numbers(nothing.faithfulness) == pytest.approx((0, 0))
+    assert numbers(nothing.remaining) == pytest.approx((1, 1))
+    assert numbers(nothing.incompleteness) == pytest.approx((1, 1))
+    assert nothing.minimality == ()
+    whole = score_circuit(bench, Circuit(bench.reachable, bench.roles), n_subsets=3)
+    assert whole.size == 198
+    assert numbers(whole.faithfulness) == pytest.approx((1, 1))
+    assert numbers(whole.remaining) == pytest.approx((0, 0))
+    assert numbers(whole.incompleteness) == pytest.approx((0, 0))
+    assert whole.full.accuracy == 1
+
+
+def test_a_rivals_circuit_is_incomplete_too() -> None:
+    """The model gives its answers without it, and it gives none by itself."""
+    model = small_exact("symmetric", "post")
+    bench = Bench(model, SEQUENCES, "zero")
+    scores = score_circuit(bench, route(model, "inferential"), n_subsets=2)
+    assert scores.faithfulness.accuracy == 0
+    assert scores.remaining.accuracy == 1
+    assert scores.incompleteness.accuracy == 1
+    assert [loss.loss.accuracy for loss in scores.minimality] == [0] * 4
+
+
+def test_random_circuits_have_as_many_edges_in_every_layer(
+    specimen: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(specimen, aligned_sequences(TASK, 2, 20, seed=0))
+    circuit = route(specimen, "inferential")
+    seen: list[np.ndarray] = []
+    faithfulness = bench.faithfulness
+
+    def watched(circuits: np.ndarray) -> np.ndarray:
+        seen.append(circuits)
+        return faithfulness(circuits)
+
+    monkeypatch.setattr(bench, "faithfulness", watched)
+    one, same, other = (compare_circuit(bench, circuit, n_random=12, seed=s) for s in (0, 0, 1))
+    drawn = seen[0][4:]  # after the circuit itself, attention weight and two routes
+    assert len(drawn) == 12
+    assert (drawn.sum((2, 3, 4)) == [2, 2]).all()
+    assert not (drawn & ~bench.reachable).any()
+    assert len({edges.tobytes() for edges in drawn}) == 12
+    heaviest = seen[0][1]
+    assert heaviest.sum() == 4
+    assert bench.attention[heaviest].min() >= bench.attention[bench.reachable & ~heaviest].max()
+    assert (one.random_accuracy == same.random_accuracy).all()
+    assert (one.random_logit_difference != other.random_logit_difference).any()
+    assert [(o.name, o.size) for o in one.others] == [
+        ("attention weight", 4), ("symmetric route", 3), ("inferential route", 4)
+    ]  # fmt: skip
+    assert one.others[2].faithfulness == one.faithfulness
+    k = (one.random_logit_difference >= one.faithfulness.logit_difference).sum()
+    assert one.p_logit_difference == (1 + k) / 13
+
+
+def test_published_routes_are_left_out_where_they_do_not_apply() -> None:
+    flat = Bench(random_model(n_layers=1), SEQUENCES)
+    found = compare_circuit(flat, Circuit(flat.reachable, flat.roles), n_random=1)
+    assert [other.name for other in found.others] == ["attention weight"]
+    assert found.p_accuracy == 1  # all edges there are
+
+
+def test_circuits_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    model = random_model()
+    bench = Bench(model, SEQUENCES)
+    circuit = route(model, "symmetric")
+    for wrong in (route(model, "symmetric", 3), replace(circuit, edges=circuit.edges[:2])):
+        with pytest.raises(ConfigError, match=r"model and sequences have \(3, 2, 9, 9\)") as caught:
+            score_circuit(bench, wrong)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(ConfigError, match="positions noise, noise"):
+            compare_circuit(bench, wrong)
+    with pytest.raises(ConfigError, match="n_subsets is -1"):
+        score_circuit(bench, circuit, n_subsets=-1)
+    with pytest.raises(ConfigError, match="n_random is 0"):
+        compare_circuit(bench, circuit, n_random=0)
+    with pytest.raises(ConfigError, match="bench is None"):
+        prune(None)  # type: ignore[arg-type]
