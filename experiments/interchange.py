@@ -4,11 +4,12 @@
 the residual stream after layer 1 at the first anchor, prints JSON and writes
 ``docs/evidence/interchange.md``. It goes on where it was stopped.
 
-What is counted is the share of 1,000 sequences with test keys that are answered with g(g(x'; a1');
-a2), (x', a1') from another sequence: after an exchange of all of the activation (plain), along the
-16 directions that were found for it on sequences with training keys (searched), and along 16
-random ones. Written down before these runs were measured: a difference between an inferential
-recipe and another one of its task counts with p <= 0.05 after Holm's correction over the table.
+What is counted is the share of 1,000 sequences with test keys that are answered with
+g(g(x'; a1'); a2), (x', a1') from another sequence: after an exchange of all of the activation
+(plain), along the 16 directions that were found for it on sequences with training keys (searched),
+and along 16 random ones. As memorizing runs know no test keys, plain is measured on training keys
+too. A difference between an inferential recipe and another one of its task counts with p <= 0.05
+after Holm's correction over the table.
 """
 
 import argparse
@@ -36,7 +37,13 @@ from recipes import FRESH_SEEDS
 LEVEL = 0.05
 SITE = Site("resid_post", 0, "first")
 DIMENSIONS = 16
-WAYS = {"plain": "all of it", "searched": "searched, k = 16", "random": "random, k = 16"}
+WAYS = {
+    "plain": "all of it",
+    "familiar": "all of it, training keys",
+    "searched": "searched, k = 16",
+    "random": "random, k = 16",
+}
+OTHERS = ("base", "source", "anchor_moved", "key_moved", "untouched")
 PAIRS = (
     ("inferential", "memorizing"),
     ("inferential", "composite"),
@@ -48,18 +55,24 @@ PAIRS = (
 
 
 def measure(run: Run) -> Row:
-    """The three ways of one run."""
+    """All ways of one run."""
     model, task = run.model, run.config.task
     fitted = interchange_pairs(task, 4_000, seed=0, keys="train")
     held_out = interchange_pairs(task, 1_000, seed=1, keys="test")
+    familiar = interchange_pairs(task, 1_000, seed=1, keys="train")
     found = learn_subspace(model, fitted, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
     random = random_subspace(len(found.basis), DIMENSIONS, seed=0)
 
     def answered(subspace: Subspace | None) -> InterchangeResult:
         return interchange(model, held_out, SITE, subspace=subspace)
 
-    results = {"plain": answered(None), "searched": answered(found), "random": answered(random)}
-    shares = ("counterfactual", "base", "source", "anchor_moved", "untouched", "cross_entropy")
+    results = {
+        "plain": answered(None),
+        "familiar": interchange(model, familiar, SITE),
+        "searched": answered(found),
+        "random": answered(random),
+    }
+    shares = ("counterfactual", "base", "source", "anchor_moved", "key_moved", "untouched")
     return {way: {s: getattr(result, s) for s in shares} for way, result in results.items()}
 
 
@@ -85,14 +98,13 @@ def report(rows: Sequence[Row]) -> None:
     ]
     shares = table(
         ["recipe", "runs in their phase", *WAYS.values(), "base's answer", "source's answer",
-         "(x; a1', a2)", "right when nothing is exchanged"],
+         "(x; a1', a2)", "(x'; a1, a2)", "right when nothing is exchanged"],
         [
             [
                 name,
                 f"{len(used[name])} of {sum(r['recipe'] == name for r in rows)}",
                 *[spread(values(name, way)) for way in WAYS],
-                *[spread(values(name, "plain", s)) for s in ("base", "source", "anchor_moved")],
-                spread(values(name, "plain", "untouched")),
+                *[spread(values(name, "plain", share)) for share in OTHERS],
             ]
             for name in recipes
         ],
@@ -116,7 +128,7 @@ def report(rows: Sequence[Row]) -> None:
 
 Share of 1,000 held-out sequences that are answered with g(g(x'; a1'); a2) after an exchange of
 the residual stream after layer 1 at the first anchor: median and range over the runs that reached
-their phase, seeds {seeds[0]} to {seeds[-1]}. The last four columns tell what else follows when all
+their phase, seeds {seeds[0]} to {seeds[-1]}. The last five columns tell what else follows when all
 of it is exchanged.
 
 {shares}

@@ -41,7 +41,11 @@ def few(pairs: InterchangePairs, n: int) -> InterchangePairs:
         return dataclasses.replace(sequences, **{c: getattr(sequences, c)[keep] for c in COLUMNS})
 
     return InterchangePairs(
-        rows(pairs.base), rows(pairs.source), pairs.counterfactual[keep], pairs.anchor_moved[keep]
+        rows(pairs.base),
+        rows(pairs.source),
+        pairs.counterfactual[keep],
+        pairs.anchor_moved[keep],
+        pairs.key_moved[keep],
     )
 
 
@@ -70,7 +74,9 @@ def test_the_counterfactual_is_read_off_the_tokens(name: str) -> None:
         assert found.anchor_moved[i] == x + ADD[a1_] + ADD[a2] or (a1_, a2) == (3, 4)
         base, source = found.base.targets[i], found.source.targets[i]
         assert (base, source) == (x + ADD[a1] + ADD[a2], value + ADD[a2_])
-        assert found.counterfactual[i] not in {base, source, found.anchor_moved[i]}
+        assert found.key_moved[i] == x_ + ADD[a1] + ADD[a2]
+        others = {base, source, found.anchor_moved[i], found.key_moved[i]}
+        assert found.counterfactual[i] not in others
         # the second anchor has seen this value in training
         assert any(20 <= value - ADD[first] <= 99 for first, second in composing if second == a2)
 
@@ -108,9 +114,8 @@ def test_only_composing_models_answer_the_counterfactual(
 ) -> None:
     model = exact_model(mechanism, normalization=normalization)
     result = interchange(model, pairs, HALFWAY)
-    shares = {name: getattr(result, name) for name in ("counterfactual", "base", "source")}
-    expected = OUTCOMES[mechanism]
-    assert shares == {name: float(name == expected) for name in shares}
+    shares = {name: getattr(result, name) for name in ("counterfactual", "base")}
+    assert shares == {name: float(name == OUTCOMES[mechanism]) for name in shares}
     assert result.untouched == 1
     assert result.n == 40
     assert result.dimensions is None
@@ -124,6 +129,9 @@ def test_other_sites_predict_something_else(pairs: InterchangePairs) -> None:
     model = exact_model("inferential")
     embedded = interchange(model, pairs, Site("resid_pre", 0, "first"))
     assert (embedded.anchor_moved, embedded.counterfactual) == (1, 0)
+    for mechanism in MECHANISMS:  # and the key's embedding the key
+        at_the_key = interchange(exact_model(mechanism), pairs, Site("resid_pre", 0, "key"))
+        assert (at_the_key.key_moved, at_the_key.counterfactual) == (1, 0)
     at_the_end = interchange(model, pairs, Site("resid_post", 1, "last"))
     assert (at_the_end.source, at_the_end.counterfactual) == (1, 0)
     after_the_lookup = interchange(exact_model("lookup"), pairs, Site("resid_post", 0, "second"))

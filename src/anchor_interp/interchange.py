@@ -10,9 +10,9 @@ value is v' = g(x'; a1'); an inferential model then answers
 the *counterfactual*: a composition of the source's key and anchor with the base's second anchor,
 which stands in neither sequence. The share of counterfactual answers is the interchange accuracy.
 Sources are chosen so that the counterfactual can be mistaken for nothing else: it differs from the
-base's answer, from the source's, and from the answer to (x; a1', a2), which a model gives in whose
-activation only the first *anchor* was kept. And v' is a value that the second anchor was trained
-on.
+base's answer, from the source's, from the answer to (x; a1', a2), which a model gives in whose
+activation the first *anchor* alone stands, and from the answer to (x'; a1, a2), where it is the
+*key* alone. And v' is a value that the second anchor was trained on.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023): the first k columns of a rotation,
@@ -55,6 +55,8 @@ class InterchangePairs:
     """g(g(x'; a1'); a2)."""
     anchor_moved: Int64[np.ndarray, " n"]
     """The answer to (x; a1', a2): what follows if only the first anchor is exchanged."""
+    key_moved: Int64[np.ndarray, " n"]
+    """The answer to (x'; a1, a2): what follows if only the key is exchanged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,8 @@ class InterchangeResult:
     """Share answered with the source's target."""
     anchor_moved: float
     """Share answered as (x; a1', a2)."""
+    key_moved: float
+    """Share answered as (x'; a1, a2)."""
     untouched: float
     """Share of base sequences answered with their target when nothing is exchanged."""
     cross_entropy: float
@@ -139,13 +143,16 @@ def interchange_pairs(
     second = base.pair.astype(np.int64) % n_anchors
     key = base.key.astype(np.int64) - task.key_min
     predicted = counterfactuals[second][:, option_value]  # [n, option]; -1 where not trained
-    moved = targets[np.arange(n_anchors) * n_anchors + second[:, None], key[:, None]]  # [n, anchor]
+    anchor_moved = targets[np.arange(n_anchors) * n_anchors + second[:, None], key[:, None]]
+    anchor_moved = anchor_moved[:, option_first]  # [n, option], like the next
+    key_moved = targets[base.pair][:, option_key]
     allowed = (
         drawable
         & (predicted >= 0)
         & (predicted != base.targets[:, None])
         & (predicted != targets[option_pair, option_key])
-        & (predicted != moved[:, option_first])
+        & (predicted != anchor_moved)
+        & (predicted != key_moved)
         & on_side(task, keys, base.position)[:, option_key]
     )
     if not allowed.any(1).all():
@@ -168,7 +175,8 @@ def interchange_pairs(
         base=base,
         source=source,
         counterfactual=predicted[rows, chosen],
-        anchor_moved=moved[rows, option_first[chosen]],
+        anchor_moved=anchor_moved[rows, chosen],
+        key_moved=key_moved[rows, chosen],
     )
 
 
@@ -232,6 +240,7 @@ def interchange(
         base=share(pairs.base.targets),
         source=share(pairs.source.targets),
         anchor_moved=share(pairs.anchor_moved),
+        key_moved=share(pairs.key_moved),
         untouched=share(pairs.base.targets, np.concatenate(untouched)),
         cross_entropy=float(_cross_entropy(found, exchange.counterfactual)),
         answers=answers,
