@@ -1,7 +1,7 @@
 """What the papers say of representations, over the recipes' runs: which contrasts appear.
 
-``python experiments/contrasts.py --runs runs/recipes`` measures the runs of ``experiments/recipes.py
-judge``, prints JSON and writes ``docs/evidence/contrasts.md``. It goes on where it was stopped.
+``python experiments/contrasts.py`` measures the runs of ``experiments/recipes.py judge``, prints
+JSON and writes ``docs/evidence/contrasts.md``. It goes on where it was stopped.
 
 The claims, their direction and the level are those of :mod:`anchor_interp.rule_contrasts`. They are
 tested on the runs that reached their recipe's phase; the others are told of by themselves.
@@ -67,8 +67,8 @@ all pairs 16 and 10.
 
 {_groupings(recipes, used, counts)}
 The papers' claims, each a difference of means between runs of two recipes, or from zero:
-permutation test over runs, Holm's correction over all {len(verdicts)}. A claim is shown with a corrected p
-of {LEVEL} or less in its direction.
+permutation test over runs, Holm's correction over all {len(verdicts)}. A claim is shown with a
+corrected p of {LEVEL} or less in its direction.
 
 {_claims(verdicts)}
 How much position and noise matter, which the papers assume to be nothing: share of the variance
@@ -147,20 +147,27 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
 
 
 def _sensitivity(recipes: Sequence[str], used: Used) -> str:
-    def values(recipe: str, index: int, factor: str, number: str) -> list[float]:
+    def cell(recipe: str, index: int, factor: str, number: str) -> str:
         measured: list[Sensitivity] = [run.sensitivity[index] for run in used[recipe]]
         parts = [part for one in measured for part in one.factors if part.factor == factor]
-        return [value for part in parts if (value := getattr(part, number)) is not None]
+        found = [getattr(part, number) for part in parts]
+        return spread([value for value in found if value is not None])
 
-    columns = [
-        (f"{factor}, {state}", index, factor, "total")
-        for factor in ("position", "noise")
-        for index, state in enumerate(STATES)
-    ]
-    columns += [(f"{f}, answers kept", 0, f, "agreement") for f in ("position", "noise")]
+    factors = ("position", "noise")
     return table(
-        ["recipe", *[head for head, *_ in columns]],
-        [[r, *[spread(values(r, *column)) for _, *column in columns]] for r in recipes],
+        [
+            "recipe",
+            *[f"{factor}, {state}" for factor in factors for state in STATES],
+            *[f"{factor}, answers kept" for factor in factors],
+        ],
+        [
+            [
+                recipe,
+                *[cell(recipe, i, f, "total") for f in factors for i in range(len(STATES))],
+                *[cell(recipe, 0, f, "agreement") for f in factors],
+            ]
+            for recipe in recipes
+        ],
     )
 
 
