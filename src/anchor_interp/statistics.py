@@ -81,7 +81,7 @@ def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> Comparis
     sample = _sample(values, "values")
     n, spread = len(sample), _spread(sample)
     test = _permutation_test((sample,), _size_of_mean, "samples", 2**n, seed)
-    scale = _Scale(spread / math.sqrt(n), n - 1, spread, math.sqrt(n), n - 1)
+    scale = _Scale(spread / math.sqrt(n), float(n - 1), spread, math.sqrt(n), n - 1)
     return _comparison((n,), float(sample.mean()), scale, test)
 
 
@@ -108,7 +108,7 @@ def two_samples(
     parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
-    welch = float(parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum()) if error else df
+    welch = float(parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum()) if error else float(df)
     pooled = math.sqrt(((n - 1) * n * parts[0] + (m - 1) * m * parts[1]) / df)
     scale = _Scale(error, welch, pooled, math.sqrt(n * m / (n + m)), df)
     return _comparison((n, m), float(one.mean() - two.mean()), scale, test)
