@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_ind
@@ -125,7 +126,10 @@ def test_holm_by_hand() -> None:
 
 
 @pytest.mark.parametrize("values", [[1.0], [], [1.0, math.nan], [[1.0, 2.0]], "ab", None])
-def test_what_cannot_be_compared_is_refused(values: list[float]) -> None:
+def test_what_cannot_be_compared_is_refused(
+    values: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match="values"):
         against_zero(values)
     with pytest.raises(ConfigError, match="second"):
