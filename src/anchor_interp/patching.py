@@ -480,7 +480,7 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
         found = ~np.logical_or.reduce(taken)
     else:
         found = column == places(inputs, position)[:, None]
-    return torch.from_numpy(np.ascontiguousarray(found))
+    return torch.from_numpy(found.copy())
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:
