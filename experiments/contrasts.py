@@ -51,14 +51,17 @@ def report(rows: Sequence[Row]) -> None:
         for name in recipes
     }
     verdicts = judge(used)
+    seeds = sorted({row["seed"] for row in rows})
     missed = [(row, found) for row, found in runs if not row["reached"]]
     text = f"""# contrasts
 
-Of every recipe the runs that reached its phase, at their last checkpoint: median and range.
+Seeds {", ".join(map(str, seeds))}. Of every recipe the runs that reached its phase, at their last
+checkpoint: median and range. Layers are the papers'
+two, also in the four layers of neurips-inferential.
 
 Difference of centred cosines between vectors of equal value and near misses at the same |x - x'|;
 0 without a trace of the rule. In brackets, the runs in which the model's own permutation test over
-anchors gives p <= {LEVEL}.
+anchors gives p <= {LEVEL}: 48 relabellings for the four anchors, 999 for the pairs of X^ao(2).
 
 {_contrasts(recipes, used, counts)}
 Mean silhouettes (1 for tight clusters far apart, 0 where they overlap) and the number of clusters
@@ -68,7 +71,8 @@ all pairs 16 and 10.
 {_groupings(recipes, used, counts)}
 The papers' claims, each a difference of means between runs of two recipes, or from zero:
 permutation test over runs, Holm's correction over all {len(verdicts)}. A claim is shown with a
-corrected p of {LEVEL} or less in its direction.
+corrected p of {LEVEL} or less in its direction. "Too few runs" is said where not even runs without
+any overlap could have shown it.
 
 {_claims(verdicts)}
 How much position and noise matter, which the papers assume to be nothing: share of the variance

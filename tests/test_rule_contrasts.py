@@ -101,7 +101,7 @@ def test_runs_are_the_unit(inferential: RuleContrasts) -> None:
     # every sign alike; the one division that separates, of all
     assert p == pytest.approx([2 / 2**6, 1 / math.comb(11, 5), 1 / math.comb(11, 5)])
     assert [v.holm for v in found] == pytest.approx([1 / 32, 3 / 462, 3 / 462, None])
-    assert [v.outcome for v in found] == ["shown", "shown", "opposite", "not tested"]
+    assert [v.outcome for v in found] == ["shown", "shown", "opposite", "too few runs"]
     comparison = found[1].comparison
     assert comparison is not None
     assert comparison.n == (6, 5)
@@ -112,16 +112,19 @@ def test_few_runs_show_nothing(inferential: RuleContrasts) -> None:
     large, small = runs(inferential, [0.5, 0.6]), runs(inferential, [0.0, 0.1, 0.2])
     (found,) = judge({"a": large, "b": small}, [LARGER])
     assert found.holm == pytest.approx(1 / 10)
-    assert found.outcome == "not shown"
+    assert found.outcome == "too few runs"
     for too_few in ({"a": large}, {"a": large, "b": small[:1]}, {"b": small}):
-        assert judge(too_few, [LARGER])[0].comparison is None
+        (found,) = judge(too_few, [LARGER])
+        assert (found.comparison, found.outcome) == (None, "too few runs")
 
 
 def test_more_claims_need_more(inferential: RuleContrasts) -> None:
     """Six runs suffice for one claim against zero, not for two."""
     large = runs(inferential, [0.5, 0.6, 0.55, 0.7, 0.65, 0.62])
     assert judge({"a": large}, [ABOVE])[0].outcome == "shown"
-    assert judge({"a": large}, [ABOVE, ABOVE])[0].outcome == "not shown"
+    assert judge({"a": large}, [ABOVE, ABOVE])[0].outcome == "too few runs"
+    scattered = runs(inferential, [0.5, -0.6, 0.55, -0.7, 0.65, 0.62])
+    assert judge({"a": scattered}, [ABOVE])[0].outcome == "not shown"
 
 
 def test_numbers_that_are_not_there_are_refused(inferential: RuleContrasts) -> None:

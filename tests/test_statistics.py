@@ -14,6 +14,7 @@ from anchor_interp.statistics import (
     against_zero,
     holm,
     permutation_p,
+    smallest_p,
     two_samples,
 )
 
@@ -118,6 +119,13 @@ def test_one_sided_p_counts_ties_and_the_observed_one() -> None:
     assert permutation_p(2.0, relabelled, exact=True) == 0.5
     assert permutation_p(2.0 + 1e-12, relabelled, exact=True) == 0.5
     assert permutation_p(4.0, relabelled, exact=False) == 0.2
+
+
+def test_the_smallest_p_is_reached_by_samples_far_apart() -> None:
+    for n in ((3,), (6,), (3, 4), (4, 4), (20,)):
+        samples = [np.arange(1.0, size + 1) + 1_000 * i for i, size in enumerate(n)]
+        found = against_zero(samples[0]) if len(n) == 1 else two_samples(samples[0], samples[1])
+        assert smallest_p(n) == pytest.approx(found.p_value)
 
 
 def test_holm_by_hand() -> None:

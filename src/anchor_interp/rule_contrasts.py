@@ -32,13 +32,13 @@ from anchor_interp.representations import (
     value_similarity,
 )
 from anchor_interp.schema import shown
-from anchor_interp.statistics import Comparison, against_zero, holm, two_samples
+from anchor_interp.statistics import Comparison, against_zero, holm, smallest_p, two_samples
 from anchor_interp.task import AnchorTask
 
 LEVEL = 0.05
 """A claim counts as shown with a corrected p of no more than this."""
 
-Outcome = Literal["shown", "opposite", "not shown", "not tested"]
+Outcome = Literal["shown", "opposite", "not shown", "too few runs"]
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Verdict:
     """Its p, corrected over all claims that were tested."""
     outcome: Outcome
     """``shown`` with a corrected p of :data:`LEVEL` or less in the claim's direction, ``opposite``
-    with such a p in the other one."""
+    with such a p in the other one, ``too few runs`` where no result could have been ``shown``."""
 
 
 def rule_contrasts(model: HookedTransformer, task: AnchorTask, *, seed: int = 0) -> RuleContrasts:
@@ -251,7 +251,7 @@ def judge(
 
     Args:
         runs: of every recipe, its runs; leave out those that are not of the recipe's phase, and
-            say so. A recipe that is missing, or has one run, leaves its claims untested.
+            say so. Five of each recipe are too few to show any of :data:`CLAIMS`, ten are enough.
         claims: what to test; Holm's correction is over these.
 
     Raises:
@@ -260,8 +260,11 @@ def judge(
     comparisons = [_compared(runs, claim) for claim in claims]
     tested = [found for found in comparisons if found is not None]
     corrected = iter(holm([found.p_value for found in tested]))
+    at_best = iter(holm([smallest_p(found.n) for found in tested]))
     return tuple(
-        _verdict(claim, found, None if found is None else next(corrected))
+        Verdict(claim, None, None, "too few runs")
+        if found is None
+        else _verdict(claim, found, next(corrected), next(at_best))
         for claim, found in zip(claims, comparisons, strict=True)
     )
 
@@ -285,11 +288,9 @@ def _known(run: RuleContrasts, name: str) -> float:
     return float(found)
 
 
-def _verdict(claim: Claim, found: Comparison | None, corrected: float | None) -> Verdict:
-    outcome: Outcome = "not shown"
-    if found is None or corrected is None:
-        outcome = "not tested"
-    elif corrected <= LEVEL:
+def _verdict(claim: Claim, found: Comparison, corrected: float, at_best: float) -> Verdict:
+    outcome: Outcome = "not shown" if at_best <= LEVEL else "too few runs"
+    if corrected <= LEVEL:
         outcome = "shown" if found.mean > 0 else "opposite"
     return Verdict(claim, found, corrected, outcome)
 

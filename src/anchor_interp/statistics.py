@@ -130,6 +130,16 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
     return reached / len(relabelled) if exact else (1 + reached) / (1 + len(relabelled))
 
 
+def smallest_p(n: tuple[int, ...]) -> float:
+    """The smallest p that so many values can give: in :func:`against_zero`, or in two samples.
+
+    Args:
+        n: values in each sample, as in :attr:`Comparison.n`.
+    """
+    count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
+    return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
+
+
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm's adjustment: p-values that stay below a level keep it for all tests together.
 
