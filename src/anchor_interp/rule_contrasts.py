@@ -43,7 +43,7 @@ Outcome = Literal["shown", "opposite", "not shown", "too few runs"]
 
 @dataclass(frozen=True)
 class Grouping:
-    """What :class:`~anchor_interp.representations.Clusters` scores, without its points."""
+    """What :class:`anchor_interp.representations.Clusters` scores, without its points."""
 
     ordered: float | None
     """Silhouette of the ordered pairs."""
