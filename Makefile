@@ -45,7 +45,7 @@ public-api: $(VENV)/.installed-dev
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
-EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity
+EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity circuits masks
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
@@ -56,6 +56,8 @@ fuzz = $(BIN)/python tests/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .
 recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
 complexity = $(BIN)/python experiments/complexity.py
+circuits = $(BIN)/python experiments/circuits.py
+masks = $(BIN)/python experiments/masks.py
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)
