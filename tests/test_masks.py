@@ -223,7 +223,7 @@ def test_a_full_mask_hides_a_token_of_an_exact_model(
     mechanism: Mechanism, normalization: Normalization, place: Place
 ) -> None:
     model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
-    sequences = drawn(12, inner=True)
+    sequences = drawn(4, inner=True)
     assert leak(model, TASK, sequences, place) < 1e-9
     assert leak(model, TASK, sequences, place, renormalise=True) < 1e-9
 
@@ -231,7 +231,7 @@ def test_a_full_mask_hides_a_token_of_an_exact_model(
 @pytest.mark.parametrize("normalization", ["post", "pre"])
 def test_the_direct_edges_do_not_hide_a_key_that_moves_first(normalization: Normalization) -> None:
     """Two hops: layer 1 takes the key elsewhere, layer 2 from there to the end."""
-    sequences = drawn(12, inner=True)
+    sequences = drawn(4, inner=True)
     outcomes: dict[Mechanism, bool] = {"symmetric": True, "inferential": False, "lookup": False}
     for mechanism, hidden in outcomes.items():
         model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
