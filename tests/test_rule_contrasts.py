@@ -62,6 +62,7 @@ def test_a_composing_model_has_the_contrast(inferential: RuleContrasts) -> None:
     assert inferential.value.difference == pytest.approx(1, abs=0.1)
     assert inferential.value.p_value == 1 / 48
     assert inferential.blocks.difference == 0  # its logits say nothing without the second anchor
+    assert inferential.blocks_before.difference == pytest.approx(1, abs=0.1)
 
 
 def test_results_survive_json(inferential: RuleContrasts) -> None:

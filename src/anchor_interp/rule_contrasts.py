@@ -75,6 +75,9 @@ class RuleContrasts:
     """X^ao(2) at the last position: equal answers of different pairs against near misses."""
     blocks: Contrast
     """Logits under a second-anchor mask: equal g(x; a1) against near misses."""
+    blocks_before: Contrast
+    """The same of X^ao(2), which the last MLP has still to read; not in the papers, and added after
+    the logits of symmetric models had shown blocks as well."""
     key_mask: Grouping
     """Logits under a key mask: the twelve pairs of unequal anchors, as in the paper's figure."""
     key_mask_all: Grouping
@@ -97,6 +100,7 @@ NUMBERS: Mapping[str, str] = MappingProxyType(
         "value_ov.difference": "OV^(2) there",
         "answer.difference": "X^ao(2) at the end",
         "blocks.difference": "second-anchor blocks",
+        "blocks_before.difference": "the same in X^ao(2)",
         "key_mask.ordered": "key mask: ordered pairs",
         "key_mask.unordered": "key mask: unordered pairs",
         "key_mask.order": "key mask: order",
@@ -233,6 +237,7 @@ def rule_contrasts(model: HookedTransformer, task: AnchorTask, *, seed: int = 0)
         value_ov=value_similarity(model, task, state="OV", seed=seed).contrast,
         answer=answer_similarity(model, task, seed=seed).contrast,
         blocks=block_similarity(model, task, seed=seed).contrast,
+        blocks_before=block_similarity(model, task, state="X_ao", seed=seed).contrast,
         key_mask=_grouping(key_mask_clusters(model, task, seed=seed)),
         key_mask_all=_grouping(key_mask_clusters(model, task, pairs=task.pairs, seed=seed)),
         first_layer=_grouping(pair_clusters(model, task, seed=seed)),
