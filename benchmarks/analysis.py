@@ -54,9 +54,9 @@ def sweep(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dic
     layers, length = model.cfg.n_layers, task.length
     sites = site_grid(model, ["resid_pre"], positions=range(length))
     clean, corrupted = (token_rows(model, part.tokens) for part in pair)
-    _, cache = model.run_with_cache(clean)
 
     def generic() -> Tensor:
+        _, cache = model.run_with_cache(clean)
         with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
             found: Tensor = patching.get_act_patch_resid_pre(
                 model, corrupted, cache, lambda logits: metric(logits[:, -1]).mean()
@@ -68,9 +68,9 @@ def sweep(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dic
         "loop": lambda: one_by_one(model, pair),
         "transformer_lens": generic,
     }
-    values = {name: torch.as_tensor(way()).double() for name, way in ways.items()}
-    times = in_turns(ways, turns)
-    flat = values["ours"].view(layers, length, n)
+    values: dict[str, Tensor] = {}
+    times = in_turns(ways, turns, values)
+    ours = torch.as_tensor(values["ours"]).view(layers, length, n)
     return {
         "case": "patching sweep",
         "batch": n,
@@ -81,8 +81,8 @@ def sweep(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dic
         "ratio_to_loop": ratio(times["loop"], times["ours"]),
         "ratio_to_transformer_lens": ratio(times["transformer_lens"], times["ours"]),
         "largest_difference": max(
-            float((flat - values["loop"]).abs().max()),
-            float((flat.mean(-1) - values["transformer_lens"]).abs().max()),
+            float((ours - values["loop"]).abs().max()),
+            float((ours.mean(-1) - values["transformer_lens"]).abs().max()),
         ),
     }
 
@@ -154,14 +154,18 @@ def timed(case: str, n: int, way: Way, turns: int) -> dict[str, Any]:
     return {"case": case, "batch": n, "seconds": statistics.median(times)}
 
 
-def in_turns(ways: dict[str, Way], turns: int) -> dict[str, list[float]]:
-    """Seconds of every way, one after the other in each turn."""
+def in_turns(
+    ways: dict[str, Way], turns: int, values: dict[str, Any] | None = None
+) -> dict[str, list[float]]:
+    """Seconds of every way, one after the other in each turn; what they return goes to values."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(turns):
         for name, way in ways.items():
             began = time.perf_counter()
-            way()
+            found = way()
             times[name].append(time.perf_counter() - began)
+            if values is not None:
+                values[name] = found
     return times
 
 

@@ -62,7 +62,7 @@ PLACES: tuple[Place, ...] = get_args(Place)
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio is taken over."""
 
-_BATCH = 1024
+_BATCH = 512
 _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
 _RECEIVERS = ("q", "k", "v", "post")
