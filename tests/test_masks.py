@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchor_interp import masks
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import Place, Sequences, draw, places
 from anchor_interp.errors import ConfigError, HookError
@@ -253,6 +254,26 @@ def test_a_renormalised_full_mask_hides_a_token_of_any_model(
 def test_without_renormalising_the_denominator_still_tells(model: HookedTransformer) -> None:
     sequences = drawn(12, inner=True)
     assert leak(model, TASK, sequences, "key") > 1e-6
+
+
+def test_a_leak_is_the_largest_range_value_by_value(
+    model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequences = drawn(5, inner=True)
+    monkeypatch.setattr(masks, "_BATCH", 12)  # forward passes of two values each, or of one
+    rows, at = token_rows(model, sequences.tokens), places(sequences, "second")
+
+    def logits(value: int) -> Tensor:
+        varied = rows.clone()
+        varied[range(5), at] = value
+        return last_logits(model, varied)
+
+    free = torch.stack([logits(value) for value in TASK.tokens])
+    with mask_second_anchor(model, sequences, paths="direct"):
+        hidden = torch.stack([logits(value) for value in TASK.tokens])
+    largest = [(found.amax(0) - found.amin(0)).max() for found in (hidden, free)]
+    found = leak(model, TASK, sequences, "second", paths="direct")
+    assert found == pytest.approx(float(largest[0] / largest[1]), abs=1e-12)
 
 
 def test_masking_replaces_the_answer_by_one_that_ignores_the_token() -> None:

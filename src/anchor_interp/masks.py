@@ -243,7 +243,7 @@ def leak(
     def largest_range(masked: bool) -> float:
         low: Tensor | None = None
         high: Tensor | None = None
-        for some in tokens.split(max(_BATCH // len(rows), 1)):
+        for some in torch.split(tokens, max(_BATCH // len(rows), 1)):
             varied = rows.repeat(len(some), 1)
             varied[torch.arange(len(varied)), at.repeat(len(some))] = some.repeat_interleave(
                 len(rows)
@@ -252,7 +252,7 @@ def leak(
                 if masked:
                     everywhere = edges.repeat(1, len(some), 1, 1, 1)
                     stack.enter_context(mask_edges(model, everywhere, renormalise=renormalise))
-                logits = last_logits(model, varied).unflatten(0, (len(some), len(rows)))
+                logits = last_logits(model, varied).reshape(len(some), len(rows), -1)
             least, most = logits.aminmax(dim=0)
             low = least if low is None else torch.minimum(low, least)
             high = most if high is None else torch.maximum(high, most)
