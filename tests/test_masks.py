@@ -27,7 +27,8 @@ from anchor_interp.masks import (
     token_edges,
 )
 from anchor_interp.model import HookedTransformer, build_model
-from anchor_interp.task import TASKS
+from anchor_interp.task import TASKS, AnchorTask
+from small import FEW_KEYS
 
 TASK = TASKS["complexity-control"]
 
@@ -45,9 +46,9 @@ def model(request: pytest.FixtureRequest) -> HookedTransformer:
     return small(request.param)
 
 
-def drawn(n: int = 24, *, inner: bool = False) -> Sequences:
+def drawn(n: int = 24, *, inner: bool = False, task: AnchorTask = TASK) -> Sequences:
     """Sequences of every pair; on request only those with the second anchor before the end."""
-    found = draw(TASK, TASK.pairs, "all", 4 * n, seed=5, stream="masks")
+    found = draw(task, task.pairs, "all", 4 * n, seed=5, stream="masks")
     keep = np.flatnonzero(found.position < 6 if inner else found.position >= 0)[:n]
     arrays = ("tokens", "targets", "key", "position", "pair", "role")
     return Sequences(**{a: getattr(found, a)[keep] for a in arrays}, provenance={})
@@ -232,11 +233,11 @@ def test_a_full_mask_hides_a_token_of_an_exact_model(
 @pytest.mark.parametrize("normalization", ["post", "pre"])
 def test_the_direct_edges_do_not_hide_a_key_that_moves_first(normalization: Normalization) -> None:
     """Two hops: layer 1 takes the key elsewhere, layer 2 from there to the end."""
-    sequences = drawn(4, inner=True)
+    sequences = drawn(12, inner=True, task=FEW_KEYS)
     outcomes: dict[Mechanism, bool] = {"symmetric": True, "inferential": False, "lookup": False}
     for mechanism, hidden in outcomes.items():
-        model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
-        left = leak(model, TASK, sequences, "key", paths="direct")
+        model = exact_model(mechanism, FEW_KEYS, normalization=normalization, dtype=torch.float64)
+        left = leak(model, FEW_KEYS, sequences, "key", paths="direct")
         assert (left < 1e-9) == hidden
         assert hidden or left > 0.9
 
