@@ -100,7 +100,7 @@ def test_models_of_other_shapes(shape: ModelConfig) -> None:
 
 @pytest.fixture
 def language_model() -> HookedTransformer:
-    from anchor_interp.model import HookedTransformerConfig
+    from transformer_lens import HookedTransformerConfig
 
     cfg = HookedTransformerConfig(
         n_layers=2, d_model=24, n_heads=3, d_head=8, d_mlp=96, d_vocab=300, n_ctx=32,

@@ -9,6 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anchor_interp.analysis import analyze as analyze
+    from anchor_interp.analysis import analyze_model as analyze_model
     from anchor_interp.config import InitConfig as InitConfig
     from anchor_interp.config import ModelConfig as ModelConfig
     from anchor_interp.config import RunConfig as RunConfig
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from anchor_interp.weights import load_weights as load_weights
 
 _HOME = {
+    "analysis": ("analyze", "analyze_model"),
     "config": ("InitConfig", "ModelConfig", "RunConfig", "TrainConfig", "run_id"),
     "data": ("Sequences", "sample"),
     "errors": ("AnchorInterpError", "ConfigError"),

@@ -41,12 +41,11 @@ from anchor_interp.flow import PROBE, PROBE_POSITION, InformationFlow, informati
 from anchor_interp.interchange import InterchangeResult, interchange, interchange_pairs
 from anchor_interp.masks import Paths, leak
 from anchor_interp.model import HookedTransformer
+from anchor_interp.pairs import Contrast, contrast_pairs
 from anchor_interp.patching import (
     Activation,
-    Contrast,
     PatchResult,
     Site,
-    contrast_pairs,
     logit_difference,
     patch,
     site_grid,

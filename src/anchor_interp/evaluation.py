@@ -15,16 +15,20 @@ same fixed sequences for every model (complexity-control paper, appendix B):
 * stable rank and condensation of W_Q(1), beside their values at initialisation.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Integer
+from torch import Tensor
 
+from anchor_interp.ablation import position_roles
 from anchor_interp.complexity import condensation, first_query_matrix, measured, stable_rank
 from anchor_interp.data import Sequences, draw, replace_keys, swap_anchors
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
+from anchor_interp.hooks import activations, token_rows
 from anchor_interp.model import HookedTransformer
 from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.schema import checked, shown
@@ -35,6 +39,9 @@ EVALUATION_SEED = 0
 
 MAX_SEQUENCES = 1_000_000
 """Most sequences per cell."""
+
+Strings = Sequence[Sequence[str]]
+"""One text for each position of each sequence."""
 
 _BATCH = 4096
 _TRAINING = 10_000
@@ -58,6 +65,20 @@ class AttentionExample:
     """The target; of an unseen pair the composition."""
     patterns: Float[np.ndarray, "layer head query key"]
     """Attention from every position to every earlier one."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionPatterns:
+    """The attention that any HookedTransformer pays in some sequences."""
+
+    words: tuple[tuple[str, ...], ...]
+    """What to call the tokens of every sequence."""
+    roles: tuple[tuple[str, ...], ...]
+    """What stands at each of their positions; nothing where nothing is known."""
+    answers: Int64[np.ndarray, " n"]
+    """The token that the model predicts at the last position."""
+    patterns: Float[np.ndarray, "layer n head query key"]
+    """Attention from every position to every other."""
 
 
 def evaluate(
@@ -197,6 +218,55 @@ def attention_examples(
             )
         )
     return tuple(examples)
+
+
+def attention_patterns(
+    model: HookedTransformer,
+    sequences: Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"],
+    *,
+    words: Strings | None = None,
+    roles: Strings | None = None,
+) -> AttentionPatterns:
+    """Attention in some sequences, for :func:`anchor_interp.views.attention_views`.
+
+    Args:
+        model: any HookedTransformer; hooks attached to it act.
+        sequences: sequences of a task, or token indices.
+        words: what to call the tokens, one text for each; their numbers if None.
+        roles: what stands at each position. Of a task's sequences ``key``, ``first``, ``second``,
+            ``last`` and ``noise`` if None, otherwise nothing.
+
+    Raises:
+        ConfigError: no sequences, tokens that the model does not have, words or roles of another
+            shape, or logits that are not finite.
+    """
+    rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
+    tokens = rows.cpu().numpy()
+    if not len(rows):
+        raise ConfigError("there are no sequences; expected at least one")
+    if roles is None and isinstance(sequences, Sequences):
+        length = tokens.shape[1]
+        roles = [position_roles(length, position) for position in sequences.position.tolist()]
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    found = activations(model, tokens, names)
+    return AttentionPatterns(
+        words=_texts([map(str, row) for row in rows.tolist()] if words is None else words, tokens),
+        roles=_texts([[""] * tokens.shape[1]] * len(tokens) if roles is None else roles, tokens),
+        answers=predict(model, tokens),
+        patterns=torch.stack([found[name] for name in names]).float().cpu().numpy(),
+    )
+
+
+def _texts(
+    given: Iterable[Iterable[str]], tokens: Integer[np.ndarray, "n pos"]
+) -> tuple[tuple[str, ...], ...]:
+    texts = tuple(map(tuple, given))
+    if [len(row) for row in texts] != [tokens.shape[1]] * len(tokens):
+        raise ConfigError(
+            f"words or roles are there for {len(texts)} sequences of {[*map(len, texts)][:5]} "
+            f"tokens; expected {len(tokens)} of {tokens.shape[1]}"
+        )
+    return texts
 
 
 def _pair_accuracy(

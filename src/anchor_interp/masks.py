@@ -252,7 +252,8 @@ def leak(
                 if masked:
                     everywhere = edges.repeat(1, len(some), 1, 1, 1)
                     stack.enter_context(mask_edges(model, everywhere, renormalise=renormalise))
-                logits = last_logits(model, varied).reshape(len(some), len(rows), -1)
+                found = last_logits(model, varied)
+            logits = found.view(len(some), len(rows), -1)
             least, most = logits.aminmax(dim=0)
             low = least if low is None else torch.minimum(low, least)
             high = most if high is None else torch.maximum(high, most)

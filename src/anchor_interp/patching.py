@@ -13,7 +13,7 @@ The model reads a contrast off two sequences: exchanging them exchanges the dire
 difference, whose sign flips with its roles, the negative ones.
 
 :func:`patch` replaces one activation and lets everything after it react. :func:`path_patch`
-follows a single path: a sender's change reaches the receivers along the residual stream alone,
+follows one connection: a sender's change reaches the receivers along the residual stream alone,
 everything between them stays as it was.
 
 Nothing is averaged here: a :class:`PatchResult` holds one value for every site and example.
@@ -22,25 +22,20 @@ Nothing is averaged here: a :class:`PatchResult` holds one value for every site 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from anchor_interp.data import Place, Sequences, choose, draw, on_side, places, spell
+from anchor_interp.data import Place, Sequences, places
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import Edit, activations, hooked, token_rows
 from anchor_interp.model import HookedTransformer
 from anchor_interp.schema import bounded, check_fields, checked, shown
-from anchor_interp.task import AnchorTask, Keys, Pair
-
-Contrast = Literal["key", "first", "second", "order", "noise"]
-"""The one thing that differs: the key, an anchor, the anchors' order or the noise. The last two
-are negative controls: ``order`` leaves the answer as it is where the task's functions commute,
-``noise`` on every task."""
+from anchor_interp.task import AnchorTask
 
 Activation = Literal[
     "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "post", "mlp_out",
@@ -72,15 +67,6 @@ _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
 _RECEIVERS = ("q", "k", "v", "post")
 _OWNERS = dict.fromkeys(_PER_HEAD, "attn.") | {"post": "mlp."}
-
-
-class ContrastPairs(NamedTuple):
-    """n clean sequences, each with its corrupted twin; places agree."""
-
-    clean: Sequences
-    """What is restored."""
-    corrupted: Sequences
-    """The same with one thing changed."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +114,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Path:
+class Connection:
     """From a sender to receivers, along the residual stream and through nothing else."""
 
     sender: Site
@@ -138,18 +124,18 @@ class Path:
     """q, k or v of heads, or ``post`` for what an MLP reads; together if there are several."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "path")
+        check_fields(self, "connection")
         if self.sender.activation in (*_RECEIVERS, "pattern"):
             raise ConfigError(
-                f"path.sender is {self.sender}; expected z, attn_out, mlp_out or a resid, whose "
-                "output the residual stream carries"
+                f"connection.sender is {self.sender}; expected z, attn_out, mlp_out or a resid, "
+                "whose output the residual stream carries"
             )
         if self.receivers == ():
-            raise ConfigError("path.receivers is empty; name sites or give 'logits'")
+            raise ConfigError("connection.receivers is empty; name sites or give 'logits'")
         for receiver in () if self.receivers == "logits" else self.receivers:
             if receiver.activation not in _RECEIVERS:
                 raise ConfigError(
-                    f"path.receivers holds {receiver}; expected q, k, v or post, which are "
+                    f"connection.receivers holds {receiver}; expected q, k, v or post, which are "
                     "computed from the residual stream alone"
                 )
             if receiver.depth < self.sender.depth:
@@ -168,7 +154,7 @@ class Path:
 class PatchResult:
     """A metric after each patch, example by example."""
 
-    sites: tuple[Site, ...] | tuple[Path, ...]
+    sites: tuple[Site, ...] | tuple[Connection, ...]
     """What was patched, one at a time."""
     direction: Direction
     """``denoise``: clean into the corrupted run; ``noise``: corrupted into the clean run."""
@@ -209,98 +195,6 @@ class PatchResult:
         gap = np.where(apart, self.clean - self.corrupted, np.nan)
         recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
         return recovery
-
-
-def contrast_pairs(
-    task: AnchorTask,
-    kind: Contrast,
-    n: int,
-    *,
-    seed: int,
-    keys: Keys = "all",
-    pairs: Sequence[Pair] | None = None,
-) -> ContrastPairs:
-    """Clean sequences and their corrupted twins, which differ in one thing.
-
-    A changed key comes from the same side of the split, a changed anchor makes a seen pair; the
-    target always differs then. ``order`` exchanges the anchors, ``noise`` draws all noise anew.
-
-    Args:
-        task: the task.
-        kind: what differs.
-        n: number of sequences.
-        seed: equal arguments give equal sequences; fewer are the first of more.
-        keys: side of the split that keys and noise come from.
-        pairs: ordered pairs of the clean sequences; the seen ones if None.
-
-    Raises:
-        ConfigError: an unknown kind or pair, an n or seed out of range, two equal anchors to
-            exchange, no noise to draw, or sequences that have no such twin.
-    """
-    checked(task, AnchorTask, "task")
-    checked(kind, Contrast, "kind")
-    if pairs is None:
-        pairs = [pair for pair in task.seen if kind != "order" or pair[0] != pair[1]]
-    stream = f"contrast/{kind}"
-    clean = draw(task, pairs, keys, n, seed=seed, stream=stream)
-    pair, key, position = (
-        column.astype(np.int64) for column in (clean.pair, clean.key, clean.position)
-    )
-    if kind == "noise":
-        if task.length == 3:
-            raise ConfigError("the task's sequences have 3 tokens and so no noise to draw anew")
-        twins = spell(task, pair, key, position, keys=keys, seed=seed, stream=f"{stream}/anew")
-        corrupted = dataclasses.replace(clean, tokens=twins.tokens)
-    else:
-        pair, key = _changed(task, kind, keys, clean, seed=seed, stream=stream)
-        twins = spell(task, pair, key, position, keys=keys, seed=seed, stream=stream)
-        tokens, row = clean.tokens.copy(), np.arange(n)
-        for place in ("key", "first", "second"):
-            at = places(clean, place)
-            tokens[row, at] = twins.tokens[row, at]
-        corrupted = dataclasses.replace(twins, tokens=tokens)
-    provenance = clean.provenance | {"corrupted": kind}
-    return ContrastPairs(clean, dataclasses.replace(corrupted, provenance=provenance))
-
-
-def _changed(
-    task: AnchorTask, kind: Contrast, keys: Keys, clean: Sequences, *, seed: int, stream: str
-) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Pair indices and keys of the corrupted twins."""
-    pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
-    n_anchors = len(task.anchors)
-    first, second = np.divmod(pair, n_anchors)
-    if kind == "order":
-        if (first == second).any():
-            raise ConfigError("a pair of two equal anchors has no other order; leave it out")
-        return second * n_anchors + first, key
-    targets = np.stack([task.target(each, task.keys) for each in task.pairs])  # [pair, key]
-    if kind == "key":
-        differs = targets[pair] != clean.targets[:, None]
-        chosen = choose(
-            _required(differs & on_side(task, keys, clean.position), kind), seed=seed, stream=stream
-        )
-        return pair, task.keys[chosen]
-    anchors = np.arange(n_anchors)
-    options = (
-        anchors * n_anchors + second[:, None]
-        if kind == "first"
-        else first[:, None] * n_anchors + anchors
-    )
-    seen = np.array([each in task.seen for each in task.pairs])
-    differs = targets[options, (key - task.key_min)[:, None]] != clean.targets[:, None]
-    chosen = choose(_required(seen[options] & differs, kind), seed=seed, stream=stream)
-    return options[np.arange(len(pair)), chosen], key
-
-
-def _required(allowed: Bool[np.ndarray, "n option"], kind: str) -> Bool[np.ndarray, "n option"]:
-    missing: Bool[np.ndarray, " n"] = ~allowed.any(1)
-    if missing.any():
-        raise ConfigError(
-            f"{missing.sum()} of {len(missing)} sequences have no twin that differs in {kind} and "
-            "in the target; choose other pairs or keys"
-        )
-    return allowed
 
 
 def site_grid(
@@ -448,7 +342,7 @@ def path_patch(
     model: HookedTransformer,
     clean: Inputs,
     corrupted: Inputs,
-    paths: Sequence[Path],
+    connections: Sequence[Connection],
     metric: Metric,
     *,
     direction: Direction = "denoise",
@@ -456,7 +350,7 @@ def path_patch(
 ) -> PatchResult:
     """Let a sender's change reach its receivers directly, and nothing else.
 
-    Two runs for each path (Wang et al. 2022, appendix B; Goldowsky-Dill et al. 2023):
+    Two runs for each connection (Wang et al. 2022, appendix B; Goldowsky-Dill et al. 2023):
 
     1. The patched run (corrupted when denoising) with the sender's value from the other
        sequences, while the output z of every attention head and the output of every MLP, at every
@@ -466,22 +360,23 @@ def path_patch(
     2. The patched run, nothing frozen, with the values that the receivers had in run 1. All that
        comes after the receivers reacts. To the ``logits`` run 1 is the answer already.
 
-    MLPs are frozen too, so a path through an MLP is none of this sender; Wang et al. let them
-    react. The sum of all direct paths to the logits is the total effect only where the stream is
-    linear: without LayerNorm.
+    MLPs are frozen too, so a path through an MLP is no connection of the sender; Wang et al. let
+    them react. The effects of single senders on the logits add up only where the stream is linear:
+    without LayerNorm.
 
-    Args: see :func:`patch`; ``paths`` takes the place of its sites.
+    Args: see :func:`patch`; ``connections`` take the place of its sites.
 
     Raises:
         ConfigError: as :func:`patch`.
         HookError: a site whose hook the model does not have.
     """
     twins = _Twins.checked(model, clean, corrupted, direction)
-    paths = tuple(checked(paths, tuple[Path, ...], "paths"))
+    connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
     checked(batch_size, int, "batch_size", low=1)
-    senders = check_sites(model, list(dict.fromkeys(path.sender for path in paths)))
+    senders = check_sites(model, list(dict.fromkeys(each.sender for each in connections)))
     behind = [
-        () if path.receivers == "logits" else check_sites(model, path.receivers) for path in paths
+        () if each.receivers == "logits" else check_sites(model, each.receivers)
+        for each in connections
     ]
     outputs = [
         name
@@ -493,9 +388,9 @@ def path_patch(
     frozen = [Replacement(name, value) for name, value in own_values.items()]
     hooks = list(dict.fromkeys(site.hook for site in senders))
     donated = activations(model, twins.donor_rows, hooks, batch=batch_size)
-    values = np.empty((len(paths), len(twins.base_rows)))
+    values = np.empty((len(connections), len(twins.base_rows)))
     for sender in senders:
-        own = [i for i, path in enumerate(paths) if path.sender == sender]
+        own = [i for i, each in enumerate(connections) if each.sender == sender]
         sent = replacement(sender, twins.base, donated[sender.hook])
         direct, arrived = replaced_run(
             model,
@@ -506,11 +401,11 @@ def path_patch(
         )
         for i in own:
             logits = direct
-            if paths[i].receivers != "logits":
+            if connections[i].receivers != "logits":
                 received = [replacement(site, twins.base, arrived[site.hook]) for site in behind[i]]
                 logits, _ = replaced_run(model, twins.base_rows, received, batch_size=batch_size)
             values[i] = _measured(metric, logits)
-    return twins.result(model, paths, values, metric, batch_size)
+    return twins.result(model, connections, values, metric, batch_size)
 
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
@@ -585,7 +480,7 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
         found = ~np.logical_or.reduce(taken)
     else:
         found = column == places(inputs, position)[:, None]
-    return torch.from_numpy(np.ascontiguousarray(found))
+    return torch.from_numpy(found.copy())
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:
@@ -635,7 +530,7 @@ class _Twins:
     def result(
         self,
         model: HookedTransformer,
-        sites: tuple[Site, ...] | tuple[Path, ...],
+        sites: tuple[Site, ...] | tuple[Connection, ...],
         values: Float[np.ndarray, "site example"],
         metric: Metric,
         batch_size: int,
