@@ -46,7 +46,7 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
-	interchange analysis
+	circuits masks interchange analysis
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
@@ -60,6 +60,8 @@ complexity = $(BIN)/python experiments/complexity.py
 contrasts = $(BIN)/python experiments/contrasts.py
 interchange = $(BIN)/python experiments/interchange.py
 analysis = $(BIN)/python benchmarks/analysis.py --json
+circuits = $(BIN)/python experiments/circuits.py
+masks = $(BIN)/python experiments/masks.py
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)
