@@ -45,7 +45,8 @@ public-api: $(VENV)/.installed-dev
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
-EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity
+EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
+	circuits masks interchange analysis gpt2_shape
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
@@ -56,6 +57,12 @@ fuzz = $(BIN)/python tests/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .
 recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
 complexity = $(BIN)/python experiments/complexity.py
+contrasts = $(BIN)/python experiments/contrasts.py
+interchange = $(BIN)/python experiments/interchange.py
+analysis = $(BIN)/python benchmarks/analysis.py --json
+gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
+circuits = $(BIN)/python experiments/circuits.py
+masks = $(BIN)/python experiments/masks.py
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)

@@ -26,19 +26,22 @@ ROOT_PAGES = {
     "CONTRIBUTING.md": "contributing.md",
 }
 """Documents of the root and the pages that show them."""
+FOLDERS = {"experiments/notebooks": "notebooks.md"}
+"""Folders of the root that documents link to and the pages about them."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, and the root's pictures and files."""
+    """Add the generated pages, and the root's pictures, notebooks and files."""
     pages = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in ROOT_PAGES.items()}
     for page in nav_pages(config.nav):
         if page.startswith("reference/"):
             pages[page] = _reference(page)
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
-    for path in (*ROOT.glob("figures/*"), *(ROOT / name for name in ROOT_FILES)):
+    shown = (*ROOT.glob("figures/*"), *ROOT.glob("experiments/notebooks/*.ipynb"))
+    for path in (*shown, *(ROOT / name for name in ROOT_FILES)):
         relative = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files
@@ -54,7 +57,7 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
         if re.match(r"[a-z]+:", target):
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        path = ROOT_PAGES.get(path, path.removeprefix("docs/"))
+        path = (ROOT_PAGES | FOLDERS).get(path, path.removeprefix("docs/"))
         return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
 
     if here.startswith("reference/"):

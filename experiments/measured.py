@@ -58,7 +58,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """Median and range as text, ``0.79 (0.59-0.83)``; the value alone if all print alike."""
     if not values:
         return ""
-    low, middle, high = (f"{f(values):.{digits}f}" for f in (min, median, max))
+    low, middle, high = (f"{f(values):z.{digits}f}" for f in (min, median, max))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 

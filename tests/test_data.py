@@ -17,6 +17,8 @@ from anchor_interp.data import (
     hash_counter,
     replace_keys,
     sample,
+    spell,
+    spell_over,
     stream_key,
     swap_anchors,
 )
@@ -176,3 +178,24 @@ def test_provenance_is_enough_to_draw_again() -> None:
     assert drawn.provenance["seed"] == 3
     assert drawn.provenance["stream"] == "id"
     assert drawn.provenance["n"] == 10
+
+
+def test_spelled_sequences_mean_what_was_asked_for() -> None:
+    pairs, keys, positions = np.array([11, 0, 14]), np.array([20, 99, 50]), np.array([0, 6, 3])
+    noise = np.full((3, 9), 77)
+    found = spell_over(NEURIPS, noise, pairs, keys, positions)
+    for row, (index, key, at) in enumerate(zip(pairs, keys, positions, strict=True)):
+        pair = NEURIPS.pairs[index]
+        expected = noise[row].copy()
+        expected[at : at + 3] = key, *pair
+        assert found.tokens[row].tolist() == expected.tolist()
+        assert found.targets[row] == NEURIPS.target(pair, np.array([key]))[0]
+        assert ROLES[found.role[row]] == NEURIPS.role(pair)
+    drawn = spell(NEURIPS, pairs, keys, positions, keys="all", seed=4, stream="x")
+    again = spell_over(NEURIPS, drawn.tokens, pairs, keys, positions)
+    assert (again.tokens == drawn.tokens).all()
+    assert (again.targets == found.targets).all()
+    assert drawn.provenance["stream"] == "x"
+    assert len(np.unique(drawn.tokens)) > 10
+    with pytest.raises(ConfigError, match="position runs from 0 to 7; expected 0 to 6"):
+        spell_over(NEURIPS, noise, pairs, keys, positions + np.array([0, 1, 0]))

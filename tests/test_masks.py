@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchor_interp import masks
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import Place, Sequences, draw, places
 from anchor_interp.errors import ConfigError, HookError
@@ -26,7 +27,8 @@ from anchor_interp.masks import (
     token_edges,
 )
 from anchor_interp.model import HookedTransformer, build_model
-from anchor_interp.task import TASKS
+from anchor_interp.task import TASKS, AnchorTask
+from small import FEW_KEYS
 
 TASK = TASKS["complexity-control"]
 
@@ -44,9 +46,9 @@ def model(request: pytest.FixtureRequest) -> HookedTransformer:
     return small(request.param)
 
 
-def drawn(n: int = 24, *, inner: bool = False) -> Sequences:
+def drawn(n: int = 24, *, inner: bool = False, task: AnchorTask = TASK) -> Sequences:
     """Sequences of every pair; on request only those with the second anchor before the end."""
-    found = draw(TASK, TASK.pairs, "all", 4 * n, seed=5, stream="masks")
+    found = draw(task, task.pairs, "all", 4 * n, seed=5, stream="masks")
     keep = np.flatnonzero(found.position < 6 if inner else found.position >= 0)[:n]
     arrays = ("tokens", "targets", "key", "position", "pair", "role")
     return Sequences(**{a: getattr(found, a)[keep] for a in arrays}, provenance={})
@@ -223,7 +225,7 @@ def test_a_full_mask_hides_a_token_of_an_exact_model(
     mechanism: Mechanism, normalization: Normalization, place: Place
 ) -> None:
     model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
-    sequences = drawn(12, inner=True)
+    sequences = drawn(4, inner=True)
     assert leak(model, TASK, sequences, place) < 1e-9
     assert leak(model, TASK, sequences, place, renormalise=True) < 1e-9
 
@@ -231,11 +233,11 @@ def test_a_full_mask_hides_a_token_of_an_exact_model(
 @pytest.mark.parametrize("normalization", ["post", "pre"])
 def test_the_direct_edges_do_not_hide_a_key_that_moves_first(normalization: Normalization) -> None:
     """Two hops: layer 1 takes the key elsewhere, layer 2 from there to the end."""
-    sequences = drawn(12, inner=True)
+    sequences = drawn(12, inner=True, task=FEW_KEYS)
     outcomes: dict[Mechanism, bool] = {"symmetric": True, "inferential": False, "lookup": False}
     for mechanism, hidden in outcomes.items():
-        model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
-        left = leak(model, TASK, sequences, "key", paths="direct")
+        model = exact_model(mechanism, FEW_KEYS, normalization=normalization, dtype=torch.float64)
+        left = leak(model, FEW_KEYS, sequences, "key", paths="direct")
         assert (left < 1e-9) == hidden
         assert hidden or left > 0.9
 
@@ -253,6 +255,26 @@ def test_a_renormalised_full_mask_hides_a_token_of_any_model(
 def test_without_renormalising_the_denominator_still_tells(model: HookedTransformer) -> None:
     sequences = drawn(12, inner=True)
     assert leak(model, TASK, sequences, "key") > 1e-6
+
+
+def test_a_leak_is_the_largest_range_value_by_value(
+    model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequences = drawn(5, inner=True)
+    monkeypatch.setattr(masks, "_BATCH", 12)  # forward passes of two values each, or of one
+    rows, at = token_rows(model, sequences.tokens), places(sequences, "second")
+
+    def logits(value: int) -> Tensor:
+        varied = rows.clone()
+        varied[range(5), at] = value
+        return last_logits(model, varied)
+
+    free = torch.stack([logits(value) for value in TASK.tokens])
+    with mask_second_anchor(model, sequences, paths="direct"):
+        hidden = torch.stack([logits(value) for value in TASK.tokens])
+    largest = [(found.amax(0) - found.amin(0)).max() for found in (hidden, free)]
+    found = leak(model, TASK, sequences, "second", paths="direct")
+    assert found == pytest.approx(float(largest[0] / largest[1]), abs=1e-12)
 
 
 def test_masking_replaces_the_answer_by_one_that_ignores_the_token() -> None:

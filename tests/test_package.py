@@ -103,10 +103,10 @@ def test_imports_run_one_way() -> None:
         "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
         "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
         "exact", "ablation", "flow", "routes", "circuits", "training", "lock", "store",
-        "complexity", "embeddings", "phase", "evaluation", "pairs", "patching", "representations",
-        "progress", "interchange", "tracking", "zoo", "run", "findings", "analysis", "plotting",
-        "views", "report", "sweep", "quickstart", "doctor", "flags", "completion", "cli",
-        "__main__",
+        "complexity", "embeddings", "attribution", "phase", "evaluation", "pairs", "patching",
+        "representations", "rule_contrasts", "progress", "interchange", "tracking", "zoo", "run",
+        "findings", "analysis", "plotting", "views", "report", "sweep", "quickstart", "doctor",
+        "flags", "completion", "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")

@@ -20,7 +20,8 @@ COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
 
 def differing(twins: ContrastPairs) -> np.ndarray:
     """Where the tokens of clean and corrupted differ, (n, position)."""
-    return np.not_equal(twins.clean.tokens, twins.corrupted.tokens)
+    found: np.ndarray = np.not_equal(twins.clean.tokens, twins.corrupted.tokens)
+    return found
 
 
 def only_at(sequences: Sequences, kind: Contrast) -> np.ndarray:
@@ -29,13 +30,14 @@ def only_at(sequences: Sequences, kind: Contrast) -> np.ndarray:
     key, first, second = (
         column == places(sequences, place)[:, None] for place in ("key", "first", "second")
     )
-    return {
+    allowed: dict[Contrast, np.ndarray] = {
         "key": key,
         "first": first,
         "second": second,
         "order": first | second,
         "noise": ~(key | first | second),
-    }[kind]
+    }
+    return allowed[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)

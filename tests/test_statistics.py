@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_ind
@@ -13,6 +14,7 @@ from anchor_interp.statistics import (
     against_zero,
     holm,
     permutation_p,
+    smallest_p,
     two_samples,
 )
 
@@ -119,13 +121,23 @@ def test_one_sided_p_counts_ties_and_the_observed_one() -> None:
     assert permutation_p(4.0, relabelled, exact=False) == 0.2
 
 
+def test_the_smallest_p_is_reached_by_samples_far_apart() -> None:
+    for n in ((3,), (6,), (3, 4), (4, 4), (20,)):
+        samples = [np.arange(1.0, size + 1) + 1_000 * i for i, size in enumerate(n)]
+        found = against_zero(samples[0]) if len(n) == 1 else two_samples(samples[0], samples[1])
+        assert smallest_p(n) == pytest.approx(found.p_value)
+
+
 def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
     assert holm([0.5, 0.9]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("values", [[1.0], [], [1.0, math.nan], [[1.0, 2.0]], "ab", None])
-def test_what_cannot_be_compared_is_refused(values: list[float]) -> None:
+def test_what_cannot_be_compared_is_refused(
+    values: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match="values"):
         against_zero(values)
     with pytest.raises(ConfigError, match="second"):

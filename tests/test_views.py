@@ -35,7 +35,7 @@ def known() -> AttentionPatterns:
 def hostile() -> AttentionPatterns:
     """Two layers of three heads on tokens without a task, with names that are markup."""
     shape = ModelConfig(n_layers=2, n_heads=3, d_model=12, d_head=4, d_mlp=8, d_vocab=50, n_ctx=6)
-    tokens = np.arange(4)[None]
+    tokens = torch.arange(4)[None]
     words = [[HOSTILE, "a b", "&amp;", "1"]]
     return attention_patterns(
         build_model(shape, InitConfig(), seed=0),
@@ -147,6 +147,7 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     assert said[2:5] == ["key", "1st anchor", "2nd anchor"]
     assert html.unescape(shown.locator(".token b").nth(18 + 2 + 1).inner_text()) == "a b"
     assert shown.locator("img").count() == 0
+    assert shown.get_by_text("needs JavaScript").count() == 0
     assert shown.evaluate("[runs, typeof CircuitsVis]") == [1, "undefined"]
     assert complaints == []
     assert requests == [page.as_uri()]

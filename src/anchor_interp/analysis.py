@@ -50,7 +50,7 @@ from anchor_interp.patching import (
     patch,
     site_grid,
 )
-from anchor_interp.phase import Decision, decide
+from anchor_interp.phase import Decision, Evaluation, decide
 from anchor_interp.representations import (
     Clusters,
     Sensitivity,
@@ -195,7 +195,7 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
     if isinstance(path, Run):
         name = folder.name
     _LOGGER.info("%s: behaviour", name)
-    decision = decide(run.evaluate(n=200))
+    decision = decide(_evaluation(run))
     found = analyze_model(run.model, run.config.task, name=name, initial=run.initial)
     return replace(
         found,
@@ -249,6 +249,13 @@ def analyze_model(
         development=None,
         left_out=tuple(left_out),
     )
+
+
+def _evaluation(run: Run) -> Evaluation:
+    """The stored one, where it is about this checkpoint."""
+    if run.folder.result() is not None and run.evaluation.steps == run.step:
+        return run.evaluation
+    return run.evaluate(n=200)
 
 
 def _development(run: Run) -> Development:

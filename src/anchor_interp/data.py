@@ -12,12 +12,12 @@ pairs and roles take one byte each.
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Bool, Int64, UInt8, UInt64
+from jaxtyping import Bool, Int64, Integer, UInt8, UInt64
 
 from anchor_interp.config import MAX_SEQUENCES
 from anchor_interp.errors import ConfigError
@@ -151,6 +151,40 @@ def spell(
     """
     checked(task, AnchorTask, "task")
     checked(keys, Keys, "keys")
+    hashing_key = stream_key(seed, stream)
+    noise = np.empty((len(pair), task.length), np.uint8)
+    counters = np.arange(len(pair), dtype=np.uint64) * np.uint64(1 + (task.length + 1) // 2)
+    _fill_noise(noise, _noise_tokens(task, keys), hashing_key, counters)
+    found = spell_over(task, noise, pair, key, position)
+    drawn: dict[str, str | int] = {
+        "keys": keys,
+        "seed": int(seed),
+        "stream": stream,
+        "generator": GENERATOR,
+    }
+    return replace(found, provenance=found.provenance | drawn)
+
+
+def spell_over(
+    task: AnchorTask,
+    noise: Integer[np.ndarray, "n length"],
+    pair: Int64[np.ndarray, " n"],
+    key: Int64[np.ndarray, " n"],
+    position: Int64[np.ndarray, " n"],
+) -> Sequences:
+    """Sequences of given noise, pairs, keys and positions.
+
+    Args:
+        task: the task.
+        noise: a token for every position, over which key and anchors are written.
+        pair: indices in ``task.pairs``.
+        key: keys.
+        position: 0-based positions of the keys.
+
+    Raises:
+        ConfigError: a pair, key or position that the task does not have.
+    """
+    checked(task, AnchorTask, "task")
     for values, name, low, high in (
         (pair, "pair", 0, len(task.pairs) - 1),
         (key, "key", task.key_min, task.key_max),
@@ -160,19 +194,9 @@ def spell(
             raise ConfigError(
                 f"{name} runs from {values.min()} to {values.max()}; expected {low} to {high}"
             )
-    hashing_key = stream_key(seed, stream)
-    provenance: dict[str, str | int] = {
-        "task": digest(task),
-        "keys": keys,
-        "n": len(pair),
-        "seed": int(seed),
-        "stream": stream,
-        "generator": GENERATOR,
-    }
-    out = _empty(task, len(pair), provenance)
-    tables = _Tables.build(task, task.pairs, keys)
-    counters = np.arange(len(pair), dtype=np.uint64) * np.uint64(1 + (task.length + 1) // 2)
-    _fill_noise(out.tokens, tables.noise, hashing_key, counters)
+    out = _empty(task, len(pair), {"task": digest(task), "n": len(pair)})
+    out.tokens[:] = noise
+    tables = _Tables.build(task, task.pairs, "all")
     every = slice(0, len(pair))
     _fill_meaning(out, every, tables, pair, key.astype(np.uint8), position.astype(np.uint8))
     return out
@@ -316,11 +340,6 @@ class _Tables:
     @classmethod
     def build(cls, task: AnchorTask, pairs: Sequence[Pair], keys: Keys) -> "_Tables":
         position, key = task.cells(keys)
-        restrict = task.split == "every-position" and keys == "train"
-        noise = []
-        for place in range(task.length):
-            banned = task.is_test_key(task.keys, np.full_like(task.keys, place))
-            noise.append(task.keys[~banned] if restrict else task.keys)
         return cls(
             first=np.array([first for first, _ in pairs], np.uint8),
             second=np.array([second for _, second in pairs], np.uint8),
@@ -329,9 +348,19 @@ class _Tables:
             target=np.stack([task.target(pair, task.keys) for pair in pairs]).astype(np.uint8),
             position=position.astype(np.uint8),
             key=key.astype(np.uint8),
-            noise=[tokens.astype(np.uint8) for tokens in noise],
+            noise=_noise_tokens(task, keys),
             key_min=task.key_min,
         )
+
+
+def _noise_tokens(task: AnchorTask, keys: Keys) -> list[npt.NDArray[np.uint8]]:
+    """The tokens that noise may be, for every position."""
+    restrict = task.split == "every-position" and keys == "train"
+    noise = []
+    for place in range(task.length):
+        banned = task.is_test_key(task.keys, np.full_like(task.keys, place))
+        noise.append((task.keys[~banned] if restrict else task.keys).astype(np.uint8))
+    return noise
 
 
 def _below(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Integer
+from torch import Tensor
 
 from anchor_interp.ablation import position_roles
 from anchor_interp.complexity import condensation, first_query_matrix, measured, stable_rank
@@ -221,7 +222,7 @@ def attention_examples(
 
 def attention_patterns(
     model: HookedTransformer,
-    sequences: Sequences | Integer[np.ndarray, "n pos"],
+    sequences: Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"],
     *,
     words: Strings | None = None,
     roles: Strings | None = None,
@@ -239,8 +240,8 @@ def attention_patterns(
         ConfigError: no sequences, tokens that the model does not have, words or roles of another
             shape, or logits that are not finite.
     """
-    tokens = sequences.tokens if isinstance(sequences, Sequences) else sequences
-    rows = token_rows(model, tokens)
+    rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
+    tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
     if roles is None and isinstance(sequences, Sequences):

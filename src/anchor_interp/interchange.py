@@ -10,9 +10,9 @@ value is v' = g(x'; a1'); an inferential model then answers
 the *counterfactual*: a composition of the source's key and anchor with the base's second anchor,
 which stands in neither sequence. The share of counterfactual answers is the interchange accuracy.
 Sources are chosen so that the counterfactual can be mistaken for nothing else: it differs from the
-base's answer, from the source's, and from the answer to (x; a1', a2), which a model gives in whose
-activation only the first *anchor* was kept. And v' is a value that the second anchor was trained
-on.
+base's answer, from the source's, from the answer to (x; a1', a2), which a model gives in whose
+activation the first *anchor* alone stands, and from the answer to (x'; a1, a2), where it is the
+*key* alone. And v' is a value that the second anchor was trained on.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023): the first k columns of a rotation,
@@ -23,14 +23,12 @@ random subspace of the same k.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
-from torch.nn.utils.parametrizations import orthogonal
+from torch import Tensor
 
 from anchor_interp.data import Sequences, batch_indices, choose, draw, on_side, spell
 from anchor_interp.errors import ConfigError, DivergedError
@@ -57,6 +55,8 @@ class InterchangePairs:
     """g(g(x'; a1'); a2)."""
     anchor_moved: Int64[np.ndarray, " n"]
     """The answer to (x; a1', a2): what follows if only the first anchor is exchanged."""
+    key_moved: Int64[np.ndarray, " n"]
+    """The answer to (x'; a1, a2): what follows if only the key is exchanged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,8 @@ class InterchangeResult:
     """Share answered with the source's target."""
     anchor_moved: float
     """Share answered as (x; a1', a2)."""
+    key_moved: float
+    """Share answered as (x'; a1, a2)."""
     untouched: float
     """Share of base sequences answered with their target when nothing is exchanged."""
     cross_entropy: float
@@ -141,13 +143,16 @@ def interchange_pairs(
     second = base.pair.astype(np.int64) % n_anchors
     key = base.key.astype(np.int64) - task.key_min
     predicted = counterfactuals[second][:, option_value]  # [n, option]; -1 where not trained
-    moved = targets[np.arange(n_anchors) * n_anchors + second[:, None], key[:, None]]  # [n, anchor]
+    anchor_moved = targets[np.arange(n_anchors) * n_anchors + second[:, None], key[:, None]]
+    anchor_moved = anchor_moved[:, option_first]  # [n, option], like the next
+    key_moved = targets[base.pair][:, option_key]
     allowed = (
         drawable
         & (predicted >= 0)
         & (predicted != base.targets[:, None])
         & (predicted != targets[option_pair, option_key])
-        & (predicted != moved[:, option_first])
+        & (predicted != anchor_moved)
+        & (predicted != key_moved)
         & on_side(task, keys, base.position)[:, option_key]
     )
     if not allowed.any(1).all():
@@ -170,7 +175,8 @@ def interchange_pairs(
         base=base,
         source=source,
         counterfactual=predicted[rows, chosen],
-        anchor_moved=moved[rows, option_first[chosen]],
+        anchor_moved=anchor_moved[rows, chosen],
+        key_moved=key_moved[rows, chosen],
     )
 
 
@@ -234,6 +240,7 @@ def interchange(
         base=share(pairs.base.targets),
         source=share(pairs.source.targets),
         anchor_moved=share(pairs.anchor_moved),
+        key_moved=share(pairs.key_moved),
         untouched=share(pairs.base.targets, np.concatenate(untouched)),
         cross_entropy=float(_cross_entropy(found, exchange.counterfactual)),
         answers=answers,
@@ -254,9 +261,9 @@ def learn_subspace(
 ) -> Subspace:
     """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
 
-    Adam on the mean cross-entropy of the counterfactual answers, from a random subspace on; the
-    basis stays orthonormal (``torch.nn.utils.parametrizations.orthogonal``). The model's
-    weights do not change.
+    Adam on the mean cross-entropy of the counterfactual answers, from a random subspace on. What
+    it moves are k vectors; the basis is the orthonormal factor of their QR decomposition. The
+    model's weights do not change.
 
     Args:
         model: any HookedTransformer.
@@ -279,30 +286,25 @@ def learn_subspace(
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
     precision = torch.promote_types(exchange.base.dtype, torch.float32)
-    frame = nn.Module()
-    frame.basis = nn.Parameter(torch.from_numpy(start.basis).to(exchange.base.device, precision))
-    orthogonal(frame, "basis", orthogonal_map="householder")
-    parameters = list(frame.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=lr)
+    weights = torch.from_numpy(start.basis).to(exchange.base.device, precision).requires_grad_()
+    optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
     with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
         for step in range(steps):
             rows = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
             with torch.enable_grad():
-                logits = exchange.run(rows, frame.basis.to(exchange.base.dtype))
+                basis = torch.linalg.qr(weights)[0]
+                logits = exchange.run(rows, basis.to(exchange.base.dtype))
                 loss = _cross_entropy(logits, exchange.counterfactual[rows])
             losses[step] = loss.item()
             if not np.isfinite(losses[step]):
                 raise DivergedError(
                     f"the loss is {losses[step]} at step {step + 1} of the search; lower lr"
                 )
-            for parameter, gradient in zip(
-                parameters, torch.autograd.grad(loss, parameters), strict=True
-            ):
-                parameter.grad = gradient
+            (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
             progress["subspace"].update(step + 1, {"loss": losses[step]})
-    return Subspace(cast(Tensor, frame.basis).detach().double().cpu().numpy(), losses)
+    return Subspace(torch.linalg.qr(weights.detach().double())[0].cpu().numpy(), losses)
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:

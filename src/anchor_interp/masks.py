@@ -42,6 +42,9 @@ Paths = Literal["all", "direct"]
 """``all``: every edge that carries the token's information, at any depth; ``direct``: those into
 the last position."""
 
+_BATCH = 1024
+"""Sequences of one forward pass, where one is run with many values of a token."""
+
 
 @contextlib.contextmanager
 def mask_edges(
@@ -234,28 +237,36 @@ def leak(
     if not len(sequences):
         raise ConfigError("there are no sequences; expected at least one")
     rows = token_rows(model, sequences.tokens)
-    row, position = torch.arange(len(rows)), torch.from_numpy(places(sequences, place))
+    at = torch.from_numpy(places(sequences, place)).to(rows.device)
+    tokens = torch.tensor(values, device=rows.device)
 
-    def spread() -> float:
+    def largest_range(masked: bool) -> float:
         low: Tensor | None = None
         high: Tensor | None = None
-        for value in values:
-            varied = rows.clone()
-            varied[row, position] = value
-            logits = last_logits(model, varied)
-            low = logits if low is None else torch.minimum(low, logits)
-            high = logits if high is None else torch.maximum(high, logits)
+        for some in torch.split(tokens, max(_BATCH // len(rows), 1)):
+            varied = rows.repeat(len(some), 1)
+            varied[torch.arange(len(varied)), at.repeat(len(some))] = some.repeat_interleave(
+                len(rows)
+            )
+            with contextlib.ExitStack() as stack:
+                if masked:
+                    everywhere = edges.repeat(1, len(some), 1, 1, 1)
+                    stack.enter_context(mask_edges(model, everywhere, renormalise=renormalise))
+                found = last_logits(model, varied)
+            logits = found.view(len(some), len(rows), -1)
+            least, most = logits.aminmax(dim=0)
+            low = least if low is None else torch.minimum(low, least)
+            high = most if high is None else torch.maximum(high, most)
         assert low is not None
         assert high is not None
         return float((high - low).max())
 
-    free = spread()
+    free = largest_range(masked=False)
     if free == 0:
         raise ConfigError(
             f"the logits do not depend on the {place} token; there is nothing to mask"
         )
-    with mask_edges(model, edges, renormalise=renormalise):
-        return spread() / free
+    return largest_range(masked=True) / free
 
 
 def _masked(

@@ -39,7 +39,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
+
+with warnings.catch_warnings():  # tqdm's, in every notebook without ipywidgets
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
+
 from transformer_lens import HookedTransformerConfig
 from transformer_lens.components.layer_norm import LayerNorm
 from transformer_lens.components.transformer_block import TransformerBlock

@@ -62,7 +62,7 @@ PLACES: tuple[Place, ...] = get_args(Place)
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio is taken over."""
 
-_BATCH = 1024
+_BATCH = 512
 _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
 _RECEIVERS = ("q", "k", "v", "post")
@@ -480,7 +480,7 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
         found = ~np.logical_or.reduce(taken)
     else:
         found = column == places(inputs, position)[:, None]
-    return torch.from_numpy(np.ascontiguousarray(found))
+    return torch.from_numpy(found.copy())
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:

@@ -63,15 +63,15 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from anchor_interp.data import Place, Sequences, hash_counter, places, stream_key
+from anchor_interp.data import Place, Sequences, hash_counter, places, spell_over, stream_key
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import activations, layout, token_rows
 from anchor_interp.masks import mask_key_token, mask_second_anchor
 from anchor_interp.model import HookedTransformer
-from anchor_interp.schema import checked, digest, shown
+from anchor_interp.schema import checked, shown
 from anchor_interp.statistics import permutation_p
-from anchor_interp.task import ROLES, AnchorTask, Pair
+from anchor_interp.task import AnchorTask, Pair
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
 Factor = Literal["key", "pair", "position", "noise"]
@@ -504,7 +504,7 @@ def key_mask_clusters(
     noise, bits = _noise(task, total, seed, "key-mask"), _bits(total, seed, "key-mask/key")
     pair = np.tile([task.pairs.index(pair) for pair in chosen], n)
     where = np.full(total, position)
-    sequences = _assemble(task, noise, where, test[bits % len(test)], pair)
+    sequences = spell_over(task, noise, pair, test[bits % len(test)], where)
     whole = _read(model, state, layer, "last", sequences)
     with mask_key_token(model, sequences, renormalise=renormalise):
         points = _left(_read(model, state, layer, "last", sequences), whole)
@@ -663,7 +663,7 @@ class _Factors:
         )
 
     def sequences(self, task: AnchorTask) -> Sequences:
-        return _assemble(task, self.noise, self.position, self.key, self.pair)
+        return spell_over(task, self.noise, self.pair, self.key, self.position)
 
     def exchanged(self, factor: Factor, other: "_Factors") -> "_Factors":
         """The same with one factor of another draw."""
@@ -675,26 +675,6 @@ class _Factors:
         unequal: npt.NDArray[np.bool_] = getattr(self, factor) != getattr(other, factor)
         rows: npt.NDArray[np.bool_] = np.any(unequal.reshape(len(unequal), -1), axis=1)
         return rows
-
-
-def _assemble(task: AnchorTask, noise: Ints, position: Ints, key: Ints, pair: Ints) -> Sequences:
-    """Sequences from noise at every position, over which key and anchors are written."""
-    tokens, rows = noise.astype(np.uint8), np.arange(len(noise))
-    anchors = np.array(task.pairs)
-    tokens[rows, position] = key
-    tokens[rows, position + 1] = anchors[pair, 0]
-    tokens[rows, position + 2] = anchors[pair, 1]
-    targets = np.stack([task.target(ordered, task.keys) for ordered in task.pairs])
-    roles = np.array([ROLES.index(task.role(ordered)) for ordered in task.pairs])
-    return Sequences(
-        tokens=tokens,
-        targets=targets[pair, key - task.key_min].astype(np.uint8),
-        key=key.astype(np.uint8),
-        position=position.astype(np.uint8),
-        pair=pair.astype(np.uint8),
-        role=roles[pair].astype(np.uint8),
-        provenance={"task": digest(task), "n": len(tokens)},
-    )
 
 
 def _bits(n: int, seed: int, stream: str) -> Ints:
@@ -741,12 +721,12 @@ def _vectors(
         second = task.pairs[contexts.pair[c]][1]
         pairs = [task.pairs.index((*group, second)[:2]) for group in groups]
         total = len(groups) * n_keys
-        sequences = _assemble(
+        sequences = spell_over(
             task,
             np.repeat(contexts.noise[c : c + 1], total, axis=0),
-            np.repeat(contexts.position[c : c + 1], total),
-            np.tile(task.keys, len(groups)),
             np.repeat(pairs, n_keys),
+            np.tile(task.keys, len(groups)),
+            np.repeat(contexts.position[c : c + 1], total),
         )
         found.append(read(sequences).reshape(len(groups), n_keys, -1))
     return np.stack(found)
@@ -854,7 +834,8 @@ def _cosines(vectors: Floats) -> Floats:
     unit = np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
     n_contexts, n_groups, n_keys, _ = vectors.shape
     flat = rearrange(unit, "context group key width -> (group key) (context width)")
-    return (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    found: Floats = (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    return found
 
 
 def _contrast(cosines: Floats, values: Ints, keys: Ints, seed: int) -> Contrast:

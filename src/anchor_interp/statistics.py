@@ -81,7 +81,7 @@ def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> Comparis
     sample = _sample(values, "values")
     n, spread = len(sample), _spread(sample)
     test = _permutation_test((sample,), _size_of_mean, "samples", 2**n, seed)
-    scale = _Scale(spread / math.sqrt(n), n - 1, spread, math.sqrt(n), n - 1)
+    scale = _Scale(spread / math.sqrt(n), float(n - 1), spread, math.sqrt(n), n - 1)
     return _comparison((n,), float(sample.mean()), scale, test)
 
 
@@ -108,7 +108,7 @@ def two_samples(
     parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
-    welch = float(parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum()) if error else df
+    welch = float(parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum()) if error else float(df)
     pooled = math.sqrt(((n - 1) * n * parts[0] + (m - 1) * m * parts[1]) / df)
     scale = _Scale(error, welch, pooled, math.sqrt(n * m / (n + m)), df)
     return _comparison((n, m), float(one.mean() - two.mean()), scale, test)
@@ -128,6 +128,16 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
     room = 1e-9 * max(abs(observed), float(np.abs(relabelled).max(initial=0)), 1e-300)
     reached = int((relabelled >= observed - room).sum())
     return reached / len(relabelled) if exact else (1 + reached) / (1 + len(relabelled))
+
+
+def smallest_p(n: tuple[int, ...]) -> float:
+    """The smallest p that so many values can give: in :func:`against_zero`, or in two samples.
+
+    Args:
+        n: values in each sample, as in :attr:`Comparison.n`.
+    """
+    count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
+    return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -43,9 +43,12 @@ _STYLE = """
 .anchor-views .view h3 { margin: .4rem 0 !important; font: 600 .85em sans-serif; }
 .anchor-views .view h2 { display: none; }
 .anchor-views .view h4 { font: 600 9px sans-serif; }
-.anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important; }
+.anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important;
+  width: 5rem !important; max-width: none !important; }
 """
 _TOKEN = '<div role="listitem" class="token{}"{}><b>{}</b><i>{}</i></div>'
+_BLANK = "This view needs JavaScript; in Jupyter, trust the notebook or run the cell."
+"""What stands in a view's place until it is drawn."""
 _LONGEST = 16
 """Characters of a label in a chart; a longer one would leave no room for the chart."""
 
@@ -115,7 +118,7 @@ class AttentionViews:
 
     @staticmethod
     def _figure(view: View, layer: int) -> str:
-        place = f'<div class="view" role="img" aria-label="attention" id="{view.id}"></div>'
+        place = f'<div class="view" role="img" aria-label="attention" id="{view.id}">{_BLANK}</div>'
         return f"<figure><figcaption>layer {layer + 1}</figcaption>{place}</figure>"
 
     def _repr_html_(self) -> str:

@@ -1,0 +1,208 @@
+"""Circuits of the recipes' runs: how small, how faithful, against what, and by which route.
+
+``python experiments/circuits.py`` measures the runs of ``experiments/recipes.py judge``, prints
+JSON and writes ``docs/evidence/circuits.md``. It goes on where it was stopped.
+
+Fixed before the first run was measured: a circuit is pruned on 100 sequences with the key at
+position 2 (the papers' probe), all pairs and keys, resample ablation, tolerance 0.1; it is judged
+on 100 other sequences under resample and under mean ablation, the answers being the unedited
+model's own. 100 random circuits with as many edges in every layer, p = (1 + k) / 101. Route scores
+over 200 sequences of seen pairs for each token that is exchanged.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from anchor_interp.ablation import Ablation, Bench, aligned_sequences
+from anchor_interp.circuits import Relative, compare_circuit, prune, score_circuit
+from anchor_interp.errors import AnchorInterpError, ConfigError
+from anchor_interp.flow import PROBE_POSITION
+from anchor_interp.routes import route_scores
+from anchor_interp.run import Run
+from measured import RUNS, Row, each_run, spread, table, tell
+from recipes import FRESH_SEEDS
+
+N = 100
+N_RANDOM = 100
+ROUTES = ("symmetric", "inferential", "gathered")
+JUDGED: tuple[Ablation, ...] = ("resample", "mean")
+BASELINES = ("attention weight", "symmetric route", "inferential route")
+
+
+def measure(run: Run) -> Row:
+    """Circuit and routes of one run; why not, where the answers hardly depend on attention."""
+    model, task = run.model, run.config.task
+    found: Row = {}
+    try:
+        scores = route_scores(model, task)
+        found["routes"] = {name: getattr(scores, name) for name in ROUTES}
+    except ConfigError as error:
+        found["no_routes"] = str(error)
+    pruned_on, judged_on = (aligned_sequences(task, PROBE_POSITION, N, seed=s) for s in (0, 1))
+    try:
+        circuit = prune(Bench(model, pruned_on))
+        found |= {"size": circuit.size, "edges": list(circuit.names)}
+        for ablation in JUDGED:
+            bench = Bench(model, judged_on, ablation)
+            scored = score_circuit(bench, circuit)
+            compared = compare_circuit(bench, circuit, n_random=N_RANDOM)
+            others = {other.name: _numbers(other.faithfulness) for other in compared.others}
+            found["n_edges"] = scored.n_edges
+            found[ablation] = {
+                "nothing": scored.nothing.accuracy,
+                "faithfulness": _numbers(scored.faithfulness),
+                "remaining": _numbers(scored.remaining),
+                "incompleteness": _numbers(scored.incompleteness),
+                "minimality": [_numbers(entry.loss) for entry in scored.minimality],
+                "random_median": median(compared.random_accuracy.tolist()),
+                "random_best": max(compared.random_accuracy.tolist()),
+                "p": [compared.p_accuracy, compared.p_logit_difference],
+                **others,
+            }
+    except ConfigError as error:
+        found["no_circuit"] = str(error)
+    return found
+
+
+def _numbers(relative: Relative) -> list[float]:
+    """By accuracy and by logit difference."""
+    return [relative.accuracy, relative.logit_difference]
+
+
+def report(rows: Sequence[Row]) -> None:
+    """Tell of the runs that reached their phase, recipe by recipe, and of the others apart."""
+    recipes = list(dict.fromkeys(row["recipe"] for row in rows))
+    used = {name: [r for r in rows if r["recipe"] == name and r["reached"]] for name in recipes}
+    missed = [row for row in rows if not row["reached"]]
+    sizes = table(
+        [
+            "recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
+            "logit difference, resampled", "accuracy, mean", "logit difference, mean",
+            "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
+            "largest p",
+        ],
+        [_sizes(name, used[name], sum(row["recipe"] == name for row in rows)) for name in recipes],
+    )  # fmt: skip
+    routes = table(
+        ["recipe", "runs", *ROUTES],
+        [[name, str(len(used[name])), *_routes(used[name])] for name in recipes],
+    )
+    kept = table(
+        ["recipe", "runs", "edges kept in at least half of them"],
+        [[name, str(len(used[name])), _edges(used[name])] for name in recipes],
+    )
+    names = [name for name in recipes if name.endswith("inferential")]
+    each = table(
+        ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
+        [_one(row) for name in names for row in used[name]],
+    )
+    others = table(
+        ["recipe", "seed", "phase", "edges", "faithfulness", *ROUTES],
+        [
+            [
+                row["recipe"],
+                str(row["seed"]),
+                row["phase"],
+                f"{row['size']} of {row['n_edges']}" if "size" in row else row["no_circuit"],
+                f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "",
+                *_routes([row]),
+            ]
+            for row in missed
+        ],
+    )
+    outside = f"Runs that did not reach their recipe's phase, in no number above:\n\n{others}"
+    seeds = sorted({row["seed"] for row in rows})
+    text = f"""# circuits
+
+Median and range over the recipes' runs (seeds {seeds[0]} to {seeds[-1]}) that reached their phase.
+Edges are those that can reach the answer, 54 in the models of two layers. Faithfulness, by accuracy
+and by logit difference, is 1 for the whole model and 0 with every edge ablated; the answers are the
+model's own. "Without the circuit" is the accuracy left, on the same scale, when the circuit is
+ablated; "least loss" the smallest fall of the logit difference when one edge of the circuit is
+ablated besides what is outside it. p: random circuits of the same size, by accuracy.
+
+{sizes}
+How much of the key's and the anchors' effect on the answer takes a route ("gathered": key and first
+anchor to the second anchor, then that to the last position; published nowhere):
+
+{routes}
+{kept}
+Faithfulness by accuracy under resample ablation, run by run, of the pruned circuit and of the
+baselines: random circuits with as many edges in every layer, as many edges of the largest attention
+weight, the published routes.
+
+{each}
+{outside if missed else "Every run reached its recipe's phase."}
+"""
+    tell("circuits", {"runs": rows}, text.rstrip() + "\n")
+
+
+def _sizes(recipe: str, runs: Sequence[Row], n: int) -> list[str]:
+    with_circuit = [row for row in runs if "size" in row]
+
+    def over(value: Callable[[Row], float], digits: int = 2) -> str:
+        return spread([value(row) for row in with_circuit], digits)
+
+    return [
+        recipe,
+        f"{len(runs)} of {n}",
+        over(lambda r: r["size"], 0),
+        "/".join(sorted({str(row["n_edges"]) for row in with_circuit})),
+        *[
+            over(lambda r, a=ablation, i=i: r[a]["faithfulness"][i])  # type: ignore[misc]
+            for ablation in JUDGED
+            for i in (0, 1)
+        ],
+        over(lambda r: r["resample"]["remaining"][0]),
+        over(lambda r: r["resample"]["incompleteness"][0]),
+        over(lambda r: min(loss[1] for loss in r["resample"]["minimality"])),
+        over(lambda r: r["resample"]["random_best"]),
+        f"{max(row['resample']['p'][0] for row in with_circuit):.3f}" if with_circuit else "",
+    ]
+
+
+def _routes(runs: Sequence[Row]) -> list[str]:
+    with_routes = [row["routes"] for row in runs if "routes" in row]
+    return [spread([routes[name] for routes in with_routes]) for name in ROUTES]
+
+
+def _edges(runs: Sequence[Row]) -> str:
+    counts = Counter(edge for row in runs for edge in row.get("edges", []))
+    often = [f"{edge} ({n})" for edge, n in counts.most_common() if 2 * n >= len(runs)]
+    return "; ".join(often) if len(often) <= 12 else f"{len(often)} of {runs[0]['n_edges']} edges"
+
+
+def _one(row: Row) -> list[str]:
+    if "size" not in row:
+        return [row["recipe"], str(row["seed"]), row["no_circuit"], *[""] * 7]
+    found: dict[str, Any] = row["resample"]
+    return [
+        row["recipe"],
+        str(row["seed"]),
+        f"{row['size']} of {row['n_edges']}",
+        f"{found['faithfulness'][0]:.2f}",
+        f"{found['random_median']:.2f}",
+        f"{found['random_best']:.2f}",
+        f"{found['p'][0]:.3f}",
+        *[f"{found[name][0]:.2f}" for name in BASELINES],
+    ]
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description="Circuits of the recipes' runs.")
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(FRESH_SEEDS))
+    asked = parser.parse_args()
+    try:
+        report(list(each_run("circuits", measure, asked.seeds, runs=asked.runs)))
+    except AnchorInterpError as error:
+        raise SystemExit(f"circuits: {error}") from error
+
+
+if __name__ == "__main__":
+    main()
