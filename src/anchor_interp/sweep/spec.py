@@ -130,7 +130,9 @@ def read_sweep(path: str | Path) -> Sweep:
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read the sweep {path}: it is no UTF-8 text") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"cannot read the sweep {path}: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"cannot read the sweep {path}: {' '.join(str(error).split())}"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -145,7 +147,9 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     Raises:
         ConfigError: names the entry and what is expected.
     """
-    whole = _known(data, ("schema", "grids"), "the sweep") if _has_grids(data) else {"grids": [data]}
+    whole = (
+        _known(data, ("schema", "grids"), "the sweep") if _has_grids(data) else {"grids": [data]}
+    )
     if whole.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(
             f"schema is {shown(whole['schema'])}; this version of anchor-interp reads {SCHEMA}"
