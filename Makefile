@@ -33,8 +33,8 @@ lint:
 types:
 	$(BIN)/mypy
 
-tests:
-	$(BIN)/pytest
+tests: # a process for each core
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
