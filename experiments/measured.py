@@ -31,15 +31,23 @@ def each_run(
 ) -> Iterator[Row]:
     """Measure the recipes' runs one by one; what was measured of the same weights is kept.
 
-    ``python experiments/recipes.py judge`` trains them. One that is missing stops the experiment.
+    ``python experiments/recipes.py judge`` trains them. A seed that is missing is said and left
+    out; the tables count what is there.
+
+    Raises:
+        StoreError: a recipe without any run.
     """
     for recipe in recipes:
-        for seed in seeds:
+        there = [seed for seed in seeds if (runs / str(seed) / recipe / "result.json").exists()]
+        if missing := sorted(set(seeds) - set(there)):
+            print(f"{name}: no run of {recipe} with seed {missing}", file=sys.stderr, flush=True)
+        if not there:
+            raise StoreError(
+                f"{runs} holds no finished run of {recipe}; train it with "
+                "experiments/recipes.py judge"
+            )
+        for seed in there:
             folder = runs / str(seed) / recipe
-            if not (folder / "result.json").exists():
-                raise StoreError(
-                    f"{folder} holds no finished run; train it with experiments/recipes.py judge"
-                )
             run = load(folder)
             weights = read_json(folder / "checkpoints" / f"{run.step:08d}" / "state.json")["files"]
             kept = CACHE / name / f"{recipe}-{seed}.json"
