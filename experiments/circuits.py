@@ -30,7 +30,7 @@ N = 100
 N_RANDOM = 100
 ROUTES = ("symmetric", "inferential", "gathered")
 JUDGED: tuple[Ablation, ...] = ("resample", "mean")
-BASELINES = ("attention weight", "symmetric route", "inferential route")
+BASELINES = ("attention rollout", "symmetric route", "inferential route")
 
 
 def measure(run: Run) -> Row:
@@ -95,10 +95,9 @@ def report(rows: Sequence[Row]) -> None:
         ["recipe", "runs", "edges kept in at least half of them"],
         [[name, str(len(used[name])), _edges(used[name])] for name in recipes],
     )
-    names = [name for name in recipes if name.endswith("inferential")]
     each = table(
         ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
-        [_one(row) for name in names for row in used[name]],
+        [_one(row) for name in recipes for row in used[name]],
     )
     others = table(
         ["recipe", "seed", "phase", "edges", "faithfulness", *ROUTES],
@@ -133,7 +132,7 @@ anchor to the second anchor, then that to the last position; published nowhere):
 {kept}
 Faithfulness by accuracy under resample ablation, run by run, of the pruned circuit and of the
 baselines: random circuits with as many edges in every layer, as many edges of the largest attention
-weight, the published routes.
+rollout (weight times that of all ways on to the last position), the published routes.
 
 {each}
 {outside if missed else "Every run reached its recipe's phase."}

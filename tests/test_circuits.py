@@ -1,5 +1,6 @@
 """Circuits: on models whose circuit is known, what pruning promises, refusals."""
 
+import itertools
 from dataclasses import replace
 
 import jaxtyping
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 
 import anchor_interp
-from anchor_interp.ablation import Ablation, Bench, aligned_sequences
+from anchor_interp.ablation import Ablation, Bench, aligned_sequences, carried
 from anchor_interp.circuits import (
     Circuit,
     Relative,
+    attention_rollout,
     compare_circuit,
     prune,
     route_circuit,
@@ -88,7 +90,9 @@ def test_what_is_the_same_in_all_sequences_needs_no_edge(
     for other in comparison.others:
         if other.name == f"{mechanism} route":
             assert other.faithfulness.accuracy == 1
-        else:  # some answers are given by chance: 12 keys, four anchors
+        elif (
+            other.name != "attention rollout"
+        ):  # some answers are given by chance: 12 keys, four anchors
             assert other.faithfulness.accuracy < 0.25
 
 
@@ -196,28 +200,80 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
 
     monkeypatch.setattr(bench, "faithfulness", watched)
     one, same, other = (compare_circuit(bench, circuit, n_random=12, seed=s) for s in (0, 0, 1))
-    drawn = seen[0][4:]  # after the circuit itself, attention weight and two routes
+    drawn = seen[0][4:]  # after the circuit itself, attention rollout and two routes
     assert len(drawn) == 12
     assert (drawn.sum((2, 3, 4)) == [2, 2]).all()
     assert not (drawn & ~bench.reachable).any()
     assert len({edges.tobytes() for edges in drawn}) == 12
-    heaviest = seen[0][1]
-    assert heaviest.sum() == 4
-    assert bench.attention[heaviest].min() >= bench.attention[bench.reachable & ~heaviest].max()
+    most = seen[0][1]
+    assert most.sum() == 4
+    share = attention_rollout(carried(specimen, bench.tokens).patterns)
+    assert share[most].min() >= share[bench.reachable & ~most].max()
     assert (one.random_accuracy == same.random_accuracy).all()
     assert (one.random_logit_difference != other.random_logit_difference).any()
     assert [(o.name, o.size) for o in one.others] == [
-        ("attention weight", 4), ("symmetric route", 3), ("inferential route", 4)
+        ("attention rollout", 4), ("symmetric route", 3), ("inferential route", 4)
     ]  # fmt: skip
     assert one.others[2].faithfulness == one.faithfulness
     k = (one.random_logit_difference >= one.faithfulness.logit_difference).sum()
     assert one.p_logit_difference == (1 + k) / 13
 
 
+THROUGH: dict[Mechanism, dict[tuple[int, int, int], float]] = {  # layer, query, key
+    "symmetric": {(0, 8, 3): 1 / 2, (0, 8, 4): 1 / 2, (1, 8, 2): 1}
+    | {(0, 2, key): 1 / 3 for key in range(3)},
+    "inferential": {(0, 3, 2): 1 / 2, (0, 4, 2): 1 / 2, (1, 8, 3): 1 / 2, (1, 8, 4): 1 / 2}
+    | {(0, 8, 8): 1},
+    "lookup": {(0, 4, 2): 1 / 2, (0, 4, 3): 1 / 2, (1, 8, 4): 1}
+    | {(0, 8, 6): 1 / 2, (0, 8, 7): 1 / 2},
+}
+"""The wiring, and attention of a position that goes on, of which the model makes no use."""
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_rollout_of_exact_models(mechanism: Mechanism) -> None:
+    """Attention that leads nowhere, such as that of the first token to itself, counts nothing."""
+    bench = Bench(small_exact(mechanism, "post"), SEQUENCES, "zero")
+    expected = np.zeros(bench.reachable.shape)
+    for (layer, query, key), weight in THROUGH[mechanism].items():
+        expected[layer, 0, query, key] = weight
+    found = attention_rollout(carried(bench.model, bench.tokens).patterns)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_rollout_is_as_good_as_the_wiring_where_attention_is_all_there_is() -> None:
+    bench = Bench(small_exact("symmetric", "post"), SEQUENCES, "zero")
+    found = compare_circuit(bench, route(bench.model, "symmetric"), n_random=1)
+    rollout = found.others[0]
+    assert (rollout.name, rollout.size) == ("attention rollout", 3)
+    assert rollout.faithfulness == found.faithfulness
+    assert rollout.faithfulness.accuracy == 1
+
+
+def test_rollout_is_the_sum_over_all_ways() -> None:
+    """Every way written out: a head in each later layer, or the residual stream."""
+    model = random_model()
+    patterns = carried(model, SEQUENCES.tokens[:3]).patterns
+    n_heads, last = 2, 8
+    for layer, query, key in ((0, 3, 1), (1, 8, 5), (1, 4, 0), (2, 8, 2), (2, 7, 2)):
+        total = np.zeros((3, n_heads))
+        n_ways = 2 - layer
+        for stations in itertools.product(range(9), repeat=n_ways):
+            way, at = np.ones(3), query
+            for later, to in enumerate(stations, layer + 1):
+                way = way * (patterns[later, :, :, to, at].mean(1).numpy() + (to == at))
+                at = to
+            if at == last:
+                total += way[:, None] * patterns[layer, :, :, query, key].numpy()
+        found = attention_rollout(patterns)[layer, :, query, key]
+        np.testing.assert_allclose(found, total.mean(0), atol=1e-12)
+        assert (found == 0).all() == (layer == 2 and query != last)
+
+
 def test_published_routes_are_left_out_where_they_do_not_apply() -> None:
     flat = Bench(random_model(n_layers=1), SEQUENCES)
     found = compare_circuit(flat, Circuit(flat.reachable, flat.roles), n_random=1)
-    assert [other.name for other in found.others] == ["attention weight"]
+    assert [other.name for other in found.others] == ["attention rollout"]
     assert found.p_accuracy == 1  # all edges there are
 
 

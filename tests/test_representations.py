@@ -430,6 +430,15 @@ def test_models_and_tasks_without_the_contrast_are_refused() -> None:
     short = build_model(ModelConfig(n_ctx=7, d_vocab=45), InitConfig(), seed=0)
     with pytest.raises(ConfigError, match="45 tokens"):
         value_similarity(short, SMALL)
+    mute = random_model("post")
+    mute.cfg.d_vocab_out = SMALL.n_tokens - 1
+    for analysis in (answer_similarity, block_similarity, key_mask_clusters, sensitivity):
+        with pytest.raises(ConfigError, match=f"{SMALL.n_tokens - 1} output tokens"):
+            analysis(mute, SMALL)
+    brief = random_model("post")
+    brief.cfg.n_ctx = SMALL.length - 1
+    with pytest.raises(ConfigError, match="6 positions"):
+        pair_clusters(brief, SMALL)
     with pytest.raises(ConfigError, match="has both"):
         contrast(np.zeros((1, 2, 24, 3)), VALUES[:1].repeat(2, 0) + np.array([[0], [50]]), KEYS)
 

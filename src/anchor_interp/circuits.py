@@ -9,9 +9,18 @@ ablated edge carries: :mod:`anchor_interp.ablation`.
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 
-from anchor_interp.ablation import Ablation, Bench, PositionRole, position_roles, reachable_edges
+from anchor_interp.ablation import (
+    Ablation,
+    Bench,
+    PositionRole,
+    carried,
+    position_roles,
+    reachable_edges,
+)
 from anchor_interp.data import Place
 from anchor_interp.errors import ConfigError
 from anchor_interp.model import HookedTransformer
@@ -114,7 +123,7 @@ class Baseline:
     """The faithfulness of another circuit."""
 
     name: str
-    """``attention weight`` (as many edges, of the largest mean weight) or a published route."""
+    """``attention rollout`` (:func:`attention_rollout`; as many edges) or a published route."""
     size: int
     """Its edges."""
     faithfulness: Relative
@@ -140,7 +149,7 @@ class Comparison:
     p_logit_difference: float
     """The same by logit difference."""
     others: tuple[Baseline, ...]
-    """Attention weight and the published routes."""
+    """Attention rollout and the published routes."""
 
 
 def route_circuit(
@@ -267,9 +276,10 @@ def score_circuit(
 def compare_circuit(
     bench: Bench, circuit: Circuit, *, n_random: int = 100, seed: int = 0
 ) -> Comparison:
-    """A circuit's faithfulness against random ones, attention weight and the published routes.
+    """A circuit's faithfulness against random ones, attention rollout and the published routes.
 
-    Random circuits have as many edges in every layer, drawn from those that can reach the output.
+    Random circuits have as many edges in every layer, drawn from those that can reach the output;
+    the rollout's has as many in all, those of the largest share (:func:`attention_rollout`).
 
     Args:
         bench: as in :func:`score_circuit`.
@@ -284,7 +294,7 @@ def compare_circuit(
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     inside = _fitting(bench, circuit)
-    rivals = {"attention weight": _heaviest(bench, int(inside.sum()))}
+    rivals = {"attention rollout": _most_attended(bench, int(inside.sum()))}
     if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for name in _PUBLISHED:
@@ -309,6 +319,36 @@ def compare_circuit(
     )
 
 
+def attention_rollout(
+    patterns: Float[Tensor, "layer batch head query key"],
+) -> Float[np.ndarray, "layer head query key"]:
+    """How much attention runs through every edge to the last position.
+
+    An edge's weight times the weight of all ways from its query on to the last position of the
+    last layer. From layer to layer a way goes along the mean attention of the heads or stays where
+    it is, in the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
+    "Quantifying Attention Flow in Transformers", section 3, here by edge and from the end on).
+    It knows nothing of values: attention that a model makes no use of counts as well.
+
+    Args:
+        patterns: attention weights of n sequences, such as :attr:`Carried.patterns
+            <anchor_interp.ablation.Carried.patterns>`.
+
+    Returns:
+        The mean over the sequences; 0 for edges that cannot reach the last position.
+    """
+    weights = patterns.double()
+    onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
+    onward[:, -1] = 1
+    through = []
+    for layer in reversed(weights):
+        flow = layer * onward[:, None, :, None]
+        through.append(flow.mean(0))
+        onward = onward + flow.mean(1).sum(1)
+    found: Float[np.ndarray, "layer head query key"] = torch.stack(through[::-1]).cpu().numpy()
+    return found
+
+
 def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:
     """The circuit's edges that can reach the output."""
     checked(bench, Bench, "bench")
@@ -323,11 +363,13 @@ def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head que
     return inside
 
 
-def _heaviest(bench: Bench, size: int) -> Bool[np.ndarray, "layer head query key"]:
-    """The edges of the largest mean attention weight."""
-    weight = np.where(bench.reachable, bench.attention, -1)
+def _most_attended(bench: Bench, size: int) -> Bool[np.ndarray, "layer head query key"]:
+    """The edges of the largest attention rollout."""
+    share = attention_rollout(carried(bench.model, bench.tokens).patterns)
     edges = np.zeros_like(bench.reachable)
-    edges.flat[np.argsort(-weight, axis=None, kind="stable")[:size]] = True
+    edges.flat[
+        np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")[:size]
+    ] = 1
     return edges
 
 

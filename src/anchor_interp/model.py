@@ -54,6 +54,7 @@ from anchor_interp.environment import resolve_device
 from anchor_interp.errors import ConfigError
 from anchor_interp.init import initialize
 from anchor_interp.schema import checked, shown
+from anchor_interp.task import AnchorTask
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
@@ -151,6 +152,28 @@ def build_model(
     module = empty_model(model, dtype=dtype)
     initialize(module, model, init, seed=seed)
     return place(module, target)
+
+
+def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
+    """Refuse a model that cannot read a task's sequences or give its answers.
+
+    Args:
+        model: any HookedTransformer.
+        task: the task.
+
+    Raises:
+        ConfigError: no model or task; fewer input tokens (``d_vocab``), output tokens
+            (``d_vocab_out``) or positions (``n_ctx``) than the task needs.
+    """
+    checked(model, HookedTransformer, "model")
+    checked(task, AnchorTask, "task")
+    found = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
+    needed = task.n_input_tokens, task.n_tokens, task.length
+    if any(has < needs for has, needs in zip(found, needed, strict=True)):
+        raise ConfigError(
+            "the model has {} tokens, {} output tokens and {} positions; the task needs {}, {} "
+            "and {}: take a model of the task".format(*found, *needed)
+        )
 
 
 def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:

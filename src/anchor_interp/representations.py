@@ -65,10 +65,11 @@ from torch import Tensor
 
 from anchor_interp.data import Place, Sequences, hash_counter, places, spell_over, stream_key
 from anchor_interp.errors import ConfigError
+from anchor_interp.flow import PROBE, PROBE_POSITION
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import activations, layout, token_rows
 from anchor_interp.masks import mask_key_token, mask_second_anchor
-from anchor_interp.model import HookedTransformer
+from anchor_interp.model import HookedTransformer, check_fits
 from anchor_interp.schema import checked, shown
 from anchor_interp.statistics import permutation_p
 from anchor_interp.task import AnchorTask, Pair
@@ -76,8 +77,6 @@ from anchor_interp.task import AnchorTask, Pair
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
 Factor = Literal["key", "pair", "position", "noise"]
 
-PAPER_PROBE = (35, 63, 99, 4, 3, 38, 42, 36, 62)
-"""The NeurIPS paper's sequence (section 5.1): key 99 at position 2, anchors 4 and 3."""
 PAPER_KEYS = range(30, 41)
 """Keys of the heatmaps (NeurIPS paper, figure 4)."""
 PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))
@@ -489,7 +488,7 @@ def key_mask_clusters(
         ConfigError: fewer than two pairs, an n below 2, a position without test keys or whose
             second anchor is the last token, or a model too small for the task.
     """
-    _check_fits(model, task)
+    check_fits(model, task)
     chosen = [pair for pair in task.pairs if pair[0] != pair[1]] if pairs is None else list(pairs)
     chosen = [task.known(pair) for pair in chosen]
     n = checked(n, int, "n", low=2, high=10_000)
@@ -548,7 +547,7 @@ def pair_clusters(
         ConfigError: fewer than two pairs, an n out of range, an unknown state or layer, or a model
             too small for the task.
     """
-    _check_fits(model, task)
+    check_fits(model, task)
     chosen = [task.known(pair) for pair in (task.pairs if pairs is None else pairs)]
     n = checked(n, int, "n", low=500, high=10_000)
     checked(centre, bool, "centre")
@@ -600,7 +599,7 @@ def sensitivity(
     Raises:
         ConfigError: an n below 2, an unknown state or layer, or a model too small for the task.
     """
-    _check_fits(model, task)
+    check_fits(model, task)
     n = checked(n, int, "n", low=2, high=100_000)
 
     def read(factors: _Factors) -> Floats:
@@ -693,20 +692,21 @@ def _noise(task: AnchorTask, n: int, seed: int, stream: str) -> Ints:
 def _contexts(
     model: HookedTransformer, task: AnchorTask, n: int, seed: int, *, maskable: bool = False
 ) -> _Factors:
-    _check_fits(model, task)
+    check_fits(model, task)
     n = checked(n, int, "n_contexts", low=1, high=1_000)
     return _Factors.draw(task, n, seed, "contexts", maskable=maskable)
 
 
 def _probe(task: AnchorTask) -> _Factors | None:
     """The released code's sequence (35, 63, x, a1, 2, 38, 42, 36, 62); None on other tasks."""
-    key, noise = PAPER_PROBE[2], [token for i, token in enumerate(PAPER_PROBE) if i not in (3, 4)]
-    if len(PAPER_PROBE) != task.length or (2, 2) not in task.pairs:
+    at = PROBE_POSITION
+    noise = [*PROBE[: at + 1], *PROBE[at + 3 :]]
+    if len(PROBE) != task.length or (2, 2) not in task.pairs:
         return None
     if not set(noise) <= set(task.keys.tolist()):
         return None
     pair = np.array([task.pairs.index((2, 2))])
-    return _Factors(np.array([key]), pair, np.array([2]), np.array([PAPER_PROBE]))
+    return _Factors(np.array([PROBE[at]]), pair, np.array([at]), np.array([PROBE]))
 
 
 def _vectors(
@@ -730,16 +730,6 @@ def _vectors(
         )
         found.append(read(sequences).reshape(len(groups), n_keys, -1))
     return np.stack(found)
-
-
-def _check_fits(model: HookedTransformer, task: AnchorTask) -> None:
-    checked(model, HookedTransformer, "model")
-    checked(task, AnchorTask, "task")
-    if model.cfg.d_vocab < task.n_input_tokens or model.cfg.n_ctx < task.length:
-        raise ConfigError(
-            f"the model has {model.cfg.d_vocab} tokens and {model.cfg.n_ctx} positions; the task "
-            f"needs {task.n_input_tokens} and {task.length}"
-        )
 
 
 def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
