@@ -95,9 +95,10 @@ def test_new_combinations_have_one_answer(name: str) -> None:
 
 
 def test_answers_that_the_model_does_not_have_are_refused() -> None:
-    built = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
-    cfg = dataclasses.replace(built.cfg, d_vocab_out=25)
-    model = type(built)(cfg).eval()
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    model.cfg.d_vocab_out = 25
+    model.unembed.W_U = torch.nn.Parameter(model.unembed.W_U[:, :25])
+    model.unembed.b_U = torch.nn.Parameter(model.unembed.b_U[:25])
     few_pairs = interchange_pairs(TASK, 5, seed=0)
     words = "the model's output tokens are 0 to 24"
     refused(lambda: interchange(model, few_pairs, HALFWAY), words)
