@@ -4,23 +4,28 @@
 the residual stream after layer 1 at the first anchor, prints JSON and writes
 ``docs/evidence/interchange.md``. It goes on where it was stopped.
 
-What is counted is the share of 1,000 sequences with test keys that are answered with
-g(g(x'; a1'); a2), (x', a1') from another sequence: after an exchange of all of the activation
-(plain), along the 16 directions that were found for it on sequences with training keys (searched),
-and along 16 random ones. As memorizing runs know no test keys, plain is measured on training keys
-too. A difference between an inferential recipe and another one of its task counts with p <= 0.05
-after Holm's correction over the table.
+What is counted is the share of 1,000 sequences with test keys that are answered with g(g(x'; a1');
+a2), (x', a1') from another sequence: after an exchange of all of the activation (plain), along the
+16 directions that were found for it on sequences with training keys (searched), and along 16 random
+ones. The control of the search is the same search with the answers renamed by one random
+permutation, on the sequences it is fitted on and on those it is judged on: what it reaches there,
+the search makes of the model by itself (control task: Hewitt and Liang 2019). Only keys are held
+out: values g(x'; a1') and second anchors meet in both. As memorizing runs know no test keys, plain
+is measured on training keys too. A difference between an inferential recipe and another one of its
+task counts with p <= 0.05 after Holm's correction over the table.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from anchor_interp.errors import AnchorInterpError
 from anchor_interp.interchange import (
+    InterchangePairs,
     InterchangeResult,
     Subspace,
     interchange,
@@ -31,6 +36,7 @@ from anchor_interp.interchange import (
 from anchor_interp.patching import Site
 from anchor_interp.run import Run
 from anchor_interp.statistics import holm, two_samples
+from anchor_interp.task import AnchorTask
 from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 
@@ -41,6 +47,7 @@ WAYS = {
     "plain": "all of it",
     "familiar": "all of it, training keys",
     "searched": "searched, k = 16",
+    "control": "searched, k = 16, answers renamed",
     "random": "random, k = 16",
 }
 OTHERS = ("base", "source", "anchor_moved", "key_moved", "untouched")
@@ -60,20 +67,36 @@ def measure(run: Run) -> Row:
     fitted = interchange_pairs(task, 4_000, seed=0, keys="train")
     held_out = interchange_pairs(task, 1_000, seed=1, keys="test")
     familiar = interchange_pairs(task, 1_000, seed=1, keys="train")
-    found = learn_subspace(model, fitted, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
-    random = random_subspace(len(found.basis), DIMENSIONS, seed=0)
 
-    def answered(subspace: Subspace | None) -> InterchangeResult:
-        return interchange(model, held_out, SITE, subspace=subspace)
+    def searched(pairs: InterchangePairs) -> Subspace:
+        return learn_subspace(model, pairs, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
+
+    def answered(
+        subspace: Subspace | None, pairs: InterchangePairs = held_out
+    ) -> InterchangeResult:
+        return interchange(model, pairs, SITE, subspace=subspace)
+
+    found = searched(fitted)
+    control = searched(renamed(fitted, task))
+    random = random_subspace(len(found.basis), DIMENSIONS, seed=0)
 
     results = {
         "plain": answered(None),
         "familiar": interchange(model, familiar, SITE),
         "searched": answered(found),
+        "control": answered(control, renamed(held_out, task)),
         "random": answered(random),
     }
     shares = ("counterfactual", "base", "source", "anchor_moved", "key_moved", "untouched")
     return {way: {s: getattr(result, s) for s in shares} for way, result in results.items()}
+
+
+def renamed(pairs: InterchangePairs, task: AnchorTask) -> InterchangePairs:
+    """The same with all answers renamed by one random permutation."""
+    answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
+    name = np.arange(answers.max() + 1)
+    name[answers] = np.random.default_rng(0).permutation(answers)
+    return replace(pairs, counterfactual=name[pairs.counterfactual])
 
 
 def report(rows: Sequence[Row]) -> None:
@@ -87,6 +110,7 @@ def report(rows: Sequence[Row]) -> None:
     tested = [
         (way, pair)
         for way in WAYS
+        if way != "control"
         for pair in PAIRS
         if min(len(used[name]) for name in pair) > 1  # a test needs two runs of each
     ]
@@ -128,8 +152,11 @@ def report(rows: Sequence[Row]) -> None:
 
 Share of 1,000 held-out sequences that are answered with g(g(x'; a1'); a2) after an exchange of
 the residual stream after layer 1 at the first anchor: median and range over the runs that reached
-their phase, seeds {seeds[0]} to {seeds[-1]}. The last five columns tell what else follows when all
-of it is exchanged.
+their phase, seeds {seeds[0]} to {seeds[-1]}. Held out are keys: the directions were searched for on
+sequences with training keys, in which the same values g(x'; a1') meet the same second anchors. With
+answers renamed by one random permutation, for the search and for its judgement, the same search
+shows what it makes of a model by itself. The last five columns tell what else follows when all of
+it is exchanged.
 
 {shares}
 Differences between recipes, permutation test over runs, Holm's correction over all {len(tested)}:

@@ -270,6 +270,11 @@ def test_aligned_sequences_keep_positions(position: int) -> None:
     assert (others.tokens != found.tokens).any()
 
 
+def test_no_pairs_are_not_all_pairs() -> None:
+    with pytest.raises(ConfigError, match="no pair to draw from"):
+        aligned_sequences(FEW_KEYS, 2, 3, seed=0, pairs=[])
+
+
 def test_a_position_without_keys_is_refused() -> None:
     task = AnchorTask(key_min=20, key_max=21, unseen=())  # test keys stand at 2 and 3 alone
     assert len(aligned_sequences(task, 2, 3, seed=0, keys="test"))
@@ -408,6 +413,8 @@ def test_models_that_cannot_be_measured_are_refused() -> None:
     damaged.blocks[1].attn.W_V.data[0, 0] = torch.nan
     with pytest.raises(ConfigError, match="logits are not finite; its weights are damaged"):
         Bench(damaged, SEQUENCES)
+    with pytest.raises(ConfigError, match="logits are not finite; its weights are damaged"):
+        Bench(damaged, SEQUENCES, answers=np.array([20, 21, 22, 23]))
     looking_ahead = random_model()
     looking_ahead.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="attention is bidirectional; expected causal"):

@@ -94,6 +94,22 @@ def test_a_component_is_the_slope_along_its_own_size(normalization: str, compone
     assert abs(slope).max() > 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_half_precision_is_summed_in_single(normalization: str, dtype: torch.dtype) -> None:
+    built = model(normalization).to(torch.float32)
+    half = model(normalization).to(dtype)
+    with torch.no_grad():
+        expected = half(torch.from_numpy(SEQUENCES.tokens).long())[:, -1].float().numpy()
+    found = attribute_logits(half, SEQUENCES.tokens).logits
+    exact = attribute_logits(built, SEQUENCES.tokens).logits
+    rounding = 4 * torch.finfo(dtype).eps * np.abs(exact).max()
+    np.testing.assert_allclose(found.sum(0), expected, rtol=0, atol=rounding)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=rounding)
+    lens = logit_lens(half, SEQUENCES.tokens)
+    np.testing.assert_allclose(lens.logits[-1], expected, rtol=0, atol=rounding)
+
+
 def test_chosen_answers_are_columns_of_all() -> None:
     built = model("post")
     every = attribute_logits(built, SEQUENCES.tokens)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from anchor_interp import hooks
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.errors import ConfigError, HookError
 from anchor_interp.hooks import activations, hooked, layout, token_rows
@@ -57,6 +58,27 @@ def test_activations_are_copies_in_the_order_of_the_tokens(model: HookedTransfor
         model(ROWS)
     assert whole.any()
     assert activations(model, ROWS[:0], [NAME])[NAME].shape == (0, 6, 8)
+
+
+def test_a_large_vocabulary_takes_more_passes(
+    model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logits of 6 positions and 30 tokens: 180 numbers a sequence."""
+    rows, sizes = ROWS.repeat(5, 1), []
+    whole = activations(model, rows, [NAME])[NAME]
+    for limit in (1 << 26, 400, 1):
+        monkeypatch.setattr(hooks, "_LOGITS", limit)
+        seen: list[int] = []
+
+        def watch(x: torch.Tensor, seen: list[int] = seen) -> torch.Tensor:
+            seen.append(len(x))
+            return x
+
+        with hooked(model, {NAME: watch}):
+            found = activations(model, rows, [NAME])[NAME]
+        torch.testing.assert_close(found, whole)
+        sizes.append(seen)
+    assert sizes == [[10], [2] * 5, [1] * 10]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import anchor_interp
+from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import Sequences
 from anchor_interp.errors import ConfigError, DivergedError
 from anchor_interp.exact import MECHANISMS, Mechanism, Normalization, exact_model
@@ -23,7 +24,7 @@ from anchor_interp.interchange import (
     learn_subspace,
     random_subspace,
 )
-from anchor_interp.model import HookedTransformer
+from anchor_interp.model import HookedTransformer, build_model
 from anchor_interp.patching import Site
 from anchor_interp.task import TASKS, AnchorTask
 
@@ -71,7 +72,7 @@ def test_the_counterfactual_is_read_off_the_tokens(name: str) -> None:
         assert {(a1, a2), (a1_, a2_)} <= set(composing)
         value = x_ + ADD[a1_]
         assert found.counterfactual[i] == value + ADD[a2]
-        assert found.anchor_moved[i] == x + ADD[a1_] + ADD[a2] or (a1_, a2) == (3, 4)
+        assert found.anchor_moved[i] == x + ADD[a1_] + ADD[a2]
         base, source = found.base.targets[i], found.source.targets[i]
         assert (base, source) == (x + ADD[a1] + ADD[a2], value + ADD[a2_])
         assert found.key_moved[i] == x_ + ADD[a1] + ADD[a2]
@@ -79,6 +80,29 @@ def test_the_counterfactual_is_read_off_the_tokens(name: str) -> None:
         assert found.counterfactual[i] not in others
         # the second anchor has seen this value in training
         assert any(20 <= value - ADD[first] <= 99 for first, second in composing if second == a2)
+
+
+@pytest.mark.parametrize("name", ["complexity-control", "neurips", "non-commuting"])
+def test_new_combinations_have_one_answer(name: str) -> None:
+    """An unseen one is made where nothing in the training suggests another answer."""
+    task = TASKS[name]
+    found = interchange_pairs(task, 2_000, seed=6)
+    rows, at = np.arange(2_000), found.base.position.astype(np.int64)
+    firsts, seconds = found.source.tokens[rows, at + 1], found.base.tokens[rows, at + 2]
+    made = set(zip(firsts.tolist(), seconds.tolist(), strict=True))
+    left_out = {"complexity-control": set(), "neurips": {(3, 4), (4, 3)}, "non-commuting": {(4, 3)}}
+    assert made == set(task.pairs) - left_out[name]
+
+
+def test_answers_that_the_model_does_not_have_are_refused() -> None:
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    model.cfg.d_vocab_out = 25
+    model.unembed.W_U = torch.nn.Parameter(model.unembed.W_U[:, :25])
+    model.unembed.b_U = torch.nn.Parameter(model.unembed.b_U[:25])
+    few_pairs = interchange_pairs(TASK, 5, seed=0)
+    words = "the model's output tokens are 0 to 24"
+    refused(lambda: interchange(model, few_pairs, HALFWAY), words)
+    refused(lambda: learn_subspace(model, few_pairs, HALFWAY, 2, seed=0, quiet=True), words)
 
 
 @pytest.mark.parametrize("keys", ["train", "test"])
@@ -331,7 +355,8 @@ def test_what_cannot_be_interchanged_is_refused(
         lambda: interchange_pairs(TASKS["neurips"], 5, seed=0, pairs=[(3, 4)]), "no intermediate"
     )
     refused(lambda: interchange_pairs(TASK, 5, seed=0, pairs=[(1, 9)]), r"\(1, 9\)")
-    refused(lambda: interchange_pairs(TASK, -1, seed=0), "n is -1")
+    refused(lambda: interchange_pairs(TASK, 0, seed=0), "n is 0; expected at least 1")
+    refused(lambda: interchange_pairs(TASK, 5, seed=0, pairs=[]), "no pair to draw from")
     alone = AnchorTask(unseen=tuple(pair for pair in TASK.pairs if pair != (1, 1)))
     refused(
         lambda: interchange_pairs(alone, 5, seed=0, keys="test"), "5 of 5 base sequences have no"

@@ -14,7 +14,7 @@ from transformer_lens import HookedTransformerConfig, patching
 
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import Sequences, draw
-from anchor_interp.errors import ConfigError
+from anchor_interp.errors import ConfigError, HookError
 from anchor_interp.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.hooks import activations, token_rows
 from anchor_interp.model import HookedTransformer, build_model
@@ -576,6 +576,38 @@ def test_grouped_keys_and_values_have_heads_of_their_own() -> None:
     assert patch(model, *pair, grid, logit_difference(*pair)).values.shape == (12, 3)
     with pytest.raises(ConfigError, match="2 heads for k"):
         patch(model, *pair, [Site("k", 0, "last", 2)], logit_difference(*pair))
+
+
+def test_attention_only_models_are_patched_along_paths() -> None:
+    """The unused hook of their MLP's output is there, and named if it is asked for."""
+    cfg = HookedTransformerConfig(
+        n_layers=2, n_heads=2, d_model=16, d_head=4, attn_only=True, d_vocab=120, n_ctx=9,
+        normalization_type=None, seed=0, device="cpu", dtype=torch.float64,
+    )  # fmt: skip
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(cfg, move_to_device=False).eval()
+    pair = twins(n=5)
+    metric = logit_difference(*pair)
+    senders = [Connection(Site("resid_pre", 0)), *[Connection(Site("z", i)) for i in range(2)]]
+    found = path_patch(model, *pair, senders, metric)
+    # without LayerNorms and MLPs the direct ways add up to all of the difference
+    total = (found.values - found.corrupted).sum(0)
+    np.testing.assert_allclose(total, found.clean - found.corrupted, atol=1e-9)
+    assert np.abs(total).max() > 1e-3
+    with pytest.raises(HookError, match="hook_mlp_out never fires: the model has attention only"):
+        patch(model, *pair, [Site("mlp_out", 0)], metric)
+
+
+def test_answers_that_the_model_does_not_have_are_refused() -> None:
+    pair = twins(n=4)
+    narrow = torch.zeros(4, 25)
+    for metric in (
+        logit_difference(*pair),
+        probability(pair.clean.targets),
+        answer_probability(TASK, pair.clean, "inferential"),
+    ):
+        refused(lambda metric=metric: metric(narrow), "output tokens are 0 to 24")  # type: ignore[misc]
 
 
 def refused(call: Callable[[], object], words: str) -> None:

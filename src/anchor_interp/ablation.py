@@ -234,9 +234,8 @@ def aligned_sequences(
     checked(position, int, "position", low=0, high=task.length - 3)
     if position not in task.cells(keys)[0]:
         raise ConfigError(f"no {keys} key stands at position {position}; choose another position")
-    return drawn_sequences(
-        task, lambda s: s.position == position, n, seed, pairs or task.pairs, keys
-    )
+    chosen = task.pairs if pairs is None else pairs
+    return drawn_sequences(task, lambda s: s.position == position, n, seed, chosen, keys)
 
 
 class Bench:
@@ -328,11 +327,11 @@ class Bench:
         return relative
 
     def _answers(self, answers: np.ndarray | None) -> Tensor:
+        with torch.no_grad():
+            logits = last_logits(self.model, self.tokens)
+        if not torch.isfinite(logits).all():
+            raise ConfigError("the model's logits are not finite; its weights are damaged")
         if answers is None:
-            with torch.no_grad():
-                logits = last_logits(self.model, self.tokens)
-            if not torch.isfinite(logits).all():
-                raise ConfigError("the model's logits are not finite; its weights are damaged")
             return logits.argmax(-1)
         found = torch.as_tensor(answers, device=self.tokens.device)
         n_out = self.model.cfg.d_vocab_out

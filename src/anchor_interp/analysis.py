@@ -381,7 +381,8 @@ def _leaks(
 
 def _patched(model: HookedTransformer, task: AnchorTask, kind: Contrast, seed: int) -> Patched:
     pairs = contrast_pairs(task, kind, 200, seed=seed)
-    sites = site_grid(model, _PATCHED)
+    patched = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
+    sites = site_grid(model, patched)
     found = Patched(kind, patch(model, *pairs, sites, logit_difference(*pairs)))
     found.result.recovery()  # refuses contrasts that the model does not tell apart
     return found

@@ -117,7 +117,7 @@ def attribute_logits(
     with torch.no_grad():
         parts = _components(model, rows)
         found = _unembedded(model, torch.stack(list(parts.values())))
-        bias = model.unembed.b_U.expand(1, len(rows), -1)
+        bias = _at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
         found = torch.cat([found, bias])  # [component, batch, d_vocab]
         found = found.gather(2, chosen.expand(len(found), -1, -1))
         _check(last_logits(model, rows).gather(1, chosen), found.sum(0), found)
@@ -139,9 +139,9 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     for layer, block in enumerate(_blocks(model)):
         at = f"blocks.{layer}."
         written = "batch head d_head, head d_head d_model -> head batch d_model"
-        heads = einsum(seen[at + "attn.hook_z"], block.attn.W_O, written)
+        heads = einsum(seen[at + "attn.hook_z"], _at_least_float32(block.attn.W_O), written)
         parts |= {f"L{layer}H{head}": wrote for head, wrote in enumerate(heads)}
-        parts[f"L{layer} attention bias"] = block.attn.b_O.expand(len(rows), -1)
+        parts[f"L{layer} attention bias"] = _at_least_float32(block.attn.b_O).expand(len(rows), -1)
         if post:
             parts = _normed(parts, block.ln1, seen[at + "ln1.hook_scale"], f"L{layer} LayerNorm 1")
         if not attn_only:
@@ -176,12 +176,17 @@ def _blocks(model: HookedTransformer) -> Sequence[Any]:
 
 def _last(seen: dict[str, Tensor]) -> dict[str, Tensor]:
     """Activations at the last position."""
-    return {name: activation[:, -1] for name, activation in seen.items()}
+    return {name: _at_least_float32(activation[:, -1]) for name, activation in seen.items()}
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    """In half precision a sum of components would lose what it is to show."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _unembedded(model: HookedTransformer, stream: Tensor) -> Tensor:
     """[..., d_model] -> [..., d_vocab], without the bias."""
-    found: Tensor = stream @ model.unembed.W_U
+    found: Tensor = stream @ model.unembed.W_U.to(stream.dtype)
     return found
 
 
@@ -203,7 +208,7 @@ def _check(logits: Tensor, found: Tensor, parts: Tensor) -> None:
     """The model's own logits must come back, up to rounding of the largest part."""
     off = float((found - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
-    if not off <= torch.finfo(parts.dtype).eps ** 0.5 * max(largest, 1.0):
+    if not off <= torch.finfo(logits.dtype).eps ** 0.5 * max(largest, 1.0):
         raise ConfigError(
             f"the parts differ from the model's logits by {off:.3g}: the model, or a hook attached "
             "to it, does more than this analysis knows of; remove the hook or use another model"

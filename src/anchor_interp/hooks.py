@@ -33,6 +33,10 @@ _GATES = {
 """Hooks that exist in every model and fire only with a setting of its config."""
 
 
+_LOGITS = 1 << 26
+"""Logits of one forward pass at most, over sequences and positions."""
+
+
 @contextlib.contextmanager
 def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None]:
     """Edit activations in every forward pass within the ``with`` block.
@@ -83,7 +87,7 @@ def activations(
     tokens: Int[Tensor, "batch pos"] | np.ndarray,
     names: Sequence[str],
     *,
-    batch: int = 4096,
+    batch: int | None = None,
 ) -> dict[str, Tensor]:
     """What the named hooks see, as copies that nothing changes later; without gradients.
 
@@ -91,7 +95,8 @@ def activations(
         model: any HookedTransformer; hooks attached to it act.
         tokens: token indices (n, pos).
         names: names of hooks.
-        batch: sequences per forward pass.
+        batch: sequences per forward pass; if None 4,096, or fewer of a large vocabulary, so that
+            the logits of all positions stay within 2^26 numbers (256 MB in float32).
 
     Returns:
         One tensor a name, its first dimension the n sequences.
@@ -103,6 +108,8 @@ def activations(
     names = list(names)
     check_hooks(model, names)
     rows = token_rows(model, tokens)
+    if batch is None:
+        batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def keeping(name: str) -> Edit:
@@ -165,6 +172,8 @@ def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
                 f"the model has no hook {shown(name)}{suggestion(name, model.hook_dict)}; "
                 "model.hook_dict lists them"
             )
+        if model.cfg.attn_only and name.endswith((".hook_mlp_in", ".hook_mlp_out")):
+            raise HookError(f"{name} never fires: the model has attention only, no MLPs")
         gate = _GATES.get(name.rpartition(".")[2])
         if gate is not None and not getattr(model.cfg, gate):
             raise HookError(f"{name} fires only with model.cfg.{gate}; set it first")

@@ -14,6 +14,11 @@ base's answer, from the source's, from the answer to (x; a1', a2), which a model
 activation the first *anchor* alone stands, and from the answer to (x'; a1, a2), where it is the
 *key* alone. And v' is a value that the second anchor was trained on.
 
+The new combination (a1', a2) may be an unseen pair: that a model composes it too is what makes it
+inferential. It is never an overridden pair, nor an unseen one that has a symmetric answer (both of
+the NeurIPS task): there a model is right, or was trained by its other order, to answer something
+else than the composition.
+
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023): the first k columns of a rotation,
 fitted so that exchanging the activation along them alone gives the counterfactual. Such a search
@@ -35,7 +40,7 @@ from anchor_interp.errors import ConfigError, DivergedError
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import activations, hooked, token_rows
 from anchor_interp.model import HookedTransformer
-from anchor_interp.patching import Site, check_sites, site_mask
+from anchor_interp.patching import Site, check_answers, check_sites, site_mask
 from anchor_interp.progress import reporting
 from anchor_interp.schema import checked
 from anchor_interp.task import AnchorTask, Keys, Pair
@@ -110,7 +115,7 @@ def interchange_pairs(
 
     Args:
         task: the task.
-        n: number of sequences.
+        n: number of sequences, at least 1.
         seed: equal arguments give equal sequences; fewer are the first of more.
         keys: side of the split that keys and noise come from: search on ``train``, judge on
             ``test``.
@@ -121,6 +126,7 @@ def interchange_pairs(
             sequences without such a source.
     """
     checked(task, AnchorTask, "task")
+    checked(n, int, "n", low=1)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
     pairs = composing if pairs is None else [task.known(pair) for pair in pairs]
     for pair in pairs:
@@ -133,6 +139,7 @@ def interchange_pairs(
     targets = np.stack([task.target(pair, task.keys) for pair in task.pairs])  # [pair, key]
     values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
     counterfactuals = _continued(task, composing)
+    settled = np.array([_is_settled(task, pair) for pair in task.pairs])
 
     n_anchors, n_keys = len(task.anchors), len(task.keys)
     option_pair, option_key = np.divmod(np.arange(len(task.pairs) * n_keys), n_keys)
@@ -143,11 +150,13 @@ def interchange_pairs(
     second = base.pair.astype(np.int64) % n_anchors
     key = base.key.astype(np.int64) - task.key_min
     predicted = counterfactuals[second][:, option_value]  # [n, option]; -1 where not trained
-    anchor_moved = targets[np.arange(n_anchors) * n_anchors + second[:, None], key[:, None]]
+    combined = np.arange(n_anchors) * n_anchors + second[:, None]  # [n, a1']: pairs (a1', a2)
+    anchor_moved = targets[combined, key[:, None]]
     anchor_moved = anchor_moved[:, option_first]  # [n, option], like the next
     key_moved = targets[base.pair][:, option_key]
     allowed = (
         drawable
+        & settled[combined][:, option_first]
         & (predicted >= 0)
         & (predicted != base.targets[:, None])
         & (predicted != targets[option_pair, option_key])
@@ -180,6 +189,11 @@ def interchange_pairs(
     )
 
 
+def _is_settled(task: AnchorTask, pair: Pair) -> bool:
+    """Whether the composition is the one answer that the training data suggest."""
+    return task.role(pair) != "overridden" and task.symmetric(pair, task.keys) is None
+
+
 def _continued(task: AnchorTask, composing: Sequence[Pair]) -> Int64[np.ndarray, "anchor value"]:
     """g(v; a2) for every second anchor and the values that it was trained on, else -1."""
     continued = np.full((len(task.anchors), 256), -1)
@@ -209,7 +223,8 @@ def interchange(
 
     Raises:
         ConfigError: a site that the model does not have, one of another size in some sequences,
-            a subspace of another width, or logits that are not finite.
+            a subspace of another width, answers that are no output tokens of the model, or logits
+            that are not finite.
     """
     exchange = _Exchange(model, pairs, site, batch_size)
     basis = None
@@ -335,6 +350,7 @@ class _Exchange:
         checked(pairs, InterchangePairs, "pairs")
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
+        check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._site = model, site
         self.rows = token_rows(model, pairs.base.tokens)
         whole = [

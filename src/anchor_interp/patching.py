@@ -230,7 +230,8 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
     """Logit of the clean minus logit of the corrupted target.
 
     Raises:
-        ConfigError: some example has the same target twice, as in a negative control.
+        ConfigError: some example has the same target twice, as in a negative control. The metric:
+            targets that are no output tokens of the model.
     """
     same = clean.targets == corrupted.targets
     if same.any():
@@ -242,7 +243,10 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
         torch.from_numpy(part.targets.astype(np.int64))[:, None] for part in (clean, corrupted)
     )
 
+    highest = np.maximum(clean.targets, corrupted.targets)
+
     def difference(logits: Tensor) -> Tensor:
+        check_answers(highest, logits.shape[-1])
         device = logits.device
         return (logits.gather(1, right.to(device)) - logits.gather(1, wrong.to(device)))[:, 0]
 
@@ -250,10 +254,15 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
-    """Probability of one given answer for every example, in at least float32."""
+    """Probability of one given answer for every example, in at least float32.
+
+    Raises:
+        ConfigError: the metric: answers that are no output tokens of the model.
+    """
     index = torch.from_numpy(answers.astype(np.int64))[:, None]
 
     def of_answer(logits: Tensor) -> Tensor:
+        check_answers(answers, logits.shape[-1])
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits.softmax(-1).gather(1, index.to(logits.device))[:, 0]
 
@@ -378,12 +387,8 @@ def path_patch(
         () if each.receivers == "logits" else check_sites(model, each.receivers)
         for each in connections
     ]
-    outputs = [
-        name
-        for layer in range(model.cfg.n_layers)
-        for name in (f"blocks.{layer}.attn.hook_z", f"blocks.{layer}.hook_mlp_out")
-        if name in model.hook_dict  # a model may have no MLPs
-    ]
+    kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)
+    outputs = [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
     own_values = activations(model, twins.base_rows, outputs, batch=batch_size)
     frozen = [Replacement(name, value) for name, value in own_values.items()]
     hooks = list(dict.fromkeys(site.hook for site in senders))
@@ -406,6 +411,23 @@ def path_patch(
                 logits, _ = replaced_run(model, twins.base_rows, received, batch_size=batch_size)
             values[i] = _measured(metric, logits)
     return twins.result(model, connections, values, metric, batch_size)
+
+
+def check_answers(answers: Integer[np.ndarray, " n"], d_vocab: int) -> None:
+    """Refuse answers that a model cannot give.
+
+    Args:
+        answers: token indices.
+        d_vocab: the model's output tokens.
+
+    Raises:
+        ConfigError: an answer that is no output token.
+    """
+    if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
+        raise ConfigError(
+            f"answers run from {answers.min()} to {answers.max()}; the model's output tokens are 0 "
+            f"to {d_vocab - 1}: take a model of the task"
+        )
 
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
