@@ -16,6 +16,7 @@ from anchor_interp.data import draw, places
 from anchor_interp.errors import ConfigError
 from anchor_interp.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.hooks import activations, hooked
+from anchor_interp.masks import leak
 from anchor_interp.model import build_model
 from anchor_interp.representations import (
     PAPER_VALUES,
@@ -114,6 +115,35 @@ def test_what_a_second_anchor_mask_leaves(models: Any, case: Any) -> None:
         assert state.p_value == 1 / 48
     else:
         assert state.difference == pytest.approx(0, abs=0.01)
+
+
+def test_graded_logits_show_what_the_state_holds() -> None:
+    """Hand-set states through an unembedding that gives neighbouring answers similar logits."""
+    for mechanism in ("inferential", "symmetric"):
+        model = exact_model(mechanism, SMALL)
+        d_model, d_vocab = model.W_U.shape
+        answers = torch.arange(d_vocab)
+        overlap = torch.exp(-((answers[:, None] - answers) ** 2) / (2 * 1.5**2))
+        reads = torch.randn(d_model, d_vocab, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            model.W_U.copy_(reads @ overlap)
+            model.W_U[:3] = 0  # the constants of the stream
+        for renormalise in (False, True):
+            test = block_similarity(model, SMALL, n_contexts=2, renormalise=renormalise).contrast
+            if mechanism == "inferential":  # near misses go their own ways
+                assert test.equal == pytest.approx(1, abs=0.05)
+                assert test.difference > 0.5
+                assert test.p_value == 1 / 48
+            else:
+                assert test.difference == pytest.approx(0, abs=0.01)
+                assert test.p_value > 0.05
+        clusters = key_mask_clusters(model, SMALL, n=30)
+        if mechanism == "symmetric":
+            assert clusters.agreement_unordered > 0.5
+            assert known(clusters.silhouette_unordered) > 0.2
+            assert clusters.silhouette_order == pytest.approx(0, abs=0.02)
+        else:  # the pairs leave noise alone
+            assert clusters.agreement_unordered == pytest.approx(0, abs=0.05)
 
 
 def test_the_papers_items() -> None:
@@ -370,6 +400,7 @@ def test_how_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("anchor_interp.representations._read", points)
         found = pair_clusters(random_model("post"), SMALL, n=500, centre=False)
         assert found.n_clusters == found.counts[int(np.argmax(found.silhouettes))] == count
+        assert (found.counts[0], found.counts[-1], found.at_limit) == (2, 20, False)
         assert found.pairs == SMALL.pairs
         if ordered:
             assert found.agreement_ordered == pytest.approx(1)
@@ -385,7 +416,7 @@ def test_how_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_logits_of_hand_set_models_say_nothing_without_the_key(models: Any, case: Any) -> None:
     found = key_mask_clusters(models[case], SMALL, n=10, tsne=True)
-    assert (found.n_clusters, found.counts) == (1, ())
+    assert (found.n_clusters, found.counts, found.at_limit) == (1, (), False)
     assert found.embedding is not None
     assert not found.embedding.any()
     # states that are nearly constant, or repeat, can be drawn
@@ -471,6 +502,28 @@ UNDERCUT: list[tuple[Any, dict[str, Any], str]] = [
     (pair_clusters, {"n": 10}, "n is 10"),
     (sensitivity, {"n": 1}, "n is 1"),
 ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_activations_that_are_not_finite_are_refused(value: float) -> None:
+    model = random_model("post")
+    with torch.no_grad():
+        model.W_U[:, 3] = value
+    of_logits: list[Any] = [block_similarity, key_mask_clusters, sensitivity]
+    for analysis in of_logits:
+        with pytest.raises(ConfigError, match="not all finite"):
+            analysis(model, SMALL)
+    with pytest.raises(ConfigError, match="not all finite"):
+        leak(model, SMALL, draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="leak"), "key")
+    block: Any = model.blocks[0]
+    with torch.no_grad():
+        block.attn.W_O[0, 0, 0] = value
+    of_states: list[Any] = [value_similarity, answer_similarity, pair_clusters]
+    for analysis in of_states:
+        with pytest.raises(ConfigError, match="not all finite"):
+            analysis(model, SMALL)
+    with pytest.raises(ConfigError, match="not all finite"):
+        contrast(np.full((1, 4, 24, 3), value), VALUES, KEYS)
 
 
 @pytest.mark.parametrize(("analysis", "arguments", "message"), UNDERCUT)
