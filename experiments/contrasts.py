@@ -5,7 +5,7 @@ JSON and writes ``docs/evidence/contrasts.md``. It goes on where it was stopped.
 
 The claims, their direction and the level are those of :mod:`anchor_interp.rule_contrasts`. They are
 tested on the runs that reached their recipe's phase; the others are told of by themselves. The
-claims were committed before these runs were measured, after exploratory looks at other runs of the
+claims were committed before this measurement of the runs, after exploratory looks at runs of the
 recipes.
 """
 
@@ -82,8 +82,10 @@ of unequal anchors, of all pairs 16 and 10.
 
 {_groupings(recipes, used, counts)}
 The papers' claims, each a difference of means between runs of two recipes, or from zero. Their
-directions are those of the papers' text; the list was committed before these runs were measured,
-but after exploratory looks at other runs of these recipes, so that it is no blind preregistration.
+directions are those of the papers' text; the list was committed before this measurement of the
+runs, but after exploratory looks at runs of these recipes, so that it is no blind preregistration.
+The contrast of X^ao(2) at the end was corrected after five seeds had been seen: its comparisons are
+now among pairs with the same anchors in common.
 Permutation test over runs, Holm's correction over all {len(verdicts)}. A claim is shown with a
 corrected p of {LEVEL} or less in its direction. "Too few runs" is said where not even runs without
 any overlap could have shown it.

@@ -8,8 +8,8 @@ about *runs*: :func:`rule_contrasts` takes of one model every number that the pa
 
 The papers show one or a few models a phase and give no numbers. What is claimed here is the
 direction of what their text says, with near misses and unrelated models in the place of "high" and
-"low". The claims were written down before the runs that they are tested on were measured, but after
-exploratory looks at other runs of these recipes: this is no blind preregistration. Claims name
+"low". The claims were committed before this measurement of the runs, but after exploratory looks
+at runs of these recipes: this is no blind preregistration. Claims name
 recipes of :data:`anchor_interp.presets.RECIPES`; those of the NeurIPS paper are tested on its task
 and again on the complexity-control task. Recipes differ in more than the phase (layout, activation
 function, number of sequences, one in its depth), so that what is tested is a difference of recipes.
@@ -212,9 +212,10 @@ CLAIMS: tuple[Claim, ...] = (
     ),
 )
 """What the papers say. The directions are those of the papers' text. The list and the level were
-committed before the runs of ``docs/evidence/contrasts.md`` were measured with them, after
-exploratory looks at other runs of the same recipes: which numbers are compared was not chosen
-blindly."""
+committed before the measurement of the runs in ``docs/evidence/contrasts.md``, after exploratory
+looks at runs of the same recipes: which numbers are compared was not chosen blindly. The contrast
+of X^ao(2) at the end was corrected (comparisons within the anchors in common) after five seeds had
+been seen."""
 
 
 @dataclass(frozen=True)
