@@ -1,6 +1,7 @@
 """Similarities, contrasts and clusters: on models whose mechanism is known, and as mathematics."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jaxtyping
@@ -15,6 +16,7 @@ from anchor_interp.data import draw, places
 from anchor_interp.errors import ConfigError
 from anchor_interp.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.hooks import activations, hooked
+from anchor_interp.masks import leak
 from anchor_interp.model import build_model
 from anchor_interp.representations import (
     PAPER_VALUES,
@@ -81,24 +83,23 @@ def test_answers_are_parallel_where_the_model_has_them(models: Any, case: Any) -
     """Before its last MLP, inferential has g(x; a1) and a2, symmetric key and pair."""
     found = answer_similarity(models[case], SMALL, n_contexts=2)
     test = found.contrast
+    # 1 with 2, 3 with 4, both directions of the keys
+    assert (test.n_permutations, test.exact) == (8, True)
     if case[0] == "lookup":
         assert test.difference == pytest.approx(1, abs=0.1)
-        assert test.p_value < 0.01
+        assert test.p_value == 1 / 8
     elif case[0] == "symmetric":
         assert test.difference == pytest.approx(0, abs=1e-3)
         assert test.p_value > 0.2
     else:  # one-hot g: parallel for the share of equal answers that have g in common
-        pairs = [p for p in SMALL.pairs if p[0] <= p[1] and p not in SMALL.unseen]
-        shared = []
-        for p, q in itertools.combinations(pairs, 2):
-            for x, y in itertools.product(SMALL.keys, SMALL.keys):
-                at = np.array([x]), np.array([y])
-                if SMALL.composed(p, at[0]) == SMALL.composed(q, at[1]):
-                    same = SMALL.function(p[0])(at[0]) == SMALL.function(q[0])(at[1])
-                    if abs(x - y) in test.distances:
-                        shared.append(bool(same[0]))
-        assert test.n_equal == len(shared)
-        share = float(np.mean(shared))
+        pairs = [pair for pair in SMALL.pairs if pair not in SMALL.unseen]
+        between = np.array([SMALL.function(a)(SMALL.keys) for a, _ in pairs])
+        answers = np.array([SMALL.composed(pair, SMALL.keys) for pair in pairs])
+        found_at = comparisons(answers, SMALL.keys, pairs)
+        assert test.n_equal == sum(len(equal) for equal, _ in found_at)
+        assert test.n_near == sum(len(near) for _, near in found_at)
+        same = [between[g, i] == between[h, j] for e, _ in found_at for g, i, h, j in e]
+        share = float(np.mean(same))
         assert test.equal == pytest.approx(share - (1 - share) / 29, abs=0.02)
 
 
@@ -114,6 +115,35 @@ def test_what_a_second_anchor_mask_leaves(models: Any, case: Any) -> None:
         assert state.p_value == 1 / 48
     else:
         assert state.difference == pytest.approx(0, abs=0.01)
+
+
+def test_graded_logits_show_what_the_state_holds() -> None:
+    """Hand-set states through an unembedding that gives neighbouring answers similar logits."""
+    for mechanism in ("inferential", "symmetric"):
+        model = exact_model(mechanism, SMALL)
+        d_model, d_vocab = model.W_U.shape
+        answers = torch.arange(d_vocab)
+        overlap = torch.exp(-((answers[:, None] - answers) ** 2) / (2 * 1.5**2))
+        reads = torch.randn(d_model, d_vocab, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            model.W_U.copy_(reads @ overlap)
+            model.W_U[:3] = 0  # the constants of the stream
+        for renormalise in (False, True):
+            test = block_similarity(model, SMALL, n_contexts=2, renormalise=renormalise).contrast
+            if mechanism == "inferential":  # near misses go their own ways
+                assert test.equal == pytest.approx(1, abs=0.05)
+                assert test.difference > 0.5
+                assert test.p_value == 1 / 48
+            else:
+                assert test.difference == pytest.approx(0, abs=0.01)
+                assert test.p_value > 0.05
+        clusters = key_mask_clusters(model, SMALL, n=30)
+        if mechanism == "symmetric":
+            assert clusters.agreement_unordered > 0.5
+            assert known(clusters.silhouette_unordered) > 0.2
+            assert clusters.silhouette_order == pytest.approx(0, abs=0.02)
+        else:  # the pairs leave noise alone
+            assert clusters.agreement_unordered == pytest.approx(0, abs=0.05)
 
 
 def test_the_papers_items() -> None:
@@ -192,37 +222,93 @@ def known(value: float | None) -> float:
     return value
 
 
-def by_hand(vectors: np.ndarray, values: np.ndarray, keys: np.ndarray) -> float:
-    """The contrast in loops: mean cosine of either kind at each |x - x'|."""
-    centred = vectors - vectors.mean(2, keepdims=True)
-    found: dict[tuple[int, bool], list[float]] = {}
-    for g, h in itertools.combinations(range(len(values)), 2):
+Item = tuple[int, int, int, int]
+
+
+def comparisons(
+    values: np.ndarray, keys: np.ndarray, groups: Sequence[tuple[int, ...]]
+) -> list[tuple[list[Item], list[Item]]]:
+    """Equal values and near misses of each stratum that has both, in loops."""
+    anchors = sorted({anchor for group in groups for anchor in group})
+    renamings = [
+        dict(zip(anchors, renamed, strict=True)) for renamed in itertools.permutations(anchors)
+    ]
+    found: dict[Any, tuple[list[Item], list[Item]]] = {}
+    for g, h in itertools.combinations(range(len(groups)), 2):
+        alike = min(  # the first of all names that these groups could have
+            sorted(tuple(new[a] for a in groups[of]) for of in (g, h)) for new in renamings
+        )
         for i, j in itertools.product(range(len(keys)), repeat=2):
             missed = abs(int(values[g, i] - values[h, j]))
             if missed <= 2:
-                cosines = [
-                    u[g, i] @ u[h, j] / np.linalg.norm(u[g, i]) / np.linalg.norm(u[h, j])
-                    for u in centred
-                ]
-                at = abs(int(keys[i] - keys[j])), missed == 0
-                found.setdefault(at, []).append(float(np.mean(cosines)))
-    both = [d for d, equal in found if equal and (d, False) in found]
-    differences = [np.mean(found[d, True]) - np.mean(found[d, False]) for d in both]
-    return float(np.average(differences, weights=[len(found[d, True]) for d in both]))
+                at = (*alike, abs(int(keys[i] - keys[j])))
+                found.setdefault(at, ([], []))[missed > 0].append((g, i, h, j))
+    return [both for both in found.values() if all(both)]
+
+
+def by_hand(
+    vectors: np.ndarray, values: np.ndarray, keys: np.ndarray, groups: Sequence[tuple[int, ...]]
+) -> float:
+    """The contrast in loops: mean cosine of either kind in each stratum."""
+    centred = vectors - vectors.mean(2, keepdims=True)
+
+    def mean(items: list[Item]) -> float:
+        return float(np.mean([
+            u[g, i] @ u[h, j] / np.linalg.norm(u[g, i]) / np.linalg.norm(u[h, j])
+            for u in centred for g, i, h, j in items
+        ]))  # fmt: skip
+
+    strata = comparisons(values, keys, groups)
+    differences = [mean(equal) - mean(near) for equal, near in strata]
+    return float(np.average(differences, weights=[len(equal) for equal, _ in strata]))
 
 
 KEYS = np.arange(20, 44)
-VALUES = KEYS + np.array([5, 1, -2, -8])[:, None]
+OFFSETS = {1: 5, 2: 1, 3: -2, 4: -8}
+VALUES = KEYS + np.array(list(OFFSETS.values()))[:, None]
+PAIRS = list(itertools.product(OFFSETS, repeat=2))
+ANSWERS = KEYS + np.array([OFFSETS[a] + OFFSETS[b] for a, b in PAIRS])[:, None]
 
 
 def test_the_contrast_in_loops() -> None:
     vectors = np.random.default_rng(0).standard_normal((2, 4, 24, 6))
     found = contrast(vectors, VALUES, KEYS)
-    assert found.difference == pytest.approx(by_hand(vectors, VALUES, KEYS))
+    assert found.difference == pytest.approx(
+        by_hand(vectors, VALUES, KEYS, [(a,) for a in OFFSETS])
+    )
     assert found.difference == pytest.approx(found.equal - found.near)
     # differences of the offsets; 13 has no near misses
     assert found.distances == (3, 4, 6, 7, 9)
     assert found.n_equal == sum(24 - d for d in found.distances)
+
+
+def test_the_contrast_of_pairs_in_loops() -> None:
+    vectors = np.random.default_rng(0).standard_normal((1, 14, 24, 6))
+    found = contrast(vectors, ANSWERS[:14], KEYS, groups=PAIRS[:14])
+    expected = by_hand(vectors, ANSWERS[:14], KEYS, PAIRS[:14])
+    assert found.difference == pytest.approx(expected)
+    # (4, 3) and (4, 4) left out: 1 and 2 may change places, and the keys' direction
+    assert (found.n_permutations, found.exact) == (4, True)
+
+
+def test_pairs_that_share_an_anchor_are_no_rule() -> None:
+    """Smooth u(a1, x) + w(a2, x), as in a model that composes nothing: (1, 2) is like (1, 3)."""
+    generator = np.random.default_rng(3)
+    smooth = np.exp(-(np.subtract.outer(KEYS, KEYS) ** 2) / (2 * 8**2))
+    draws = np.linalg.cholesky(smooth + 1e-6 * np.eye(len(KEYS)))
+    first, second = (np.array(PAIRS) - 1).T
+    p_values, differences = [], []
+    for _ in range(100):
+        u, w = draws @ generator.standard_normal((2, 4, len(KEYS), 8))
+        found = contrast((u[first] + w[second])[None], ANSWERS, KEYS, groups=PAIRS)
+        assert (found.n_permutations, found.exact) == (48, True)
+        p_values.append(found.p_value)
+        differences.append(found.difference)
+    for level in (1 / 24, 0.25, 0.5):  # 100 draws scatter by 0.02 to 0.05
+        assert np.mean(np.array(p_values) <= level) == pytest.approx(
+            level, abs=0.15 if level > 0.1 else 0.06
+        )
+    assert abs(np.mean(differences)) < 4 * np.std(differences) / 10
 
 
 def test_a_common_part_of_an_anchor_does_not_count() -> None:
@@ -314,6 +400,7 @@ def test_how_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("anchor_interp.representations._read", points)
         found = pair_clusters(random_model("post"), SMALL, n=500, centre=False)
         assert found.n_clusters == found.counts[int(np.argmax(found.silhouettes))] == count
+        assert (found.counts[0], found.counts[-1], found.at_limit) == (2, 20, False)
         assert found.pairs == SMALL.pairs
         if ordered:
             assert found.agreement_ordered == pytest.approx(1)
@@ -329,7 +416,7 @@ def test_how_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_logits_of_hand_set_models_say_nothing_without_the_key(models: Any, case: Any) -> None:
     found = key_mask_clusters(models[case], SMALL, n=10, tsne=True)
-    assert (found.n_clusters, found.counts) == (1, ())
+    assert (found.n_clusters, found.counts, found.at_limit) == (1, (), False)
     assert found.embedding is not None
     assert not found.embedding.any()
     # states that are nearly constant, or repeat, can be drawn
@@ -415,6 +502,28 @@ UNDERCUT: list[tuple[Any, dict[str, Any], str]] = [
     (pair_clusters, {"n": 10}, "n is 10"),
     (sensitivity, {"n": 1}, "n is 1"),
 ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_activations_that_are_not_finite_are_refused(value: float) -> None:
+    model = random_model("post")
+    with torch.no_grad():
+        model.W_U[:, 3] = value
+    of_logits: list[Any] = [block_similarity, key_mask_clusters, sensitivity]
+    for analysis in of_logits:
+        with pytest.raises(ConfigError, match="not all finite"):
+            analysis(model, SMALL)
+    with pytest.raises(ConfigError, match="not all finite"):
+        leak(model, SMALL, draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="leak"), "key")
+    block: Any = model.blocks[0]
+    with torch.no_grad():
+        block.attn.W_O[0, 0, 0] = value
+    of_states: list[Any] = [value_similarity, answer_similarity, pair_clusters]
+    for analysis in of_states:
+        with pytest.raises(ConfigError, match="not all finite"):
+            analysis(model, SMALL)
+    with pytest.raises(ConfigError, match="not all finite"):
+        contrast(np.full((1, 4, 24, 3), value), VALUES, KEYS)
 
 
 @pytest.mark.parametrize(("analysis", "arguments", "message"), UNDERCUT)

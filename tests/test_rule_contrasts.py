@@ -12,6 +12,7 @@ from anchor_interp.exact import exact_model
 from anchor_interp.presets import RECIPES
 from anchor_interp.representations import (
     answer_similarity,
+    block_similarity,
     key_mask_clusters,
     pair_clusters,
     sensitivity,
@@ -44,6 +45,11 @@ def test_the_numbers_are_those_of_the_analyses(inferential: RuleContrasts) -> No
     assert inferential.value == value_similarity(model, SMALL, seed=1).contrast
     assert inferential.value_ov == value_similarity(model, SMALL, state="OV", seed=1).contrast
     assert inferential.answer == answer_similarity(model, SMALL, seed=1).contrast
+    assert inferential.blocks == block_similarity(model, SMALL, seed=1).contrast
+    whole = block_similarity(model, SMALL, renormalise=True, seed=1).contrast
+    assert inferential.blocks_renormalised == whole
+    before = block_similarity(model, SMALL, state="X_ao", seed=1).contrast
+    assert inferential.blocks_before == before
     assert inferential.key_mask.n_ordered == 12
     every = key_mask_clusters(model, SMALL, pairs=SMALL.pairs, seed=1)
     assert inferential.key_mask_all.n_ordered == every.n_ordered == 16
@@ -62,6 +68,9 @@ def test_a_composing_model_has_the_contrast(inferential: RuleContrasts) -> None:
     assert inferential.value.difference == pytest.approx(1, abs=0.1)
     assert inferential.value.p_value == 1 / 48
     assert inferential.blocks.difference == 0  # its logits say nothing without the second anchor
+    # but with all of its attention on the first anchor they say what every second one would give
+    assert inferential.blocks_renormalised.difference > 0.9
+    assert inferential.blocks_renormalised.p_value == 1 / 48
     assert inferential.blocks_before.difference == pytest.approx(1, abs=0.1)
 
 

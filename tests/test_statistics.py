@@ -114,6 +114,16 @@ def test_huge_effects_have_finite_intervals() -> None:
     assert 0 < found.effect_low < found.effect < found.effect_high < math.inf
 
 
+def test_effects_too_large_for_the_distribution_have_no_interval() -> None:
+    nearly = [1.0, 1.0000001, 1.0]
+    for found in (against_zero(nearly), two_samples(nearly, [0.0, 0.0000001, 0.0])):
+        assert found.effect is not None
+        assert found.effect > 1e6
+        assert (found.effect_low, found.effect_high) == (None, None)
+        assert found.low < found.mean < found.high
+    assert against_zero(nearly).p_value == 0.25
+
+
 def test_one_sided_p_counts_ties_and_the_observed_one() -> None:
     relabelled = np.array([0.0, 1.0, 2.0, 3.0])
     assert permutation_p(2.0, relabelled, exact=True) == 0.5

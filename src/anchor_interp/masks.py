@@ -229,7 +229,7 @@ def leak(
 
     Raises:
         ConfigError: no sequences, a token that cannot be masked, or logits that do not depend on
-            the token in the first place.
+            the token in the first place or are not finite.
     """
     checked(task, AnchorTask, "task")
     values = task.tokens if place in ("first", "second") else tuple(task.keys.tolist())
@@ -253,6 +253,11 @@ def leak(
                     everywhere = edges.repeat(1, len(some), 1, 1, 1)
                     stack.enter_context(mask_edges(model, everywhere, renormalise=renormalise))
                 found = last_logits(model, varied)
+            if not found.isfinite().all():
+                raise ConfigError(
+                    "the model's logits are not all finite; expected numbers: look for NaN or "
+                    "infinite weights, or take an earlier checkpoint"
+                )
             logits = found.view(len(some), len(rows), -1)
             least, most = logits.aminmax(dim=0)
             low = least if low is None else torch.minimum(low, least)

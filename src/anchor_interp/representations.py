@@ -30,16 +30,23 @@ all vectors share a mean, and number embeddings alone make near keys similar. So
 
 * vectors are *centred*: the mean over all keys is removed for each anchor (or pair) by itself, and
   with it all that depends on the anchor alone;
-* pairs of equal value are compared with *near misses*, whose values differ by 1 or 2, of other
-  anchors and *at the same |x - x'|*: the mean cosine of both kinds is taken at each |x - x'| that
-  has both, weighted by the pairs of equal value there.
+* items of equal value are compared with *near misses*, whose values differ by 1 or 2, of other
+  anchors, *at the same |x - x'|* and, where items have two anchors, with *the same anchors in
+  common*: (1, 2) and (1, 3) are alike by their first anchor already, so that only two pairs with
+  the first anchor in common are a comparison for them. The mean cosine of both kinds is taken in
+  each such *stratum* that has both, weighted by the comparisons of equal value there. Vectors that
+  depend on each anchor and on the key by themselves, u(a1, x) + w(a2, x), then have no contrast on
+  average, however smooth they are.
 
-Pairs share items, and keys are smooth, so neither pairs nor keys may be shuffled. The test moves
-whole anchors: the vectors of anchor a, all keys together, change places with those of a', and all
-keys may be reversed. Both leave every |x - x'|, every dependence between pairs and all smoothness
-as they were, and change only which values are equal. Four anchors have 4! x 2 = 48 such
-relabellings, all of which are tried: no p is below 1/48, and the contrasts of several seeds, in
-:mod:`anchor_interp.statistics`, say what one run cannot.
+Comparisons share items, and keys are smooth, so neither may be shuffled. The test renames whole
+anchors, everywhere at once: the vectors of a, all keys together, change places with those of a',
+those of (a, b) with those of (a', b'), and all keys may be reversed. This leaves every |x - x'|,
+every dependence between items and all smoothness as they were, and changes only which values are
+equal. Four anchors have 4! x 2 = 48 such relabellings, all of which are tried. Of their pairs only
+those that follow the rule are used, and a relabelling must map these onto themselves: where (3, 4)
+and (4, 3) do not, 1 may change places with 2 and 3 with 4, and 8 relabellings are left. No p is
+below 1/48 for anchors, or 1/8 for such pairs, which is no evidence in one run: the contrasts of
+several seeds, in :mod:`anchor_interp.statistics`, say what one run cannot.
 
 Noise, key position and the anchor that is not compared are the same for all items of a *context*;
 cosines are means over contexts. :func:`sensitivity` measures how much these matter, which the
@@ -87,7 +94,7 @@ PAPER_VALUES = range(51, 61)
 NEAR = (1, 2)
 """A near miss differs by one of these in value."""
 
-_MOST_GROUPS = 16
+_MOST_ANCHORS = 4
 _RELABELLINGS = 999
 _ALL_UP_TO = 10_000
 _SCORED = 2_000
@@ -99,27 +106,28 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Contrast:
-    """Whether equal values have more similar vectors than near misses at the same |x - x'|."""
+    """Whether equal values have more similar vectors than near misses in the same strata."""
 
     equal: float
     """Mean centred cosine of pairs of equal value."""
     near: float
-    """The same of near misses, at the same distribution of |x - x'|."""
+    """The same of near misses, at the same distribution over strata."""
     difference: float
     """``equal - near``: the number to compare over seeds; between -2 and 2."""
     effect: float | None
-    """The difference in standard deviations of the cosines at one |x - x'| (Cohen's d); None where
-    these do not scatter. Pairs share items: this is a size, not a basis for a test."""
+    """The difference in standard deviations of the cosines in a stratum (Cohen's d); None where
+    these do not scatter. Comparisons share items: this is a size, not a basis for a test."""
     p_value: float
-    """Share of relabellings with a difference as large (one-sided)."""
+    """Share of relabellings with a difference as large (one-sided); never below
+    1 / ``n_permutations``: with fewer than 20 there is nothing to be seen in one run."""
     n_permutations: int
     """Relabellings tried."""
     exact: bool
     """Whether these are all there are."""
     distances: tuple[int, ...]
-    """The |x - x'| that have pairs of both kinds."""
+    """The |x - x'| with comparisons of both kinds."""
     n_equal: int
-    """Pairs of equal value there."""
+    """Comparisons of equal value in strata that have both."""
     n_near: int
     """Near misses there."""
 
@@ -179,13 +187,20 @@ class Clusters:
     silhouettes: tuple[float, ...]
     """Mean silhouette of Ward's clustering with each number."""
     n_clusters: int
-    """The number with the largest; 1 where all points coincide."""
+    """The number with the largest; 1 where all points coincide. No fewer than 2 and no more than
+    the ordered pairs and 4 are tried: either end can stand for a number beyond it, or for points
+    without clusters; see :attr:`at_limit`."""
     agreement_ordered: float
     """Adjusted Rand index of that clustering with the ordered pairs: 1 if equal, 0 by chance."""
     agreement_unordered: float
     """The same with the unordered pairs."""
     embedding: Float64[np.ndarray, "n 2"] | None
     """t-SNE of the points, for a picture; None if not asked for. No score uses it."""
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether ``n_clusters`` is the smallest or the largest number tried."""
+        return self.n_clusters in (*self.counts[:1], *self.counts[-1:])
 
 
 @dataclass(frozen=True)
@@ -343,7 +358,7 @@ def answer_similarity(
 
     A model that composes has parallel vectors wherever two pairs give the same answer; one that
     maps each pair by itself does not (NeurIPS paper, section 5.2). The contrast takes all keys and
-    one order of every unordered pair that follows the rule (of more than 16, 16 evenly spaced).
+    all ordered pairs that follow the rule, of at most four anchors (of more, four evenly spaced).
 
     Args:
         model: a model of the task.
@@ -409,6 +424,7 @@ def block_similarity(
     Raises:
         ConfigError: as :func:`value_similarity`.
     """
+    check_fits(model, task)
     groups = [(anchor,) for anchor in task.tokens]
     table = np.stack([task.function(anchor)(task.keys) for anchor in task.tokens])
     probe = _probe(task) if n_contexts is None else None
@@ -437,20 +453,24 @@ def contrast(
     values: Int64[np.ndarray, "group key"],
     keys: Int64[np.ndarray, " key"],
     *,
+    groups: Sequence[tuple[int, ...]] | None = None,
     seed: int = 0,
 ) -> Contrast:
-    """Equal values against near misses at the same |x - x'|; see the module's text.
+    """Equal values against near misses in the same strata; see the module's text.
 
     Args:
-        vectors: for every context, one vector for each anchor (or pair) and key.
+        vectors: for every context, one vector for each group (anchor or pair) and key.
         values: the value that the rule gives each.
         keys: the keys, ascending.
+        groups: the anchor or the pair of anchors of each group; an anchor of its own if None.
         seed: seed of the relabellings, where there are too many to try all.
 
     Raises:
-        ConfigError: no |x - x'| has both equal values and near misses.
+        ConfigError: no stratum has both equal values and near misses, or vectors that are not
+            finite.
     """
-    return _contrast(_cosines(_centred(vectors)), values, keys, seed)
+    names = [(g,) for g in range(len(values))] if groups is None else list(groups)
+    return _contrast(_cosines(_centred(_finite(vectors))), names, values, keys, seed)
 
 
 def key_mask_clusters(
@@ -744,15 +764,14 @@ def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
 
 
 def _ruled_pairs(task: AnchorTask) -> list[Pair]:
-    """One order of every unordered pair that follows the rule; at most 16, evenly spaced."""
-    chosen: list[Pair] = []
-    for pair in task.pairs:
-        if task.role(pair) == "inferential" and pair[::-1] not in chosen:
-            chosen.append(pair)
+    """The ordered pairs that follow the rule, of at most four anchors, evenly spaced."""
+    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), _MOST_ANCHORS))
+    anchors = {task.tokens[i] for i in some.round().astype(int)}
+    ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
+    chosen = [pair for pair in ruled if set(pair) <= anchors]
     if len(chosen) < 2:
         raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
-    step = np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_GROUPS)).round().astype(int)
-    return [chosen[i] for i in step]
+    return chosen
 
 
 def _read(
@@ -760,9 +779,19 @@ def _read(
 ) -> Floats:
     """A state at one place, or the logits at the last position."""
     if state is not None:
-        return read_state(model, state, layer, sequences.tokens, places(sequences, place))
+        return _finite(read_state(model, state, layer, sequences.tokens, places(sequences, place)))
     with torch.no_grad():
-        return _numbers(last_logits(model, token_rows(model, sequences.tokens)))
+        return _finite(_numbers(last_logits(model, token_rows(model, sequences.tokens))))
+
+
+def _finite(numbers: Floats) -> Floats:
+    """The numbers, if all are finite: NaNs would pass for vectors without a contrast."""
+    if not np.isfinite(numbers).all():
+        raise ConfigError(
+            "the model's activations are not all finite; expected numbers: look for NaN or "
+            "infinite weights, or take an earlier checkpoint"
+        )
+    return numbers
 
 
 def _left(masked: Floats, whole: Floats) -> Floats:
@@ -805,7 +834,7 @@ def _similarity(
         values=values[group, key],
         cosine=_cosines(vectors[:, group, key][:, None])[0, :, 0],
         centred=whole[group, key][:, group, key],
-        contrast=_contrast(whole, values, task.keys, seed),
+        contrast=_contrast(whole, groups, values, task.keys, seed),
     )
 
 
@@ -828,13 +857,14 @@ def _cosines(vectors: Floats) -> Floats:
     return found
 
 
-def _contrast(cosines: Floats, values: Ints, keys: Ints, seed: int) -> Contrast:
-    n_groups, n_keys = values.shape
-    matched = _Matched.find(values, keys)
-    orders, exact = _relabellings(n_groups, seed)
-    grid, relabelled = np.arange(n_groups * n_keys).reshape(values.shape), []
+def _contrast(
+    cosines: Floats, groups: Sequence[tuple[int, ...]], values: Ints, keys: Ints, seed: int
+) -> Contrast:
+    matched = _Matched.find(groups, values, keys)
+    orders, exact = _relabellings(groups, seed)
+    grid, relabelled = np.arange(values.size).reshape(values.shape), []
     for order, step in orders:
-        moved = grid[list(order)][:, ::step].ravel()  # item -> the item whose vector it is given
+        moved = grid[order][:, ::step].ravel()  # item -> the item whose vector it is given
         relabelled.append(matched.difference(cosines, moved))
     equal, near = matched.means(cosines)
     spread = matched.spread(cosines)
@@ -857,40 +887,45 @@ def _contrast(cosines: Floats, values: Ints, keys: Ints, seed: int) -> Contrast:
 
 @dataclass(frozen=True, eq=False)
 class _Matched:
-    """Pairs of items of equal value and near misses, at the |x - x'| that have both."""
+    """Two items of equal value and near misses, in the strata that have both."""
 
     one: Ints  # flat index of an item
     two: Ints
     is_equal: npt.NDArray[np.bool_]
-    stratum: Ints  # index in ``distances``
+    stratum: Ints  # index of the anchors in common and the |x - x'|
     distances: tuple[int, ...]
-    weight: Floats  # of each pair in the mean of its kind
+    weight: Floats  # of each comparison in the mean of its kind
 
     @classmethod
-    def find(cls, values: Ints, keys: Ints) -> "_Matched":
+    def find(cls, groups: Sequence[tuple[int, ...]], values: Ints, keys: Ints) -> "_Matched":
         n_groups, n_keys = values.shape
         apart = np.abs(np.subtract.outer(keys, keys))
-        rows: list[Ints] = [np.empty((4, 0), np.int64)]
+        patterns: dict[tuple[int, ...], int] = {}
+        rows: list[Ints] = [np.empty((5, 0), np.int64)]
         for g, h in itertools.combinations(range(n_groups), 2):
             missed = np.abs(np.subtract.outer(values[g], values[h]))
             i, j = np.nonzero(np.isin(missed, (0, *NEAR)))
-            rows.append(np.stack([g * n_keys + i, h * n_keys + j, missed[i, j] == 0, apart[i, j]]))
-        one, two, kind, distance = np.concatenate(rows, axis=1)
+            shared = patterns.setdefault(_in_common(groups[g], groups[h]), len(patterns))
+            equal, pattern = missed[i, j] == 0, np.full(len(i), shared)
+            rows.append(np.stack([g * n_keys + i, h * n_keys + j, equal, pattern, apart[i, j]]))
+        one, two, kind, pattern, distance = np.concatenate(rows, axis=1)
         is_equal = kind.astype(bool)
-        both = np.intersect1d(distance[is_equal], distance[~is_equal])
-        kept = np.isin(distance, both)
+        stratum = pattern * (1 + apart.max()) + distance
+        both = np.intersect1d(stratum[is_equal], stratum[~is_equal])
+        kept = np.isin(stratum, both)
         if not kept.any():
             raise ConfigError(
-                "no |x - x'| has both pairs of equal value and near misses: the contrast is not "
-                "defined for this task's functions"
+                "no |x - x'| has both equal values and near misses with the same anchors in "
+                "common: the contrast is not defined for this task's functions"
             )
         one, two, is_equal = one[kept], two[kept], is_equal[kept]
-        stratum = np.searchsorted(both, distance[kept])
+        distances = tuple(np.unique(distance[kept]).tolist())
+        stratum = np.searchsorted(both, stratum[kept])
         n_equal = np.bincount(stratum[is_equal], minlength=len(both))
         n_near = np.bincount(stratum[~is_equal], minlength=len(both))
-        # near misses are weighted to the |x - x'| of the pairs of equal value
+        # near misses are weighted to the strata of the comparisons of equal value
         weight = np.where(is_equal, 1.0, (n_equal / n_near)[stratum]) / n_equal.sum()
-        return cls(one, two, is_equal, stratum, tuple(both.tolist()), weight)
+        return cls(one, two, is_equal, stratum, distances, weight)
 
     def difference(self, cosines: Floats, moved: Ints) -> float:
         """Equal minus near, item i having the vector of item ``moved[i]``."""
@@ -899,15 +934,15 @@ class _Matched:
         return float(np.dot(np.where(self.is_equal, self.weight, -self.weight), found))
 
     def means(self, cosines: Floats) -> tuple[float, float]:
-        """Of the pairs of equal value and of the near misses."""
+        """Of equal values and of near misses."""
         found, of = self._cosines(cosines) * self.weight, self.is_equal
         return float(found[of].sum()), float(found[~of].sum())
 
     def spread(self, cosines: Floats) -> float:
-        """Standard deviation within one kind at one |x - x'|, both kinds alike."""
+        """Standard deviation within one kind in one stratum, both kinds alike."""
         found, variance = self._cosines(cosines), 0.0
         for kind in (self.is_equal, ~self.is_equal):
-            for stratum in range(len(self.distances)):
+            for stratum in range(int(self.stratum.max()) + 1):
                 chosen = kind & (self.stratum == stratum)
                 variance += float(self.weight[chosen].sum() * found[chosen].var()) / 2
         return math.sqrt(variance)
@@ -918,14 +953,41 @@ class _Matched:
         return found
 
 
-def _relabellings(n_groups: int, seed: int) -> tuple[list[tuple[Ints, int]], bool]:
-    """Orders of the groups with a direction of the keys; whether these are all there are."""
-    if 2 * math.factorial(n_groups) <= _ALL_UP_TO:
-        orders = itertools.permutations(range(n_groups))
-        return [(np.array(order), step) for order in orders for step in (1, -1)], True
+def _in_common(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
+    """Which anchors of two groups are the same, whatever their names.
+
+    Equal for (1, 2) with (1, 3) and for (4, 2) with (4, 1).
+    """
+    found = []
+    for anchors in ((*one, *two), (*two, *one)):
+        names: dict[int, int] = {}
+        found.append(tuple(names.setdefault(anchor, len(names)) for anchor in anchors))
+    return min(found)
+
+
+def _relabellings(
+    groups: Sequence[tuple[int, ...]], seed: int
+) -> tuple[list[tuple[list[int], int]], bool]:
+    """Orders of the groups that come from renaming anchors, with a direction of the keys.
+
+    And whether these are all there are.
+    """
+    anchors = sorted({anchor for group in groups for anchor in group})
+    index = {group: i for i, group in enumerate(groups)}
+
+    def order(renamed: Sequence[int]) -> list[int] | None:
+        """Of every group the one whose vectors it is given; None if one is not there."""
+        new = dict(zip(anchors, renamed, strict=True))
+        images = [index.get(tuple(new[anchor] for anchor in group)) for group in groups]
+        found = [image for image in images if image is not None]
+        return found if len(found) == len(groups) else None
+
+    if 2 * math.factorial(len(anchors)) <= _ALL_UP_TO:
+        every = [order(renamed) for renamed in itertools.permutations(anchors)]
+        return [(found, step) for found in every if found for step in (1, -1)], True
     generator = np.random.default_rng(seed)
-    drawn = [(generator.permutation(n_groups), 1) for _ in range(_RELABELLINGS)]
-    return [(order, int(generator.choice((1, -1)))) for order, _ in drawn], False
+    drawn = [order(generator.permutation(anchors).tolist()) for _ in range(_RELABELLINGS)]
+    return [(found, int(generator.choice((1, -1)))) for found in drawn if found], False
 
 
 def _clusters(

@@ -36,6 +36,9 @@ DRAWN = 9_999
 CONFIDENCE = 0.95
 """Coverage of every interval."""
 
+_LARGEST_T = 30_000
+"""The noncentral t distribution is NaN at noncentralities a few times larger."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -54,7 +57,8 @@ class Comparison:
     effect: float | None
     """The mean in units of the spread: d_z or Cohen's d; None where nothing scatters."""
     effect_low: float | None
-    """Lower end of the effect's 95 % interval."""
+    """Lower end of the effect's 95 % interval; None where values scatter so little beside their
+    mean that the noncentral t distribution cannot be computed."""
     effect_high: float | None
     """Upper end."""
     p_value: float
@@ -180,7 +184,7 @@ def _comparison(
     return Comparison(n, mean, mean - reach, mean + reach, effect, low, high, *test)
 
 
-def _effect(mean: float, scale: _Scale) -> tuple[float, float, float] | tuple[None, None, None]:
+def _effect(mean: float, scale: _Scale) -> tuple[float | None, float | None, float | None]:
     """The effect size and the interval of noncentralities that its t is compatible with."""
     if not scale.spread:
         return None, None, None
@@ -197,6 +201,8 @@ def _effect(mean: float, scale: _Scale) -> tuple[float, float, float] | tuple[No
             reach *= 2
         return float(brentq(gap, found - reach, found + reach)) / scale.units
 
+    if abs(found) > _LARGEST_T:
+        return effect, None, None
     return effect, noncentrality(1 - tail), noncentrality(tail)
 
 
