@@ -152,3 +152,16 @@ def test_what_cannot_be_compared_is_refused(
         against_zero(values)
     with pytest.raises(ConfigError, match="second"):
         two_samples([1.0, 2.0], values)
+
+
+@pytest.mark.parametrize("shift", [5, 30, 150])
+def test_large_effects_have_intervals_that_turn_with_the_samples(shift: float) -> None:
+    rng = np.random.default_rng(0)
+    low, high = rng.normal(size=9), rng.normal(shift, size=10)
+    up, down = two_samples(high, low), two_samples(low, high)
+    assert up.effect_low is not None
+    assert down.effect_high is not None
+    assert up.effect is not None
+    assert up.effect_low == pytest.approx(-down.effect_high, rel=1e-6)
+    assert up.effect_low < up.effect
+    assert up.effect_low > shift / 3

@@ -195,7 +195,10 @@ def _effect(mean: float, scale: _Scale) -> tuple[float | None, float | None, flo
         reach = 5 + abs(found)  # the ends lie well within: t scatters about as much as it is large
 
         def gap(centre: float) -> float:
-            return float(nct.cdf(found, scale.df_spread, centre)) - level
+            below = float(nct.cdf(found, scale.df_spread, centre))
+            if math.isnan(below):  # scipy's answer to shares that are as good as 0 or 1
+                below = float(centre < found)
+            return below - level
 
         while gap(found - reach) < 0 or gap(found + reach) > 0:
             reach *= 2
