@@ -148,12 +148,14 @@ def test_files_that_hold_no_transformer(
 
 
 def test_an_output_that_cannot_be_used(
-    specimen: Analysis, finished_run: Run, tmp_path: Path
+    specimen: Analysis, finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = tmp_path / "file"
     taken.write_text("mine")
     with pytest.raises(StoreError, match="is a file; name a folder"):
         write_analysis(specimen, taken)
+    assert main(["analyze", "nowhere", "--out", str(taken)]) == 1  # said before anything is read
+    assert "is a file; name a folder" in capsys.readouterr().err
     assert taken.read_text() == "mine"
     with pytest.raises(StoreError):
         write_analysis(specimen, finished_run.path)

@@ -482,9 +482,10 @@ def _run_report(command: Report) -> None:
 
 def _run_analyze(command: Analyze) -> None:
     from anchor_interp.analysis import analyze, analyze_model
-    from anchor_interp.report import write_analysis
+    from anchor_interp.report import analysis_folder, write_analysis
     from anchor_interp.weights import load_transformer
 
+    analysis_folder(command.out)
     if command.run.suffix == ".safetensors" and not command.run.is_dir():
         if command.step is not None:
             raise ConfigError("step is of no use with a file of weights; leave it out")

@@ -149,10 +149,7 @@ def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
         StoreError: a file cannot be written, or the folder is a run's or no folder.
         ConfigError: no path.
     """
-    out = checked_path(out, "out")
-    if out.exists() and not out.is_dir():
-        raise StoreError(f"{out} is a file; name a folder for the analysis")
-    output_file(out / "index.html")
+    out = analysis_folder(out)
     pictures = list(_mechanism_pictures(analysis))
     page, numbers = out / "index.html", out / "analysis.json"
     write_output(numbers, canonical_json(analysis).encode())
@@ -163,6 +160,20 @@ def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
     ]
     write_output(page, render_analysis(analysis, pictures).encode("utf-8", "replace"))
     return [page, numbers, *written]
+
+
+def analysis_folder(out: str | Path) -> Path:
+    """A folder that an analysis can be written into; to be asked before the analysis is made.
+
+    Raises:
+        StoreError: a run's folder, or no folder.
+        ConfigError: no path.
+    """
+    out = checked_path(out, "out")
+    if out.exists() and not out.is_dir():
+        raise StoreError(f"{out} is a file; name a folder for the analysis")
+    output_file(out / "index.html")
+    return out
 
 
 def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = None) -> str:
