@@ -5,7 +5,7 @@ components and see them "ordered with intervals of 3 and 4 from two directions" 
 section 5.3 and figure 5c; complexity-control paper, section VI-B and figure 5B): x + 3 and x + 4
 lie near x, in two directions, nearer than x + 2 or x + 5. Anchors differ by sums of 3 and 4.
 
-:func:`arithmetic_steps` puts a number and a test to it. The closeness of a step s ::
+:func:`arithmetic_steps` puts a number and a test to it. The closeness of a step s is::
 
     closeness(s) = 1 - mean_x |e(x) - e(x + s)|^2 / mean over all pairs |e(x) - e(y)|^2
 
