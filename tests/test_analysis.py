@@ -21,6 +21,7 @@ from anchor_interp.run import Run
 from anchor_interp.schema import canonical_json
 from anchor_interp.task import TASKS
 from anchor_interp.weights import load_transformer
+from small import FEW_KEYS, small_exact
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,7 @@ def specimen() -> Analysis:
 
 def test_a_known_mechanism_is_recognized() -> None:
     """Of hand-set weights; the tests of every part have the other mechanisms."""
-    found = analyze("exact/inferential")
-    assert found.decision is not None
-    assert found.decision.phase == "inferential"
-    assert found.left_out == ()
+    found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
     assert found.mechanism is not None
     m = found.mechanism
     assert m.routes is not None
@@ -80,7 +78,7 @@ def test_a_short_run_with_checkpoints(finished_run: Run) -> None:
     "shape",
     [
         ModelConfig(n_layers=1, d_model=16, d_head=8, d_mlp=16),
-        ModelConfig(n_layers=3, n_heads=3, d_model=16, d_head=8, d_mlp=16, normalization="pre"),
+        ModelConfig(n_layers=2, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre"),
     ],
 )
 def test_models_of_other_shapes(shape: ModelConfig) -> None:

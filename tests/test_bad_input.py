@@ -4,6 +4,7 @@
 missing here.
 """
 
+import contextlib
 import inspect
 import json
 import math
@@ -19,6 +20,15 @@ import pytest
 import torch
 
 import anchor_interp
+from anchor_interp import (
+    analyze,
+    analyze_model,
+    exact_model,
+    mask_edges,
+    mask_first_anchor,
+    mask_key_token,
+    mask_second_anchor,
+)
 from anchor_interp.config import (
     InitConfig,
     ModelConfig,
@@ -61,6 +71,9 @@ Build = Callable[[], object]
 def given(function: Any, *args: Any, **kwargs: Any) -> object:
     """Call with arguments whose types are wrong on purpose."""
     result: object = function(*args, **kwargs)
+    if isinstance(result, contextlib.AbstractContextManager):
+        with result:  # a mask looks at what it was given when it is entered
+            pass
     return result
 
 
@@ -219,6 +232,27 @@ ARGUMENTS: list[tuple[Build, str]] = [
         ),
         "n_input_tokens is 999; expected at most 201",
     ),
+    (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
+    (
+        lambda: given(mask_key_token, "model", None),
+        "model is 'model'; expected a HookedTransformer",
+    ),
+    (
+        lambda: given(mask_first_anchor, tiny_model(), [1]),
+        "sequences is [1]; expected a Sequences",
+    ),
+    (
+        lambda: given(mask_second_anchor, tiny_model(), None),
+        "sequences is None; expected a Sequences",
+    ),
+    (
+        lambda: given(exact_model, "symetric", TASK),
+        "mechanism is 'symetric'; expected one of 'symmetric', 'inferential', 'lookup'",
+    ),
+    (lambda: given(analyze_model, 3, TASK), "model is 3; expected a HookedTransformer"),
+    (lambda: given(analyze_model, tiny_model(), "neurips"), "task is 'neurips'; expected"),
+    (lambda: given(analyze, 3, step=None), "the path of the run is 3; expected a path"),
+    (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
     (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected an AnchorTask"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),

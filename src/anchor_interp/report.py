@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchor_interp import __version__, plotting
 from anchor_interp.errors import ConfigError, StoreError
-from anchor_interp.files import output_file, write_output
+from anchor_interp.files import is_there, output_file, write_output
 from anchor_interp.phase import PAPER, Evaluation, Thresholds
 from anchor_interp.plotting import Side
 from anchor_interp.schema import canonical_json, checked_path, to_dict
@@ -172,6 +172,8 @@ def analysis_folder(out: str | Path) -> Path:
     out = checked_path(out, "out")
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out} is a file; name a folder for the analysis")
+    if is_there(out / "config.json"):
+        raise StoreError(f"{out} is a run's folder; name another one for the analysis")
     output_file(out / "index.html")
     return out
 
