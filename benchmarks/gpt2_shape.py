@@ -38,7 +38,8 @@ def main() -> None:
         del model
         began = time.perf_counter()
         command = [sys.executable, "-m", "anchor_interp", "analyze", str(file), "--out", str(out)]
-        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        alone = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, check=True, env=alone, stdout=sys.stderr)  # ours is the JSON's
         seconds = time.perf_counter() - began
         told = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
         pictures = sorted(path.name for path in (out / "figures").iterdir())
