@@ -152,7 +152,7 @@ def _sizes(recipe: str, runs: Sequence[Row], n: int) -> list[str]:
         over(lambda r: r["size"], 0),
         "/".join(sorted({str(row["n_edges"]) for row in with_circuit})),
         *[
-            over(lambda r, a=ablation, i=i: r[a]["faithfulness"][i])  # type: ignore[misc]
+            spread([r[ablation]["faithfulness"][i] for r in with_circuit])
             for ablation in JUDGED
             for i in (0, 1)
         ],

@@ -49,6 +49,9 @@ from conftest import SHORT
 TRACEBACK = 70
 """Exit code of an attempt that ended in an exception."""
 
+_TEMPORARY = rf"{re.escape(tempfile.gettempdir())}/[^/\s]+"
+"""A folder of this machine alone, which no record needs."""
+
 
 @dataclass(frozen=True)
 class World:
@@ -850,7 +853,9 @@ def inject(world: World, fault: Fault, number: int) -> dict[str, Any]:
         page = world.page.read_text() if world.page.exists() else ""
         found["code"] = finished(attempt(command, lambda: fault.inside(folder), home))
         lines = (home / "stderr").read_text(errors="backslashreplace").splitlines()
-        found["lines"] = [line.replace(str(home), "...") for line in lines]
+        found["lines"] = [
+            re.sub(_TEMPORARY, "...", line.replace(str(home), "...")) for line in lines
+        ]
         fault.mend(folder)
         why = _unexpected(fault, found["code"], lines)
         if page and world.page.read_text() != page:

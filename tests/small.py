@@ -1,6 +1,8 @@
-"""Small subjects that tests share: a task with few keys, its exact models, random models."""
+"""What tests share: a task with few keys, its exact models, random models, a watched page."""
 
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -33,3 +35,31 @@ def random_model(
         normalization=normalization, d_vocab=120, n_ctx=10, bias=True,
     )  # fmt: skip
     return build_model(shape, InitConfig(gamma=0.2), seed=seed, dtype=torch.float64)
+
+
+def with_offsets(model: HookedTransformer, *, seed: int = 1) -> HookedTransformer:
+    """The same model with random biases and LayerNorm gains and offsets, which start trivial."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".b" in name or ".w" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@dataclass
+class Watched:
+    """What a browser's page complains of and asks for."""
+
+    page: Any
+    """Playwright's page."""
+    complaints: list[str] = field(default_factory=list)
+    """Console messages, errors and dialogs."""
+    requests: list[str] = field(default_factory=list)
+    """Addresses asked for, its own among them."""
+
+    def __post_init__(self) -> None:
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))

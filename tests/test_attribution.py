@@ -13,30 +13,25 @@ from anchor_interp.attribution import attribute_logits, logit_lens
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import draw
 from anchor_interp.errors import ConfigError
-from anchor_interp.exact import exact_model
+from anchor_interp.exact import Mechanism, Normalization, exact_model
 from anchor_interp.hooks import activations, hooked
 from anchor_interp.masks import mask_key_token
 from anchor_interp.model import build_model
 from anchor_interp.task import TASKS
+from small import LAYOUTS, with_offsets
 
 TASK = TASKS["complexity-control"]
-LAYOUTS = ["pre", "post"]
 SEQUENCES = draw(TASK, TASK.pairs, "all", 6, seed=3, stream="attribution")
 
 
-def model(normalization: str, n_layers: int = 3) -> HookedTransformer:
+def model(normalization: Normalization, n_layers: int = 3) -> HookedTransformer:
     """Random weights in float64, every bias and LayerNorm gain as well."""
     shape = ModelConfig(
         n_layers=n_layers, n_heads=3, d_model=20, d_head=8, d_mlp=24, bias=True,
-        normalization=normalization,  # type: ignore[arg-type]
+        normalization=normalization,
     )  # fmt: skip
     built = build_model(shape, InitConfig(), seed=0, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in built.named_parameters():
-            if ".b" in name or ".w" in name:
-                parameter.add_(torch.randn(parameter.shape, generator=generator))
-    return built
+    return with_offsets(built)
 
 
 def logits(built: HookedTransformer) -> np.ndarray:
@@ -46,7 +41,7 @@ def logits(built: HookedTransformer) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_the_components_sum_to_the_logits(normalization: str) -> None:
+def test_the_components_sum_to_the_logits(normalization: Normalization) -> None:
     built = model(normalization)
     found = attribute_logits(built, SEQUENCES.tokens)
     np.testing.assert_allclose(found.logits.sum(0), logits(built), rtol=0, atol=1e-9)
@@ -62,7 +57,9 @@ def test_the_components_sum_to_the_logits(normalization: str) -> None:
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
 @pytest.mark.parametrize("component", ["L0H1", "L1H2", "L1 MLP", "L2 attention bias"])
-def test_a_component_is_the_slope_along_its_own_size(normalization: str, component: str) -> None:
+def test_a_component_is_the_slope_along_its_own_size(
+    normalization: Normalization, component: str
+) -> None:
     """With every scale and every other component held, logits are linear in a component."""
     built = model(normalization)
     found = attribute_logits(built, SEQUENCES.tokens)
@@ -96,7 +93,9 @@ def test_a_component_is_the_slope_along_its_own_size(normalization: str, compone
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_half_precision_is_summed_in_single(normalization: str, dtype: torch.dtype) -> None:
+def test_half_precision_is_summed_in_single(
+    normalization: Normalization, dtype: torch.dtype
+) -> None:
     built = model(normalization).to(torch.float32)
     half = model(normalization).to(dtype)
     with torch.no_grad():
@@ -121,7 +120,7 @@ def test_chosen_answers_are_columns_of_all() -> None:
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_the_lens_is_the_model_cut_short(normalization: str) -> None:
+def test_the_lens_is_the_model_cut_short(normalization: Normalization) -> None:
     built = model(normalization)
     found = logit_lens(built, SEQUENCES.tokens)
     assert found.points == ("0_pre", *(f"{i}_{at}" for i in range(3) for at in ("mid", "post")))
@@ -140,27 +139,25 @@ def test_the_lens_is_the_model_cut_short(normalization: str) -> None:
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_hand_set_models_answer_by_the_components_of_their_wiring(normalization: str) -> None:
+@pytest.mark.parametrize(
+    ("mechanism", "component", "point"),
+    [("lookup", "L1H0", "1_mid"), ("inferential", "L1 MLP", "1_post")],
+)
+def test_hand_set_models_answer_by_the_components_of_their_wiring(
+    normalization: Normalization, mechanism: Mechanism, component: str, point: str
+) -> None:
     """Lookup finds the answer in the first MLP and moves it; inferential computes it last."""
     answers = SEQUENCES.targets[:, None]
     others = (SEQUENCES.targets[:, None] - 20 + 7) % 80 + 20
-    for mechanism, component in (("lookup", "L1H0"), ("inferential", "L1 MLP")):
-        built = exact_model(
-            mechanism,  # type: ignore[arg-type]
-            normalization=normalization,  # type: ignore[arg-type]
-            dtype=torch.float64,
-        )
-        both = np.concatenate([answers, others], axis=1)
-        found = attribute_logits(built, SEQUENCES.tokens, both)
-        lead = found.logits[..., 0] - found.logits[..., 1]
-        held = lead[found.components.index(component)]
-        np.testing.assert_allclose(held, lead.sum(0), rtol=1e-3)
-        assert (held > 20).all()
-        lens = logit_lens(built, SEQUENCES.tokens)
-        knows = (lens.logits.argmax(-1) == SEQUENCES.targets).all(1)
-        first = found.components.index(component)
-        assert lens.points[int(knows.argmax())] == ("1_mid" if mechanism == "lookup" else "1_post")
-        assert first > 0
+    built = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
+    found = attribute_logits(built, SEQUENCES.tokens, np.concatenate([answers, others], axis=1))
+    lead = found.logits[..., 0] - found.logits[..., 1]
+    held = lead[found.components.index(component)]
+    np.testing.assert_allclose(held, lead.sum(0), rtol=1e-3)
+    assert (held > 20).all()
+    lens = logit_lens(built, SEQUENCES.tokens)
+    knows = (lens.logits.argmax(-1) == SEQUENCES.targets).all(1)
+    assert lens.points[int(knows.argmax())] == point
 
 
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 import anchor_interp
+from small import Watched
 
 with warnings.catch_warnings():  # of Jupyter's own packages
     warnings.simplefilter("ignore")
@@ -80,11 +81,7 @@ def test_a_reader_sees_every_view(executed: dict[str, Any], browser: Any, tmp_pa
     page = tmp_path / f"{VIEWED}.html"
     page.write_text(text, encoding="utf-8")
     shown = browser.new_page(viewport={"width": 1280, "height": 900})
-    complaints: list[str] = []
-    requests: list[str] = []
-    shown.on("console", lambda message: complaints.append(message.text))
-    shown.on("pageerror", lambda error: complaints.append(str(error)))
-    shown.on("request", lambda request: requests.append(request.url))
+    watched = Watched(shown)
     shown.goto(page.as_uri())
     shown.locator(".view canvas").nth(7).wait_for()  # two outputs of two sequences in two layers
     shown.wait_for_timeout(300)  # charts are laid out after they are there
@@ -100,8 +97,8 @@ def test_a_reader_sees_every_view(executed: dict[str, Any], browser: Any, tmp_pa
     assert len(drawn) == 8 + 1
     assert all(wide > 200 and high > 200 and ink for wide, high, ink in drawn)
     assert shown.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
-    assert complaints == []
-    assert [url for url in requests if not url.startswith("data:")] == [page.as_uri()]
+    assert watched.complaints == []
+    assert [url for url in watched.requests if not url.startswith("data:")] == [page.as_uri()]
     shown.screenshot(path=tmp_path / "page.png", full_page=True)
     shown.close()
 

@@ -1,6 +1,7 @@
 """Activation and path patching: identities, known mechanisms, independent computations."""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -607,7 +608,7 @@ def test_answers_that_the_model_does_not_have_are_refused() -> None:
         probability(pair.clean.targets),
         answer_probability(TASK, pair.clean, "inferential"),
     ):
-        refused(lambda metric=metric: metric(narrow), "output tokens are 0 to 24")  # type: ignore[misc]
+        refused(functools.partial(metric, narrow), "output tokens are 0 to 24")
 
 
 def refused(call: Callable[[], object], words: str) -> None:

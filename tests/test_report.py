@@ -19,6 +19,7 @@ from anchor_interp.findings import Findings, gather
 from anchor_interp.report import measures, render, write_report
 from anchor_interp.run import Run
 from anchor_interp.views import View, attention_view, labels
+from small import Watched
 
 HOSTILE = (
     "<script>alert(1)</script>\"'</title></script>\N{SNOWMAN}&amp;{{ 7*7 }}"
@@ -184,12 +185,7 @@ def _umask() -> int:
 def test_in_a_browser(browser: Any, page: Path, width: int, scheme: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     shown = context.new_page()
-    complaints: list[str] = []
-    requests: list[str] = []
-    shown.on("console", lambda message: complaints.append(message.text))
-    shown.on("pageerror", lambda error: complaints.append(str(error)))
-    shown.on("dialog", lambda dialog: complaints.append(dialog.message))
-    shown.on("request", lambda request: requests.append(request.url))
+    watched = Watched(shown)
     shown.goto(page.as_uri())
     pictures, heads = 2 * 5, 2 * 2 * (1 + 3)  # of several heads, each is shown small and one large
     shown.locator(".view canvas").nth(heads - 1).wait_for()
@@ -224,8 +220,8 @@ def test_in_a_browser(browser: Any, page: Path, width: int, scheme: str) -> None
     shown.keyboard.press("Tab")
     assert shown.evaluate("document.activeElement.textContent") == "Skip to the summary"
     assert shown.locator(".skip").bounding_box()["x"] >= 0
-    assert complaints == []
-    assert requests == [page.as_uri()]
+    assert watched.complaints == []
+    assert watched.requests == [page.as_uri()]
     context.close()
 
 

@@ -31,6 +31,7 @@ from anchor_interp.representations import (
     value_similarity,
 )
 from anchor_interp.task import TASKS, Affine, Anchor, AnchorTask
+from small import with_offsets
 
 TASK = TASKS["complexity-control"]
 SMALL = AnchorTask(
@@ -55,12 +56,7 @@ def random_model(normalization: Normalization, *, n_heads: int = 2) -> HookedTra
         n_heads=n_heads, d_model=12, d_head=5, d_mlp=16, bias=True, normalization=normalization
     )
     built = build_model(shape, InitConfig(), seed=0, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in built.named_parameters():
-            if ".b" in name or ".w" in name:
-                parameter.add_(torch.randn(parameter.shape, generator=generator))
-    return built
+    return with_offsets(built)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -18,6 +18,7 @@ from anchor_interp.exact import exact_model
 from anchor_interp.model import build_model
 from anchor_interp.task import TASKS
 from anchor_interp.views import AttentionViews, attention_views
+from small import Watched
 
 HOSTILE = "<img/src=x/onerror=alert(1)></script><script>alert(2)</script>"
 TASK = TASKS["complexity-control"]
@@ -124,12 +125,7 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
         f"<!doctype html><meta charset=utf-8><script>{counted}</script>{''.join(outputs)}", "utf-8"
     )
     shown = browser.new_page(viewport={"width": 1000, "height": 900})
-    complaints: list[str] = []
-    requests: list[str] = []
-    shown.on("console", lambda message: complaints.append(message.text))
-    shown.on("pageerror", lambda error: complaints.append(str(error)))
-    shown.on("dialog", lambda dialog: complaints.append(dialog.message))
-    shown.on("request", lambda request: requests.append(request.url))
+    watched = Watched(shown)
     shown.goto(page.as_uri())
     canvases = 4 + 2 * (3 + 1) + 4  # of several heads, each is shown small and one large
     shown.locator(".view canvas").nth(canvases - 1).wait_for()
@@ -149,7 +145,7 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     assert shown.locator("img").count() == 0
     assert shown.get_by_text("needs JavaScript").count() == 0
     assert shown.evaluate("[runs, typeof CircuitsVis]") == [1, "undefined"]
-    assert complaints == []
-    assert requests == [page.as_uri()]
+    assert watched.complaints == []
+    assert watched.requests == [page.as_uri()]
     shown.screenshot(path=tmp_path / "views.png", full_page=True)
     shown.close()

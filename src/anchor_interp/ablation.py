@@ -87,7 +87,7 @@ class MeanCarried:
     products: Float[Tensor, "layer head query key d_head"]
     """Mean of attention weight times value."""
 
-    def rows(self, index: Int64[Tensor, " n"]) -> "MeanCarried":  # noqa: ARG002
+    def rows(self, _index: Int64[Tensor, " n"]) -> "MeanCarried":
         """The same for every sequence."""
         return self
 
