@@ -46,9 +46,11 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
-	circuits masks interchange analysis gpt2_shape
+	circuits masks interchange analysis gpt2_shape scaling sweep batched sweep_faults \
+	tiny_decay tiny_depth
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
+	$(BIN)/python benchmarks/tables.py
 
 train_step = $(BIN)/python benchmarks/train_step.py --json
 train_step_without_onednn = $(train_step) --without-onednn --cases tiny paper-1head
@@ -60,6 +62,14 @@ complexity = $(BIN)/python experiments/complexity.py
 contrasts = $(BIN)/python experiments/contrasts.py
 interchange = $(BIN)/python experiments/interchange.py
 analysis = $(BIN)/python benchmarks/analysis.py --json
+scaling = $(BIN)/python benchmarks/scaling.py --json
+sweep = $(BIN)/python benchmarks/sweep.py --json
+batched = $(BIN)/python benchmarks/batched.py --json
+sweep_faults = $(BIN)/python tests/sweep_faults.py
+tiny_decay = $(BIN)/python experiments/diagrams.py decay
+tiny_depth = $(BIN)/python experiments/diagrams.py depth
+# not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
+released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
 circuits = $(BIN)/python experiments/circuits.py
 masks = $(BIN)/python experiments/masks.py

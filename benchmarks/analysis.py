@@ -19,11 +19,10 @@ of a circuit have nothing to compare with: their times are given.
 import argparse
 import contextlib
 import io
-import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,14 +39,14 @@ from anchor_interp.pairs import ContrastPairs, contrast_pairs
 from anchor_interp.patching import logit_difference, patch, site_grid
 from anchor_interp.run import load
 from anchor_interp.task import AnchorTask
-from train_step import machine
+from measuring import Row, answer, in_turns, machine, number, of_range, ratio, table
 
 SPECIMEN = "tiny/inferential/1"
 BATCHES = (1, 4, 16, 64, 256, 1024)
 Way = Callable[[], Any]
 
 
-def sweep(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dict[str, Any]:
+def sweep(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> Row:
     """The patching sweep in three ways, which give the same values; times in seconds."""
     pair = contrast_pairs(task, "key", n, seed=0)
     metric = logit_difference(*pair)
@@ -110,7 +109,7 @@ def one_by_one(model: HookedTransformer, pair: ContrastPairs) -> Tensor:
     return found
 
 
-def masking(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dict[str, Any]:
+def masking(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> Row:
     """A forward pass with every edge masked that carries the key, against one without."""
     sequences = aligned_sequences(task, PROBE_POSITION, n, seed=0)
     rows = token_rows(model, sequences.tokens)
@@ -130,13 +129,13 @@ def masking(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> d
     }
 
 
-def flow(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dict[str, Any]:
+def flow(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> Row:
     """Information flow of n sequences."""
     sequences = aligned_sequences(task, PROBE_POSITION, n, seed=0)
     return timed("information flow", n, lambda: information_flow(model, sequences), turns)
 
 
-def pruning(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> dict[str, Any]:
+def pruning(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> Row:
     """A circuit pruned on n sequences, with other tokens in the place of what is cut."""
     sequences, references = (
         aligned_sequences(task, PROBE_POSITION, n, seed=seed) for seed in (0, 1)
@@ -148,44 +147,49 @@ def pruning(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> d
     return timed("pruning", n, pruned, turns)
 
 
-def timed(case: str, n: int, way: Way, turns: int) -> dict[str, Any]:
+def timed(case: str, n: int, way: Way, turns: int) -> Row:
     """The time of one way alone."""
     times = in_turns({"ours": way}, turns)["ours"]
     return {"case": case, "batch": n, "seconds": statistics.median(times)}
 
 
-def in_turns(
-    ways: dict[str, Way], turns: int, values: dict[str, Any] | None = None
-) -> dict[str, list[float]]:
-    """Seconds of every way, one after the other in each turn; what they return goes to values."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(turns):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            found = way()
-            times[name].append(time.perf_counter() - began)
-            if values is not None:
-                values[name] = found
-    return times
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """Median and range of the ratio, turn by turn."""
-    found = [a / b for a, b in zip(above, below, strict=True)]
-    return {"median": statistics.median(found), "low": min(found), "high": max(found)}
-
-
 MEASURES = (sweep, masking, flow, pruning)
 
 
-@torch.no_grad()
-def main() -> None:
+def tables(found: Row) -> dict[str, str]:
+    """The JSON as two tables: the sweep against others' ways, and what the rest takes."""
+    cases = found["cases"]
+    sweeps = [
+        [
+            str(row["batch"]), f"{number(row['seconds'])} s", f"{number(row['loop_seconds'])} s",
+            of_range(row["ratio_to_loop"]), f"{number(row['transformer_lens_seconds'])} s",
+            of_range(row["ratio_to_transformer_lens"]),
+        ]
+        for row in cases if row["case"] == "patching sweep"
+    ]  # fmt: skip
+    head = ["examples", "ours", "loop", "ratio", "TransformerLens", "ratio"]
+    rest = [row for row in cases if row["case"] != "patching sweep"]
+    names = list(dict.fromkeys(row["case"] for row in rest))
+    taken = {(row["case"], row["batch"]): f"{number(row['seconds'])} s" for row in rest}
+    batches = sorted({row["batch"] for row in rest})
+    lines = [[str(n), *(taken.get((name, n), "") for name in names)] for n in batches]
+    return {"sweep": table(head, sweeps), "rest": table(["examples", *names], lines)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print a table or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print FILE's JSON as tables")
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--turns", type=int, default=3, help="interleaved turns per case")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    answer(parser, options, measured, tables)
+
+
+@torch.no_grad()
+def measured(options: argparse.Namespace) -> Row:
+    """What the command line asks for, as one JSON object."""
     torch.set_num_threads(1)
     run = load(SPECIMEN)
     model, task = run.model, run.config.task
@@ -195,18 +199,7 @@ def main() -> None:
         for n in options.batches:
             print(f"measuring {measure.__name__} of {n} ...", file=sys.stderr)
             rows.append(measure(model, task, n, options.turns))
-    if options.json:
-        found = {"schema": 1, "machine": machine(), "specimen": SPECIMEN, "cases": rows}
-        print(json.dumps(found, indent=1))
-        return
-    print("case               batch   seconds  compared with")
-    for row in rows:
-        others = [
-            f"{name.removeprefix('ratio_to_')}: {found['median']:.1f}"
-            for name, found in row.items()
-            if name.startswith("ratio_to_")
-        ]
-        print(f"{row['case']:<18} {row['batch']:5} {row['seconds']:9.4f}  {', '.join(others)}")
+    return {"schema": 1, "machine": machine(), "specimen": SPECIMEN, "cases": rows}
 
 
 if __name__ == "__main__":

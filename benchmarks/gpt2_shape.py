@@ -20,7 +20,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from train_step import machine
+from measuring import machine
 
 
 def main() -> None:

@@ -10,32 +10,35 @@ they would take alone, at the same shapes, by the time of the step:
 * ``share_of_fastest``: against the fastest product on this machine, which in float32 on a CPU with
   AVX-512 is oneDNN's (see :mod:`anchor_interp.linear`).
 
+Given ``--released-code`` and a checkout of the papers' released code, our step is measured against
+that code's own instead (see :mod:`released`): in float32 and in bfloat16, each against the same
+released model in float32, which is the only precision it has.
+
     python benchmarks/train_step.py --json
     python benchmarks/train_step.py --cases tiny paper-1head --turns 5
+    python benchmarks/train_step.py --released-code complexity_control --batches 512
+    python benchmarks/train_step.py --table docs/evidence/train_step.json
 """
 
 import argparse
 import functools
-import json
-import os
-import platform
 import statistics
 import sys
-import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from anchor_interp import linear
 from anchor_interp.config import RunConfig, override
-from anchor_interp.environment import cpu_model
 from anchor_interp.model import build_model
 from anchor_interp.presets import MODELS, RUNS
 from anchor_interp.training import AnchorObjective, TrainState, learning_rate, train_step
+from measuring import Row, answer, machine, number, of_range, ratio, seconds, table
+from released import REPOSITORY, ReleasedCode, ReleasedStep, equivalent
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,11 @@ CASES = {
 """Aims: what the step is meant to reach against the plain loop, and of the core's product rate."""
 
 
-def measure(chosen: Case, turns: int) -> dict[str, Any]:
+def measure(chosen: Case, turns: int) -> Row:
     """Time both loops in turns; all times in seconds per step."""
     config, cpu = chosen.config, torch.device("cpu")
     objective = AnchorObjective(config, cpu)
-    ours = TrainState.fresh(config, cpu)
+    our_step = stepper(TrainState.fresh(config, cpu), objective)
     plain = build_model(config.model, config.init, seed=config.seed)
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=config.train.weight_decay)
 
@@ -91,7 +94,7 @@ def measure(chosen: Case, turns: int) -> dict[str, Any]:
     for turn in range(turns + 1):
         n = chosen.steps_per_turn
         found = {
-            "ours": seconds(lambda _: train_step(ours, objective), n),
+            "ours": seconds(our_step, n),
             "plain": seconds(plain_step, n),
             "mm": products_alone(shapes, config, torch.mm),
             "fastest": products_alone(shapes, config, fastest_product(config)),
@@ -120,12 +123,52 @@ def measure(chosen: Case, turns: int) -> dict[str, Any]:
     }
 
 
-def seconds(step: Callable[[int], object], n: int) -> float:
-    """Mean time of n calls."""
-    began = time.perf_counter()
-    for i in range(n):
-        step(i)
-    return (time.perf_counter() - began) / n
+_LEFT_OUT = ", without bf16 on a CPU that lacks its instructions"
+
+RELEASED_AIMS = {"float32": 1.8, "bf16": 4.0}
+"""What our step is meant to reach against the released code's, by our precision."""
+
+
+def measure_released(
+    code: ReleasedCode, batch_size: int, precisions: Sequence[str], turns: int
+) -> list[Row]:
+    """Time our step in each precision and the released one in turns: a row for each precision."""
+    cpu, n = torch.device("cpu"), max(1, 1024 // batch_size)
+    configs = {name: equivalent(batch_size, name) for name in precisions}
+    released = ReleasedStep(code, equivalent(batch_size, "float32"))
+    objective = AnchorObjective(equivalent(batch_size, "float32"), cpu)
+    batches = [objective.batch(step) for step in range(n)]
+    ours = {name: stepper(TrainState.fresh(c, cpu), objective) for name, c in configs.items()}
+    times: dict[str, list[float]] = {name: [] for name in ("released", "loader", *ours)}
+    for turn in range(turns + 1):
+        found = {name: seconds(step, n) for name, step in ours.items()}
+        found["released"] = seconds(lambda _: released.train(batches), 1) / n
+        found["loader"] = seconds(lambda _: released.draw_batches(objective.sequences, n), 1) / n
+        if turn:  # the first turn warms up
+            for name, value in found.items():
+                times[name].append(value)
+    return [
+        {
+            "case": f"paper-1head shape, batch {batch_size}, {precision}",
+            "batch": batch_size,
+            "precision": precision,
+            "released_precision": "float32",
+            "parameters": released.parameters,
+            "released_outputs": released.outputs,
+            "ratio": ratio(times["released"], times[precision]),
+            "aim": RELEASED_AIMS[precision],
+            "met": ratio(times["released"], times[precision])["median"] >= RELEASED_AIMS[precision],
+            "step_ms": 1e3 * statistics.median(times[precision]),
+            "released_step_ms": 1e3 * statistics.median(times["released"]),
+            "released_loader_ms": 1e3 * statistics.median(times["loader"]),
+        }
+        for precision in precisions
+    ]
+
+
+def stepper(state: TrainState, objective: AnchorObjective) -> Callable[[int], object]:
+    """A training under way: each call takes its next step."""
+    return lambda _: train_step(state, objective)
 
 
 def executed_products(config: RunConfig) -> dict[tuple[int, int, int], int]:
@@ -179,46 +222,92 @@ def fastest_product(config: RunConfig) -> Callable[[torch.Tensor, torch.Tensor],
     return torch.mm
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    return {
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "bf16": torch.cpu._is_avx512_bf16_supported(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
+def tables(found: Row) -> dict[str, str]:
+    """The JSON as one table, of the plain loop or of the released code."""
+    if "released_code" in found:
+        head = ["batch", "our precision", "ours", "released", "ratio", "aim", "its data loader"]
+        lines = [
+            [
+                str(row["batch"]), row["precision"], f"{number(row['step_ms'], 3)} ms",
+                f"{number(row['released_step_ms'], 3)} ms", of_range(row["ratio"]),
+                str(row["aim"]), f"{number(row['released_loader_ms'])} ms",
+            ]
+            for row in found["cases"]
+        ]  # fmt: skip
+        return {"cases": table(head, lines)}
+    ends = ("low", "high")
+    head = ["case", "ours", "plain loop", "ratio", "of `torch.mm`", "of the fastest product"]
+    lines = [
+        [
+            f"`{row['case']}`", f"{number(row['step_ms'], 3)} ms",
+            f"{number(row['plain_step_ms'], 3)} ms",
+            of_range({"median": row["ratio"]} | dict(zip(ends, row["ratio_range"], strict=True))),
+            f"{row['share_of_torch_mm']:.2f}", f"{row['share_of_fastest']:.2f}",
+        ]
+        for row in found["cases"]
+    ]  # fmt: skip
+    return {"cases": table(head, lines)}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the chosen cases and print a table or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print FILE's JSON as a table")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help=f"all unless given{_LEFT_OUT}")
     parser.add_argument("--turns", type=int, default=7, help="interleaved turns per case")
     parser.add_argument(
         "--without-onednn", action="store_true", help="use PyTorch's own float32 products"
     )
-    options = parser.parse_args()
+    parser.add_argument(
+        "--released-code",
+        type=Path,
+        metavar="PATH",
+        help=f"a checkout of {REPOSITORY} to measure against instead of the plain loop",
+    )
+    parser.add_argument("--batches", nargs="+", type=int, default=[512, 2048], help="with PATH")
+    parser.add_argument(
+        "--precisions", nargs="+", choices=RELEASED_AIMS, help=f"with PATH; both{_LEFT_OUT}"
+    )
+    options = parser.parse_args(arguments)
+    if options.turns < 1 or min(options.batches) < 1:
+        parser.error("--turns and --batches expect numbers from 1")
+    answer(parser, options, measured, tables)
+
+
+def worth_it(precisions: Mapping[str, str]) -> list[str]:
+    """Names whose precision this CPU has instructions for; without, bf16 takes 10 times as long."""
+    bf16 = machine()["bf16"]
+    return [name for name, precision in precisions.items() if bf16 or precision != "bf16"]
+
+
+def measured(options: argparse.Namespace) -> Row:
+    """What the command line asks for, as one JSON object."""
+    code = options.released_code and ReleasedCode.load(options.released_code)
     if options.without_onednn:
         linear.has_onednn_avx512 = functools.cache(lambda: False)
     torch.set_num_threads(1)
-    rows = []
-    for name in options.cases:
+    found: Row = {"schema": 1, "machine": machine(), "cases": []}
+    if not found["machine"]["bf16"]:
+        found["left_out"] = "bf16, which this CPU has no instructions for, unless it is asked for"
+    cases = options.cases or worth_it({name: c.config.train.precision for name, c in CASES.items()})
+    precisions = options.precisions or worth_it({name: name for name in RELEASED_AIMS})
+    for name in [] if code else cases:
         print(f"measuring {name} ...", file=sys.stderr)
-        rows.append(measure(CASES[name], options.turns))
-    if options.json:
-        print(json.dumps({"schema": 1, "machine": machine(), "cases": rows}, indent=1))
-        return
-    print("case                ratio   aim       ms  plain ms  of mm  of best")
-    for row in rows:
-        print(
-            f"{row['case']:<18} {row['ratio']:6.2f} {row['aim']:5.1f} {row['step_ms']:8.1f} "
-            f"{row['plain_step_ms']:9.1f} {row['share_of_torch_mm']:6.2f} "
-            f"{row['share_of_fastest']:8.2f}"
-        )
+        found["cases"].append(measure(CASES[name], options.turns))
+    for batch_size in options.batches if code else []:
+        print(f"measuring batches of {batch_size} ...", file=sys.stderr)
+        found["cases"] += measure_released(code, batch_size, precisions, options.turns)
+    if code:
+        found["released_code"] = {
+            "repository": REPOSITORY,
+            "commit": code.commit,
+            "step": "its forward, loss, clipping, AdamW and scheduler, batches ready made",
+            "differs": "its keys and values come from inputs without LayerNorm; its AdamW is not "
+            "fused; it forms the logits of all positions",
+            "not_installed": list(code.stand_ins),
+        }
+    return found
 
 
 if __name__ == "__main__":

@@ -18,16 +18,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp.config import InitConfig, RunConfig, override, run_id
+from anchor_interp.config import InitConfig, RunConfig, override, run_id, total_decay
 from anchor_interp.errors import AnchorInterpError
 from anchor_interp.files import write_text
 from anchor_interp.phase import Evaluation, Phase
 from anchor_interp.presets import RECIPES
 from anchor_interp.progress import reporting
 from anchor_interp.run import load
-from anchor_interp.sweep.local import RunResult, run_local
+from anchor_interp.sweep.job import RunResult, each_alone
+from anchor_interp.sweep.local import LocalEngine
 from anchor_interp.task import TASKS
-from anchor_interp.training import total_decay
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
 FRESH_SEEDS = range(200, 210)
@@ -270,7 +270,8 @@ def _train(configs: Mapping[str, RunConfig], out: Path, workers: int | None) -> 
     shapes = {name: (c.train.steps, c.train.batch_size) for name, c in missing.items()}
     failures: list[RunResult] = []
     with reporting(shapes) as progress:
-        for result in run_local(missing, out, progress, workers=workers):
+        jobs = each_alone(missing)
+        for result in LocalEngine(workers).run(jobs, out, progress.__getitem__):
             print(f"done: {result.name}", file=sys.stderr)
             if result.error is not None:
                 failures.append(result)

@@ -40,7 +40,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anchor_interp
-from anchor_interp import evaluation, findings, report, run, training
+from anchor_interp import evaluation, findings, report, run, session, training
 from anchor_interp.cli import main as command_line
 from anchor_interp.schema import to_dict
 from anchor_interp.store import RunFolder
@@ -541,7 +541,7 @@ def faults() -> list[Fault]:
             "in the final judging",
             130,
             "while judging",
-            inside=when_called(run, "evaluate", kill_self(signal.SIGINT)),
+            inside=when_called(session, "evaluate", kill_self(signal.SIGINT)),
         ),
         Fault(
             "SIGTERM",
@@ -557,7 +557,7 @@ def faults() -> list[Fault]:
             "in the final judging",
             130,
             "while judging",
-            inside=when_called(run, "evaluate", kill_self(signal.SIGTERM)),
+            inside=when_called(session, "evaluate", kill_self(signal.SIGTERM)),
         ),
         Fault(
             "second process",

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 import anchor_interp
-from anchor_interp import files, run, store
+from anchor_interp import files, run, session, store
 from conftest import SHORT
 
 SETTINGS = SHORT | {
-    "steps": 6000,
-    "log_every": 25,
-    "eval_every": 100,
-    "checkpoint_every": 100,
+    "steps": 2400,
+    "log_every": 10,
+    "eval_every": 200,
+    "checkpoint_every": 40,
 }
 
 
@@ -80,7 +80,7 @@ def arm(place: str, countdown: int, log: Path) -> None:
     elif place == "before the result":
         _around(store.RunWriter, "finish", place, due, log)
     elif place == "in the final judging":
-        _around(run, "evaluate", place, due, log)
+        _around(session, "evaluate", place, due, log)
     else:
         raise ValueError(place)
 

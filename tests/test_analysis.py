@@ -78,7 +78,7 @@ def test_a_short_run_with_checkpoints(finished_run: Run) -> None:
     "shape",
     [
         ModelConfig(n_layers=1, d_model=16, d_head=8, d_mlp=16),
-        ModelConfig(n_layers=2, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre"),
+        ModelConfig(n_layers=1, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre"),
     ],
 )
 def test_models_of_other_shapes(shape: ModelConfig) -> None:

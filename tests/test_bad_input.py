@@ -116,7 +116,10 @@ FIELDS: list[tuple[Build, str]] = [
     (with_value(eps=0), "train.eps is 0.0; expected at least 1e-30"),
     (with_value(clip=-1), "train.clip is -1.0; expected more than 0"),
     (with_value(clip="no"), "train.clip is 'no'; expected a finite number or null"),
-    (with_value(precision="fp16"), "train.precision is 'fp16'; expected one of 'float32', 'bf16'"),
+    (
+        with_value(precision="fp16"),
+        "train.precision is 'fp16'; expected one of 'float32', 'bf16', 'tf32'",
+    ),
     (with_value(log_every=0), "train.log_every is 0; expected at least 1"),
     (with_value(log_every=30), "train.eval_every is 200; expected a multiple of log_every (30)"),
     (with_value(checkpoint_every=10**30), "train.checkpoint_every is 1000000000000"),

@@ -118,7 +118,7 @@ def test_a_field_added_later_at_its_default_keeps_old_identifiers() -> None:
         (lambda: made(TrainConfig, steps=1.5), "steps is 1.5; expected an integer"),
         (lambda: TrainConfig(steps=True), "steps is True; expected an integer"),
         (lambda: TrainConfig(warmup=1.1), "warmup is 1.1; expected at most 1"),
-        (lambda: made(TrainConfig, precision="fp8"), "expected one of 'float32', 'bf16'"),
+        (lambda: made(TrainConfig, precision="fp8"), "expected one of 'float32', 'bf16', 'tf32'"),
         (lambda: TrainConfig(clip=0), "clip is 0.0; expected more than 0"),
         (lambda: TrainConfig(eval_every=30), "expected a multiple of log_every"),
         (lambda: InitConfig(gamma=9), "gamma is 9.0; expected at most 4"),

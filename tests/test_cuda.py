@@ -11,7 +11,10 @@ from anchor_interp.config import RunConfig, override
 from anchor_interp.errors import InterruptedRunError
 from anchor_interp.forward import fast_last_logits
 from anchor_interp.model import build_model
-from anchor_interp.run import train
+from anchor_interp.run import load, train
+from anchor_interp.stacked import Member, Stack
+from anchor_interp.sweep.batched import batch_size, train_batch
+from anchor_interp.training import AnchorObjective, TrainState, train_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 
@@ -50,6 +53,63 @@ def test_runs_repeat_and_resume_bit_for_bit(
     expected = first.folder.weights(40)
     for name, weight in second.folder.weights(40).items():
         assert torch.equal(weight, expected[name]), name
+
+
+def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Member]:
+    """Models of one shape on the GPU, with data, rates and clipping of their own."""
+    own = ({"seed": 1, "lr": 3e-3}, {"n_sequences": 77, "clip": None}, {"weight_decay": 1.0})
+    found = []
+    for settings in own:
+        config = override(short, **(settings | changes))
+        model = build_model(config.model, config.init, seed=config.seed, device=GPU, dtype=dtype)
+        training = AnchorObjective(config, GPU).sequences
+        found.append(Member(config, TrainState(model, config.train), training))
+    return found
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["plain", "graph"])
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+def test_a_batch_steps_as_each_alone(short: RunConfig, normalization: str, graph: bool) -> None:
+    shape = {"normalization": normalization, "n_heads": 2, "bias": True, "eps": 1e-6}
+    batch, alone = (_members(short, torch.float64, **shape) for _ in range(2))
+    Stack(batch, graph=graph).advance(10)
+    for member, its in zip(batch, alone, strict=True):
+        objective = AnchorObjective(its.config, GPU)
+        for _ in range(10):
+            train_step(its.state, objective)
+        weights = its.state.weights()
+        for name, weight in member.state.weights().items():
+            torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-9, msg=name)
+
+
+def test_a_batch_writes_what_a_run_alone_resumes(tmp_path: Path, short: RunConfig) -> None:
+    configs = {"a": short, "b": override(short, seed=1, gamma=0.8)}
+    results = list(train_batch(configs, tmp_path, device="cuda"))
+    assert [(result.name, result.error) for result in results] == [("a", None), ("b", None)]
+    expected = train(short, tmp_path / "alone", device="cuda", quiet=True)
+    found = load(tmp_path / "a")
+    (found.path / "result.json").unlink()
+    train(short, found.path, device="cuda", quiet=True)  # judges anew from the batch's checkpoint
+    assert [row.keys() for row in found.metrics] == [row.keys() for row in expected.metrics]
+    for name, weight in found.folder.weights(40).items():
+        torch.testing.assert_close(weight, expected.folder.weights(40)[name], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_batch_in_other_precisions(short: RunConfig, precision: str) -> None:
+    shape = {"precision": precision, "d_model": 64, "d_head": 32, "batch_size": 64}
+    batch, alone = (_members(short, torch.float32, **shape) for _ in range(2))
+    events = Stack(batch).advance(1)
+    for event, its in zip(events, alone, strict=True):
+        expected = train_step(its.state, AnchorObjective(its.config, GPU))
+        torch.testing.assert_close(event.loss, expected.loss.cpu(), rtol=1e-2, atol=0)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_as_many_models_as_fit(short: RunConfig) -> None:
+    wide = override(short, d_model=4096, d_mlp=16384, n_layers=12)
+    assert batch_size([short] * 40, "cuda") == 40
+    assert 1 <= batch_size([wide] * 40, "cuda") < 40
 
 
 def _stop_after(calls: int) -> object:

@@ -26,6 +26,7 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
         "from anchor_interp.cli import main",
         "import anchor_interp.presets, anchor_interp.phase, anchor_interp.plotting",
         "import anchor_interp.report, anchor_interp.views",
+        "import anchor_interp.diagrams, anchor_interp.diagram_page",
     ],
 )
 def test_light_imports(code: str) -> None:
@@ -94,7 +95,9 @@ def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         if "://" not in target:
             assert ((ROOT / page).parent / target).exists(), target
-    assert not re.search(r"\b(?!PIP_FLAGS)[A-Z]{3,}_[A-Z]{3,}\b", text), "a placeholder"
+    assert not re.search(r"\b(?!PIP_FLAGS|RELEASED_CODE)[A-Z]{3,}_[A-Z]{3,}\b", text), (
+        "a placeholder"
+    )
 
 
 def test_imports_run_one_way() -> None:
@@ -102,11 +105,12 @@ def test_imports_run_one_way() -> None:
     order = (
         "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
         "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
-        "exact", "ablation", "flow", "routes", "circuits", "training", "lock", "store",
+        "exact", "ablation", "flow", "routes", "circuits", "training", "stacked", "lock", "store",
         "complexity", "embeddings", "attribution", "phase", "evaluation", "pairs", "patching",
-        "representations", "rule_contrasts", "progress", "interchange", "tracking", "zoo", "run",
-        "findings", "analysis", "plotting", "views", "report", "sweep", "quickstart", "doctor",
-        "flags", "completion", "cli", "__main__",
+        "representations", "rule_contrasts", "progress", "interchange", "tracking", "zoo",
+        "session", "run", "findings", "analysis", "plotting", "views", "report", "diagrams",
+        "diagram_figures", "diagram_page", "sweep", "quickstart", "doctor", "flags", "completion",
+        "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")

@@ -17,11 +17,12 @@ from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.plotting import RunView, overview, save
 from anchor_interp.presets import PHASES
-from anchor_interp.progress import Plain, describe, format_seconds
+from anchor_interp.progress import Plain, Silent, describe, format_seconds
 from anchor_interp.quickstart import print_table, quickstart
 from anchor_interp.run import Run
 from anchor_interp.store import RunFolder
-from anchor_interp.sweep.local import run_local
+from anchor_interp.sweep.job import each_alone
+from anchor_interp.sweep.local import LocalEngine
 from anchor_interp.task import TASKS
 from conftest import SHORT
 
@@ -54,7 +55,9 @@ def test_one_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/thesis.tex").write_text("precious")
     progress = {name: Plain(name, 40, 32) for name in configs}
-    results = {r.name: r for r in run_local(configs, tmp_path, progress, workers=1, device="cpu")}
+    engine = LocalEngine(workers=1, device="cpu")
+    ended = engine.run(each_alone(configs), tmp_path, progress.__getitem__)
+    results = {result.name: result for result in ended}
     assert isinstance(results["bad"].error, StoreError)
     assert results["good"].error is None
     assert RunFolder(results["good"].path).result() is not None
@@ -66,9 +69,9 @@ def test_messages_of_workers_reach_the_log(
     shutil.copytree(finished_run.path, tmp_path / "run")
     (tmp_path / "run/result.json").unlink()
     shutil.rmtree(tmp_path / "run/checkpoints/00000040")  # the only one to go on from
-    progress = {"run": Plain("run", 40, 32)}
+    jobs, progress = each_alone({"run": finished_run.config}), Plain("run", 40, 32)
     with caplog.at_level(logging.INFO, "anchor_interp"):
-        results = run_local({"run": finished_run.config}, tmp_path, progress, device="cpu")
+        results = LocalEngine(device="cpu").run(jobs, tmp_path, lambda _: progress)
         assert [result.error for result in results] == [None]
     assert f"{tmp_path / 'run'}: continuing at step 0 of 40" in caplog.messages
     assert not [record for record in caplog.records if record.levelno < logging.INFO]
@@ -76,7 +79,7 @@ def test_messages_of_workers_reach_the_log(
 
 def test_a_device_that_is_not_there_starts_no_worker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device is 'nonsense'"):
-        run_local({"a": SMALL["memorizing"]}, tmp_path, {}, device="nonsense")
+        LocalEngine(device="nonsense").run(iter(()), tmp_path, lambda _: Silent())
     assert not list(tmp_path.iterdir())
 
 
@@ -84,10 +87,12 @@ SCRIPT = """
 from pathlib import Path
 import anchor_interp
 from anchor_interp.progress import Silent
-from anchor_interp.sweep.local import run_local
+from anchor_interp.sweep.job import each_alone
+from anchor_interp.sweep.local import LocalEngine
 print("once")
 config = anchor_interp.preset("tiny", **{short})
-for result in run_local({{"a": config}}, Path("runs"), {{"a": Silent()}}, device="cpu"):
+jobs = each_alone({{"a": config}})
+for result in LocalEngine(device="cpu").run(jobs, Path("runs"), lambda _: Silent()):
     print(result.error)
 """
 
@@ -101,7 +106,7 @@ def test_a_script_needs_no_guard_around_its_workers(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "runs/a").result() is not None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_do_not_outlive_their_driver(tmp_path: Path, number: signal.Signals) -> None:
     """Whatever ends the driver, its workers checkpoint and leave."""
     out = tmp_path / "out"

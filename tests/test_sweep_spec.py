@@ -84,8 +84,11 @@ def test_a_configuration_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
         ({"preset": "tinny"}, "did you mean 'tiny'?"),
         ({"preset": "tiny", "config": "c.json"}, "a preset and a config"),
         ({"config": "missing.json"}, "missing.json"),
-        ([], "grid 1 is []"),
-        (None, "grid 1 is None"),
+        ([], "the sweep is []; expected grids"),
+        (None, "the sweep is None; expected grids"),
+        ({}, "the sweep is {}; expected grids"),
+        ({"zip": [{}]}, "zip has a group without fields"),
+        ({"grids": [[]]}, "grid 1 is []"),
     ],
 )
 def test_what_cannot_be_is_one_clear_error(data: Any, message: str) -> None:
@@ -105,3 +108,10 @@ def test_a_slip_of_an_axis_is_refused_before_it_is_expanded() -> None:
     numbers = tuple(range(1, 2_000))
     with pytest.raises(ConfigError, match="expected at most 1,000,000"):
         Sweep((Grid(preset("tiny"), {"steps": numbers, "batch_size": numbers}),))
+
+
+def test_zipped_values_may_repeat() -> None:
+    """They are rows of a group, not values of an axis."""
+    sweep = parse_sweep({"schema": 1, "zip": [{"lr": [1e-3, 1e-3, 2e-3], "n_layers": [2, 3, 3]}]})
+    found = [(config.train.lr, config.model.n_layers) for config in sweep.configs().values()]
+    assert found == [(1e-3, 2), (1e-3, 3), (2e-3, 3)]

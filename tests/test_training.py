@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import anchor_interp
-from anchor_interp.config import RunConfig, TrainConfig, override
+from anchor_interp.config import RunConfig, TrainConfig, override, total_decay
 from anchor_interp.data import batch_indices, sample
 from anchor_interp.environment import resolve_device
 from anchor_interp.errors import ConfigError, DivergedError
@@ -20,7 +20,6 @@ from anchor_interp.training import (
     TrainState,
     fit,
     learning_rate,
-    total_decay,
     train_step,
 )
 

@@ -32,15 +32,18 @@ from anchor_interp.config import (
 from anchor_interp.errors import AnchorInterpError, ConfigError
 from anchor_interp.flags import HELP, build, in_flags, parse
 from anchor_interp.presets import MODELS, RUNS, preset
-from anchor_interp.schema import suggestion, to_dict
+from anchor_interp.schema import checked, suggestion, to_dict
 from anchor_interp.task import TASKS, AnchorTask, SplitRule, named_task
 
 if TYPE_CHECKING:
     from anchor_interp.phase import Evaluation
     from anchor_interp.run import Run
+    from anchor_interp.sweep.folder import SweepFolder
+    from anchor_interp.sweep.job import Engine
 
 _BASE = RUNS["tiny"]
 _LOGGER = logging.getLogger("anchor_interp")
+_MOST_ERRORS = 20
 
 Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """A flag without a value."""
@@ -184,6 +187,75 @@ class Analyze:
 
 
 @dataclass(frozen=True)
+class SweepCommand:
+    """Train many runs: every combination of the axes that is not done yet."""
+
+    spec: tyro.conf.Positional[str]
+    """A sweep's file, or a preset to start from."""
+    out: Path
+    """Folder of the sweep; give the same command again to resume, another sweep to extend it."""
+    axes: tyro.conf.Positional[tuple[str, ...]] = ()
+    """With a preset: gamma=0.3,0.5 is an axis, steps=2000 the same for all."""
+    seeds: int | None = None
+    """With a preset: seeds of every combination, counted from 0."""
+    engine: Literal["local", "ray"] = "local"
+    """Worker processes on this machine, or tasks on a Ray cluster (needs the package ray)."""
+    workers: int | None = None
+    """Runs at a time on this machine; all usable cores if None, one on a GPU."""
+    batch: int = 1
+    """Runs of one shape that a worker trains together as a batch of models; 0 chooses."""
+    device: str = "auto"
+    """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
+    address: str | None = None
+    """With ray: the cluster, such as auto or 10.0.0.1:6379; a cluster of this machine if None."""
+    gpus: float = 0.0
+    """With ray: GPUs of each task, also a share such as 0.25."""
+    dry_run: Switch = False
+    """Only say what there is to do, how long it takes and how much disk."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class Status:
+    """Say how far a sweep is and what went wrong."""
+
+    sweep: tyro.conf.Positional[Path]
+    """The sweep folder."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Bring a sweep's table.parquet up to date, and print it as CSV or JSON if asked to."""
+
+    sweep: tyro.conf.Positional[Path]
+    """The sweep folder."""
+    csv: Switch = False
+    """Print the table as CSV on standard output."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """Draw a sweep's phase diagrams: a page, figures and numbers."""
+
+    sweep: tyro.conf.Positional[Path]
+    """The sweep folder, or a table of one (.parquet or .csv)."""
+    out: Path
+    """Folder for the page, the figures and the numbers."""
+    where: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Runs to draw, such as lr=0.001 or n_layers=2,3; all if none is given."""
+    x: str | None = None
+    """Field of the horizontal axis; found from the runs if None."""
+    y: str | None = None
+    """Field of the vertical axis; found from the runs if None."""
+    best_over: str | None = None
+    """Field, such as lr, of whose values the best accuracy of each seed counts, as in the NeurIPS
+    paper's figure 2; if None every run counts."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
 class Presets:
     """List the named runs, model shapes and tasks."""
 
@@ -207,7 +279,21 @@ class Completion:
     """The shell."""
 
 
-Command = Quickstart | Train | Evaluate | Export | Report | Analyze | Presets | Doctor | Completion
+Command = (
+    Quickstart
+    | Train
+    | Evaluate
+    | Export
+    | Report
+    | Analyze
+    | SweepCommand
+    | Status
+    | Table
+    | Diagram
+    | Presets
+    | Doctor
+    | Completion
+)
 """What the command line can be asked for."""
 
 
@@ -508,6 +594,131 @@ def _run_analyze(command: Analyze) -> None:
     print(f"figures: {len(figures)} files in {command.out / 'figures'}")
 
 
+def _run_sweep(command: SweepCommand) -> int:
+    from anchor_interp.sweep.folder import SweepFolder
+    from anchor_interp.sweep.spec import typed_sweep
+
+    plan = typed_sweep(command.spec, command.axes, seeds=command.seeds)
+    checked(command.batch, int, "batch", low=0)
+    engine = _engine(command)
+    if command.dry_run:
+        return _estimate(command, plan.configs(), engine)
+    from anchor_interp.sweep.driver import sweep
+
+    folder = sweep(
+        plan, command.out, engine=engine, batch=command.batch, quiet=command.output.quiet
+    )
+    return _print_status(SweepFolder(folder.path), command.output)
+
+
+def _engine(command: SweepCommand) -> "Engine":
+    if command.engine == "ray":
+        from anchor_interp.sweep.ray import RayEngine
+
+        if command.workers is not None:
+            raise ConfigError("workers is for the local engine; the cluster decides by its room")
+        if command.batch == 0:
+            raise ConfigError(
+                "batch is 0, which chooses by this machine's device; expected a number of runs "
+                "with --engine ray"
+            )
+        return RayEngine(address=command.address, gpus=command.gpus, device=command.device)
+    if command.address is not None or command.gpus:
+        name = "address" if command.address is not None else "gpus"
+        raise ConfigError(f"{name} is for the ray engine; add --engine ray")
+    from anchor_interp.sweep.local import LocalEngine
+
+    return LocalEngine(command.workers, command.device)
+
+
+def _estimate(command: SweepCommand, configs: Mapping[str, RunConfig], engine: "Engine") -> int:
+    from anchor_interp.progress import format_seconds
+    from anchor_interp.sweep.estimate import estimate
+    from anchor_interp.sweep.folder import SweepFolder
+    from anchor_interp.sweep.local import LocalEngine
+
+    # of a cluster nobody knows how much room it will have
+    workers = engine.slots() if isinstance(engine, LocalEngine) else 1
+    folder = SweepFolder(command.out)
+    found = estimate(configs, folder, workers=workers, device=command.device)
+    if command.output.json:
+        print(json.dumps(to_dict(found)))
+        return 0
+    print(f"runs: {found.runs}, of which {found.todo} are to be done")
+    print(
+        f"time: {format_seconds(found.seconds)} with {workers} at a time "
+        f"({format_seconds(found.core_seconds)} one after the other), from {found.basis}"
+    )
+    print(f"disk: {found.disk_bytes / 1e6:,.0f} MB; free: {found.free_bytes / 1e6:,.0f} MB")
+    return 0
+
+
+def _run_status(command: Status) -> int:
+    from anchor_interp.sweep.folder import sweep_folder
+
+    _print_status(sweep_folder(command.sweep), command.output)
+    return 0
+
+
+def _print_status(folder: "SweepFolder", output: Output) -> int:
+    """Print how far a sweep is; 1 if a run failed."""
+    from anchor_interp.sweep.table import counts, phases, rows
+
+    found = rows(folder)
+    states, ended = counts(found), phases(found)
+    failed = [row for row in found if row["error"] is not None]
+    if output.json:
+        failures = {row["run_id"]: row["error"] for row in failed}
+        facts = {"runs": len(found), "states": states, "phases": ended, "errors": failures}
+        print(json.dumps({"path": str(folder.path), **facts}))
+    else:
+        print(f"{folder.path}: {len(found)} runs")
+        for title, numbers in (("states", states), ("phases", ended)):
+            shown = ", ".join(f"{number} {name}" for name, number in numbers.items())
+            print(f"{title}: {shown or 'none'}")
+        for row in failed[:_MOST_ERRORS]:
+            print(f"{row['status']}: {row['run_id']}: {row['error']}")
+        if len(failed) > _MOST_ERRORS:
+            print(f"and {len(failed) - _MOST_ERRORS} more; table --json has all")
+    return 1 if states.get("failed") else 0
+
+
+def _run_table(command: Table) -> None:
+    from anchor_interp.sweep.folder import sweep_folder
+    from anchor_interp.sweep.table import to_csv, to_json, write_table
+
+    if command.csv and command.output.json:
+        raise ConfigError("csv and json are two forms of one output; use one of them")
+    folder = sweep_folder(command.sweep)
+    found = write_table(folder)
+    if command.csv or command.output.json:
+        print(to_csv(found) if command.csv else to_json(found), end="" if command.csv else None)
+        return
+    print(f"{folder.path / 'table.parquet'}: {len(found)} runs")
+
+
+def _run_diagram(command: Diagram) -> None:
+    from anchor_interp.diagram_page import write_diagrams
+    from anchor_interp.diagrams import read_where
+    from anchor_interp.sweep.table import read_table
+
+    page, numbers, table, *figures = write_diagrams(
+        read_table(command.sweep),
+        command.out,
+        x=command.x,
+        y=command.y,
+        where=read_where(command.where),
+        best_over=command.best_over or (),
+        name=command.sweep.resolve().name,
+    )
+    if command.output.json:
+        print(numbers.read_text(encoding="utf-8"))
+        return
+    print(f"page: {page}")
+    print(f"numbers: {numbers}, {table}")
+    print(f"figures: {len(figures)} files in {command.out / 'figures'}")
+
+
 def _run_presets(command: Presets) -> None:
     if command.output.json:
         named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
@@ -551,6 +762,10 @@ _NAMES: dict[str, type[Command]] = {
     "export": Export,
     "report": Report,
     "analyze": Analyze,
+    "sweep": SweepCommand,
+    "status": Status,
+    "table": Table,
+    "diagram": Diagram,
     "presets": Presets,
     "doctor": Doctor,
     "completion": Completion,
@@ -562,6 +777,10 @@ _COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
     Export: _run_export,
     Report: _run_report,
     Analyze: _run_analyze,
+    SweepCommand: _run_sweep,
+    Status: _run_status,
+    Table: _run_table,
+    Diagram: _run_diagram,
     Presets: _run_presets,
     Doctor: _run_doctor,
     Completion: _run_completion,
@@ -573,6 +792,10 @@ _ANY_COMMAND: Any = (
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Analyze, tyro.conf.subcommand("analyze")]
+    | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
+    | Annotated[Status, tyro.conf.subcommand("status")]
+    | Annotated[Table, tyro.conf.subcommand("table")]
+    | Annotated[Diagram, tyro.conf.subcommand("diagram")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Completion, tyro.conf.subcommand("completion")]

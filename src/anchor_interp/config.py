@@ -6,6 +6,7 @@ nothing else: device, threads and paths are no part of a configuration. Imports 
 """
 
 import stat
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -125,8 +126,9 @@ class TrainConfig:
     """AdamW's epsilon; much smaller ones are 0 in float32 and turn weights into NaN."""
     clip: float | None = bounded(1.0, above=0)
     """Largest norm of the gradient; None (null in JSON) for no clipping."""
-    precision: Literal["float32", "bf16"] = "float32"
-    """``bf16`` runs matrix products under bfloat16 autocast; weights stay float32."""
+    precision: Literal["float32", "bf16", "tf32"] = "float32"
+    """``bf16`` runs matrix products under bfloat16 autocast; weights stay float32. ``tf32`` rounds
+    the factors of float32 products to 10 bits of mantissa, on CUDA GPUs only."""
     log_every: int = bounded(20, low=1, high=MAX_INTERVAL)
     """Steps between lines of metrics."""
     eval_every: int = bounded(200, low=1, high=MAX_INTERVAL)
@@ -232,6 +234,33 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
     sequences = train.n_sequences * (length + 5 + 3 * 8)  # bytes, and orders of 64-bit integers
     sizes = (weights, 4 * train.batch_size * per_sequence, sequences)
     return dict(zip(_SIZES, sizes, strict=True))
+
+
+def total_decay(config: TrainConfig) -> float:
+    """The sum of learning rate x weight decay over all steps.
+
+    AdamW shrinks a weight without gradient by exp(-total_decay); it makes short and long runs
+    comparable.
+    """
+    warmup, rest = config.warmup_steps, config.steps - config.warmup_steps
+    rising = warmup * config.lr_start + (config.lr - config.lr_start) * (warmup + (warmup > 0)) / 2
+    # cos(pi k / n) over k = 0 ... n - 1 sums to 1: all terms but the first cancel in pairs
+    falling = rest * config.lr_end + (config.lr - config.lr_end) * (rest + (rest > 0)) / 2
+    return config.weight_decay * (rising + falling)
+
+
+def shape_key(config: RunConfig) -> Hashable:
+    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.stacked`).
+
+    They have one model shape, one length and number of tokens of their sequences, one batch size
+    and one precision; everything else may differ.
+
+    Raises:
+        ConfigError: no configuration.
+    """
+    checked(config, RunConfig, "config")
+    task, train = config.task, config.train
+    return config.model, task.length, task.n_input_tokens, train.batch_size, train.precision
 
 
 def run_id(config: RunConfig) -> str:

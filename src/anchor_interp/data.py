@@ -263,29 +263,41 @@ def replace_keys(
 
 @functools.lru_cache(maxsize=2)
 def epoch_order(n: int, epoch: int, *, seed: int) -> Int64[np.ndarray, " n"]:
-    """The permutation of n training sequences in an epoch.
-
-    Sorts by a hash that is one-to-one in the index, so no two sequences tie.
-    """
-    counters = hash_counter(stream_key(seed, f"epoch-{epoch}"), np.arange(n, dtype=np.uint64))
-    order = np.argsort(counters)
+    """The permutation of n training sequences in an epoch."""
+    order = np.argsort(epoch_keys(n, epoch, seed=seed))
     order.flags.writeable = False  # the cache hands out the same array again
     return order
+
+
+def epoch_keys(n: int, epoch: int, *, seed: int) -> UInt64[np.ndarray, " n"]:
+    """What the sequences of an epoch are sorted by.
+
+    It is a hash that is one-to-one in the index, so no two sequences tie.
+    """
+    return hash_counter(stream_key(seed, f"epoch-{epoch}"), np.arange(n, dtype=np.uint64))
+
+
+def epoch_parts(start: int, stop: int, n: int) -> list[tuple[int, slice]]:
+    """Where the sequences ``start`` to ``stop`` of all epochs stand: epochs, and parts of them.
+
+    Epochs of n sequences follow each other without a gap.
+    """
+    parts = []
+    while start < stop:
+        epoch, offset = divmod(start, n)
+        taken = min(stop - start, n - offset)
+        parts.append((epoch, slice(offset, offset + taken)))
+        start += taken
+    return parts
 
 
 def batch_indices(step: int, batch_size: int, n: int, *, seed: int) -> Int64[np.ndarray, " batch"]:
     """The training sequences of an optimizer step: a function of (seed, step) alone.
 
-    Epochs follow each other without a gap, so a batch may end one epoch and begin the next.
+    A batch may end one epoch and begin the next.
     """
-    start, stop = step * batch_size, (step + 1) * batch_size
-    parts = []
-    while start < stop:
-        epoch, offset = divmod(start, n)
-        taken = min(stop - start, n - offset)
-        parts.append(epoch_order(n, epoch, seed=seed)[offset : offset + taken])
-        start += taken
-    return np.concatenate(parts)
+    parts = epoch_parts(step * batch_size, (step + 1) * batch_size, n)
+    return np.concatenate([epoch_order(n, epoch, seed=seed)[part] for epoch, part in parts])
 
 
 def stream_key(seed: int, stream: str) -> np.uint64:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anchor_interp.complexity import Complexity, complexity
-from anchor_interp.config import RunConfig, run_id
+from anchor_interp.config import RunConfig, run_id, total_decay
 from anchor_interp.errors import StoreError
 from anchor_interp.evaluation import AttentionExample, attention_examples
 from anchor_interp.model import build_model
@@ -13,7 +13,6 @@ from anchor_interp.phase import Decision, Evaluation, decide
 from anchor_interp.run import load
 from anchor_interp.schema import checked_path
 from anchor_interp.store import Row
-from anchor_interp.training import total_decay
 from anchor_interp.zoo import find
 
 

@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from anchor_interp.errors import LockedError, StoreError
+from anchor_interp.files import open_regular
 from anchor_interp.schema import parse_json
 
 STALE_AFTER_SECONDS = 600.0
 """A lock of another machine counts as held while its heartbeat is younger than this."""
 BEAT_SECONDS = 10.0
+MISSED_BEATS = 6
+"""A lock of this machine counts as left behind after so many beats without one."""
+_MOST_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +109,7 @@ class Lock:
 
     def holder(self) -> dict[str, Any]:
         """Who says to hold the lock; nothing if that cannot be read."""
-        try:
-            holder = parse_json((os.pread(self.descriptor, 4096, 0) or b"{}").decode("utf-8"))
-        except ValueError:
-            return {}
-        beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)
-        return holder if beats else {}
+        return _parse_holder(os.pread(self.descriptor, _MOST_BYTES, 0))
 
     def held_by(self) -> str:
         """A sentence that names the holder."""
@@ -123,3 +122,69 @@ class Lock:
             with self.closing, contextlib.suppress(OSError):  # a failed write says it elsewhere
                 if not self.released.is_set():
                     self.beat()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a lock seems to be held, as far as its file tells; taking it is the only proof.
+
+    It takes no lock, so that looking disturbs nobody. A holder on this machine must be alive and
+    beating; one elsewhere counts for as long as :meth:`Lock.acquire` would refuse.
+    """
+    try:
+        with open_regular(path) as file:
+            holder = _parse_holder(file.read(_MOST_BYTES))
+    except StoreError:
+        return False
+    age: float = time.time() - holder.get("heartbeat", 0.0)
+    if holder.get("host") != socket.gethostname():
+        return age < STALE_AFTER_SECONDS
+    return age < MISSED_BEATS * BEAT_SECONDS and _is_alive(holder.get("pid"))
+
+
+def forget(path: Path, host: str, pid: int) -> None:
+    """Take the lock from a process that is known to have died, if it still seems to hold it.
+
+    Between machines the heartbeat of a dead process looks alive for a while. Should the process
+    live on against all appearances, it finds its lock gone and writes nothing more.
+
+    Args:
+        path: the lock's file.
+        host: the machine that the process ran on, as :func:`socket.gethostname` has it there.
+        pid: the process.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # never taken
+        return
+    lock = Lock(path, descriptor)
+    try:
+        holder = lock.holder()
+        if (holder.get("host"), holder.get("pid")) != (host, pid):
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+        except BlockingIOError:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _parse_holder(data: bytes) -> dict[str, Any]:
+    """Who a lock's file names; nothing if it cannot be read."""
+    try:
+        holder = parse_json((data or b"{}").decode("utf-8"))
+    except ValueError:
+        return {}
+    beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)
+    return holder if beats else {}
+
+
+def _is_alive(pid: Any) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError, TypeError):
+        return False
+    return True

@@ -94,7 +94,7 @@ def overview(runs: Sequence[RunView]) -> "Figure":
 
 def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Training loss of every logged step, on a logarithmic axis."""
-    with _single(5.2, 3.2) as figure:
+    with single(5.2, 3.2) as figure:
         axes = figure.subplots()
         rows = [row for row in metrics if "loss" in row]
         axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], color="#0072B2")
@@ -107,7 +107,7 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
 
 def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Accuracies of the probes along training."""
-    with _single(5.2, 3.2) as figure:
+    with single(5.2, 3.2) as figure:
         axes = figure.subplots()
         _accuracies(axes, metrics)
         axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
@@ -118,7 +118,7 @@ def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
     """Accuracy of every ordered pair on one side of the split."""
     n = len({entry.pair[0] for entry in evaluation.pair_accuracy})
     label = {"train_keys": "training keys", "test_keys": "test keys"}[side]
-    with _single(2.3 + 0.5 * n, 1.7 + 0.5 * n) as figure:
+    with single(2.3 + 0.5 * n, 1.7 + 0.5 * n) as figure:
         axes = figure.subplots()
         image = _pairs(axes, evaluation, side, label)
         figure.colorbar(image, ax=axes, label="accuracy", shrink=0.8)
@@ -128,7 +128,7 @@ def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
 def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
     """The most frequent answers on each unseen pair."""
     bars = sum(min(len(answers.offsets), _BARS + 1) for answers in evaluation.unseen)
-    with _single(5.2, 1.3 + 0.24 * bars) as figure:
+    with single(5.2, 1.3 + 0.24 * bars) as figure:
         _answers(figure.subplots(), config, evaluation)
     return figure
 
@@ -147,7 +147,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
     reachable = np.asarray(flow.reachable.any(1))
     kept = np.zeros_like(reachable) if circuit is None else np.asarray(circuit.edges.any(1))
     n_layers, length = len(attention), len(flow.roles)
-    with _single(0.75 * length + 1.3, 1.25 * n_layers + 1.6) as figure:
+    with single(0.75 * length + 1.3, 1.25 * n_layers + 1.6) as figure:
         axes = figure.subplots()
         for layer, query, key in np.argwhere((attention > 0.02) | kept).tolist():
             weight = attention[layer, query, key]
@@ -196,7 +196,7 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
     order = np.lexsort((similarity.keys, similarity.values))
     matrix = (similarity.centred if centred else similarity.cosine)[np.ix_(order, order)]
     values = similarity.values[order]
-    with _single(5.0, 4.2) as figure:
+    with single(5.0, 4.2) as figure:
         axes = figure.subplots()
         image = axes.imshow(matrix, vmin=-1, vmax=1, cmap="PuOr_r", interpolation="nearest")
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1), len(values)]
@@ -226,7 +226,7 @@ def cluster_map(clusters: "Clusters") -> "Figure":
     """
     if clusters.embedding is None:
         raise ConfigError("these clusters have no t-SNE; make them with tsne=True")
-    with _single(5.4, 4.0) as figure:
+    with single(5.4, 4.0) as figure:
         axes = figure.subplots()
         unordered = sorted({(min(pair), max(pair)) for pair in clusters.pairs})
         for index, pair in enumerate(clusters.pairs):
@@ -254,7 +254,7 @@ def patch_map(result: "PatchResult") -> "Figure":
     cells = dict(zip(names, recovery, strict=True))
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
-    with _single(2.6 + 0.75 * len(columns), 1.1 + 0.3 * len(rows)) as figure:
+    with single(2.6 + 0.75 * len(columns), 1.1 + 0.3 * len(rows)) as figure:
         axes = figure.subplots()
         grid = np.array([[cells.get((row, c), np.nan) for c in columns] for row in rows])
         image = axes.imshow(grid, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto")
@@ -271,7 +271,7 @@ def patch_map(result: "PatchResult") -> "Figure":
 def route_bars(scores: "RouteScores") -> "Figure":
     """How much of the tokens' effect takes each route."""
     names = ("symmetric", "inferential", "gathered")
-    with _single(4.2, 1.9) as figure:
+    with single(4.2, 1.9) as figure:
         axes = figure.subplots()
         values = [getattr(scores, name) for name in names]
         axes.barh(names, values, color=[SYMMETRIC, INFERENTIAL, NEITHER])
@@ -285,7 +285,7 @@ def circuit_baselines(comparison: "Comparison") -> "Figure":
     """Faithfulness of a circuit beside circuits that were found without looking at effects."""
     names = ["pruned by effect", *(other.name for other in comparison.others), "random"]
     values = [comparison.faithfulness, *(other.faithfulness for other in comparison.others)]
-    with _single(5.6, 0.9 + 0.42 * len(names)) as figure:
+    with single(5.6, 0.9 + 0.42 * len(names)) as figure:
         axes = figure.subplots()
         for place, value in enumerate(values):
             axes.plot(value.accuracy, place, "o", color=CHOSEN, label="accuracy")
@@ -318,7 +318,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
     entries = [entry for entry in complexity.matrices if entry.stable_rank is not None]
     if len({entry.layer for entry in entries}) > 5:
         return _stable_ranks_by_layer(complexity)
-    with _single(5.4, 0.9 + 0.24 * len(entries)) as figure:
+    with single(5.4, 0.9 + 0.24 * len(entries)) as figure:
         axes = figure.subplots()
         places = range(len(entries))
         gaussian = [_or_nan(entry.gaussian.stable_rank) for entry in entries]
@@ -332,7 +332,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
         axes.margins(y=0.03)
         axes.invert_yaxis()
         axes.set_xscale("log")
-        _plain_ticks(axes.xaxis)
+        plain_ticks(axes.xaxis)
         axes.set(xlabel="stable rank")
         axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
         axes.grid(alpha=0.25, axis="x")
@@ -340,7 +340,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
 
 
 def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
-    with _single(5.4, 3.2) as figure:
+    with single(5.4, 3.2) as figure:
         axes = figure.subplots()
         inside = [entry for entry in complexity.matrices if entry.layer is not None]
         for index, name in enumerate(dict.fromkeys(entry.name for entry in inside)):
@@ -352,13 +352,13 @@ def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
             gaussian = [_or_nan(entry.gaussian.stable_rank) for entry in mine]
             axes.plot(layers, gaussian, ":", color=colour, linewidth=1)
         axes.set(xlabel="layer (dotted: Gaussian)", ylabel="stable rank", yscale="log")
-        _plain_ticks(axes.yaxis)
+        plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 0.5), loc="center left")
     return figure
 
 
-def _plain_ticks(axis: "Axis") -> None:
+def plain_ticks(axis: "Axis") -> None:
     """1, 2, 5, 10, 20 ... on a logarithmic axis, as plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
@@ -369,7 +369,7 @@ def _plain_ticks(axis: "Axis") -> None:
 
 def spectra(complexity: "Complexity") -> "Figure":
     """Singular values of every head's QK and OV, relative to the largest, one line a head."""
-    with _single(5.4, 3.0) as figure:
+    with single(5.4, 3.0) as figure:
         axes = figure.subplots()
         styles = {"QK": "-", "OV": "--"}
         layers = list(dict.fromkeys(entry.layer for entry in complexity.heads))
@@ -397,7 +397,7 @@ def spectra(complexity: "Complexity") -> "Figure":
 
 def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Figure":
     """Embedded keys on their first two principal components (NeurIPS paper, figures 5c, 5d)."""
-    with _single(4.6, 3.8) as figure:
+    with single(4.6, 3.8) as figure:
         axes = figure.subplots()
         across, up = structure.coordinates[:, 0], structure.coordinates[:, 1]
         points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=16, zorder=2)
@@ -416,7 +416,7 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
 def step_scores(structure: "EmbeddingStructure") -> "Figure":
     """How much closer embeddings a step apart lie than a smooth curve explains, as z scores."""
     test = structure.steps
-    with _single(5.2, 2.6) as figure:
+    with single(5.2, 2.6) as figure:
         axes = figure.subplots()
         scores = (test.closeness - test.expected) / test.spread
         colours = [CHOSEN if step in test.claimed else NEITHER for step in test.steps]
@@ -430,14 +430,14 @@ def step_scores(structure: "EmbeddingStructure") -> "Figure":
 
 def development(found: "Development") -> "Figure":
     """Stable rank of the weight matrices over the checkpoints of a run."""
-    with _single(5.4, 3.2) as figure:
+    with single(5.4, 3.2) as figure:
         axes = figure.subplots()
         for index, name in enumerate(found.names):
             dashes = ("-", "--", ":", "-.")[index // len(_QUALITATIVE) % 4]
             axes.plot(found.steps, found.stable_rank[:, index], dashes, marker=".", label=name,
                       color=_QUALITATIVE[index % len(_QUALITATIVE)])  # fmt: skip
         axes.set(xlabel="step", ylabel="stable rank", yscale="log")
-        _plain_ticks(axes.yaxis)
+        plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7, bbox_to_anchor=(1, 0.5), loc="center left")
     return figure
@@ -445,7 +445,7 @@ def development(found: "Development") -> "Figure":
 
 def condensation_map(matrix: "CosineMatrix") -> "Figure":
     """Cosines between the input weights of neurons (NeurIPS paper, figures 5a and 5b)."""
-    with _single(4.4, 3.6) as figure:
+    with single(4.4, 3.6) as figure:
         axes = figure.subplots()
         image = axes.imshow(matrix.cosines, vmin=-1, vmax=1, cmap="PuOr_r", interpolation="nearest")
         axes.set(xlabel="neuron (sorted)", ylabel="neuron (sorted)", xticks=[], yticks=[])
@@ -466,6 +466,13 @@ def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
         figure.savefig(data, format="png", dpi=dpi, facecolor="white")
     write_output(path, data.getvalue())
     return path
+
+
+def settle(figure: "Figure") -> "Figure":
+    """Lay a figure out for good: one that is written several times takes half as long."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
 
 
 def standalone_svg(figure: "Figure") -> bytes:
@@ -500,7 +507,7 @@ def _svg(figure: "Figure", **options: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def _single(width: float, height: float) -> Iterator["Figure"]:
+def single(width: float, height: float) -> Iterator["Figure"]:
     """A figure of its own, in inches; everything that is no data is drawn in ``INK``."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure

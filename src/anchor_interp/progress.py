@@ -117,11 +117,139 @@ def reporting(
     if quiet:
         yield {name: Silent() for name in runs}
         return
-    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+    if not _is_redrawable():
         yield {name: Plain(name, *shape) for name, shape in runs.items()}
         return
     with bars() as shown:
         yield {name: Bar(shown, name, *shape) for name, shape in runs.items()}
+
+
+class Overall:
+    """Progress of many runs together: how many are done, what is under way, the time left.
+
+    The time left follows from the work done since the start, a run's work being what its
+    configuration says; runs of other sizes are other work.
+    """
+
+    def __init__(self, total: int, work: float, shown: Any) -> None:
+        self._total = total
+        self._work_left = work
+        self._work_done = 0.0
+        self._ended = 0
+        self._failed = 0
+        self._began = self._last = time.monotonic()
+        self._under_way: dict[str, float] = {}
+        self._bars = shown
+        self._whole = shown.add_task("runs", total=total, facts="", rate="") if shown else None
+        self._tasks: dict[str, Any] = {}
+
+    def run(self, name: str, steps: int, work: float) -> Progress:
+        """What one run reports to."""
+        return _Part(self, name, steps, work)
+
+    def begin(self, ended: int, work: float) -> None:
+        """Count runs that were done before, whose work costs no time."""
+        self._ended += ended
+        self._work_left -= work
+        self._show(now=True)
+
+    def end(self, name: str, work: float, *, failed: bool = False) -> None:
+        """Count a run that has ended, well or not."""
+        self._work_done += work - self._under_way.pop(name, 0.0)
+        self._ended += 1
+        self._failed += failed
+        if self._bars and name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(name))
+        self._show(now=self._ended == self._total)
+
+    def lose(self, name: str) -> None:
+        """Forget about a run that is under way no longer and has not ended."""
+        self._work_left += self._under_way.pop(name, 0.0)
+        if self._bars and name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(name))
+
+    def update(self, name: str, step: int, steps: int, work: float, facts: str) -> None:
+        """A run has come to a step."""
+        done = work * step / steps
+        if name not in self._under_way:  # what was done before costs no time
+            self._under_way[name] = done
+            self._work_left -= done
+        self._work_done += done - self._under_way[name]
+        self._under_way[name] = done
+        if self._bars:
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(f"  {name}", total=steps, facts="", rate="")
+            self._bars.update(self._tasks[name], completed=step, facts=facts)
+        self._show()
+
+    def seconds_left(self) -> float | None:
+        """Estimate of the time left; None while unknown."""
+        if self._work_done <= 0:  # also when lines were shown of steps that are trained again
+            return None
+        rate = self._work_done / (time.monotonic() - self._began)
+        return max(0.0, self._work_left - self._work_done) / rate
+
+    def _show(self, *, now: bool = False) -> None:
+        failed = f"{self._failed} failed" if self._failed else ""
+        if self._bars:
+            self._bars.update(self._whole, completed=self._ended, facts=failed)
+            return
+        if not now and time.monotonic() - self._last < PLAIN_SECONDS:
+            return
+        self._last = time.monotonic()
+        left = self.seconds_left()
+        parts = (
+            f"{self._ended}/{self._total} runs",
+            failed,
+            f"{len(self._under_way)} under way" if self._under_way else "",
+            f"{format_seconds(left)} left" if left else "",
+        )
+        with contextlib.suppress(OSError):
+            print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+
+class _Part:
+    """One run of :class:`Overall`."""
+
+    def __init__(self, overall: Overall, name: str, steps: int, work: float) -> None:
+        self._overall, self._name, self._steps, self._work = overall, name, steps, work
+
+    def update(self, step: int, facts: Mapping[str, Any]) -> None:
+        """Pass it on."""
+        self._overall.update(self._name, step, self._steps, self._work, describe(facts))
+
+
+class _Nothing:
+    """Stands in for rich's bars and shows nothing."""
+
+    def add_task(self, *_: Any, **__: Any) -> int:
+        """Show nothing."""
+        return 0
+
+    update = remove_task = add_task
+
+
+@contextlib.contextmanager
+def reporting_all(total: int, work: float, *, quiet: bool = False) -> Iterator[Overall]:
+    """Report the progress of many runs, of which a few are under way at a time.
+
+    Args:
+        total: how many runs there are.
+        work: the work of all of them, in any unit.
+        quiet: report nothing.
+    """
+    if quiet:
+        yield Overall(total, work, _Nothing())
+    elif _is_redrawable():
+        with bars() as shown:
+            yield Overall(total, work, shown)
+    else:
+        yield Overall(total, work, None)
+
+
+def _is_redrawable() -> bool:
+    """Whether standard error is a terminal that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def describe(facts: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from anchor_interp.presets import PHASES
 from anchor_interp.progress import reporting
 from anchor_interp.report import write_report
 from anchor_interp.run import Run, load
-from anchor_interp.sweep.local import run_local
+from anchor_interp.sweep.job import each_alone
+from anchor_interp.sweep.local import LocalEngine
 
 NARROWEST = 100
 _LOGGER = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ def quickstart(
     failures = []
     shapes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
     with reporting(shapes, quiet=quiet) as progress:
-        results = run_local(configs, out, progress, workers=workers, device=device)
+        engine = LocalEngine(workers, device)
+        results = engine.run(each_alone(configs), out, progress.__getitem__)
         _LOGGER.info("training %d models in %s", len(configs), out)
         for result in results:
             if result.error is not None:

@@ -109,7 +109,7 @@ def render(runs: Sequence["Findings"]) -> str:
     attention = [_attention(run.attention, number) for number, run in enumerate(runs, 1)]
     views = [view for shown in attention for entry in shown for view in entry.views]
     tasks = list(dict.fromkeys(run.config.task for run in runs))
-    return _page(
+    return fill_page(
         "report.html.jinja",
         views,
         title=_title(runs),
@@ -169,11 +169,21 @@ def analysis_folder(out: str | Path) -> Path:
         StoreError: a run's folder, or no folder.
         ConfigError: no path.
     """
+    return output_folder(out, "the analysis")
+
+
+def output_folder(out: str | Path, what: str) -> Path:
+    """A folder that a page and its figures can be written into.
+
+    Raises:
+        StoreError: a run's folder, or no folder.
+        ConfigError: no path.
+    """
     out = checked_path(out, "out")
     if out.exists() and not out.is_dir():
-        raise StoreError(f"{out} is a file; name a folder for the analysis")
+        raise StoreError(f"{out} is a file; name a folder for {what}")
     if is_there(out / "config.json"):
-        raise StoreError(f"{out} is a run's folder; name another one for the analysis")
+        raise StoreError(f"{out} is a run's folder; name another one for {what}")
     output_file(out / "index.html")
     return out
 
@@ -183,7 +193,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     drawn = list(_mechanism_pictures(analysis)) if pictures is None else pictures
     mechanism = analysis.mechanism
     attention = [] if mechanism is None else _attention(mechanism.attention, 1)
-    return _page(
+    return fill_page(
         "analysis.html.jinja",
         [view for entry in attention for view in entry.views],
         title=f"How {analysis.name} works",
@@ -225,19 +235,37 @@ def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Mea
     ]
 
 
-def _page(template: str, views: Sequence[View], **content: Any) -> str:
-    """A page from its template, with what every page has."""
+def fill_page(
+    template: str,
+    views: Sequence[View],
+    *,
+    styles: Sequence[str] = (),
+    **content: Any,
+) -> str:
+    """A page from its template, with what every page has.
+
+    Args:
+        template: name of the file, which extends ``base.html.jinja``.
+        views: attention views that it shows.
+        styles: further style sheets among the templates.
+        content: the template's own names.
+    """
     return (
         _environment()
         .get_template(template)
         .render(
-            style=files("anchor_interp").joinpath("templates/report.css").read_text("utf-8"),
+            style="".join(template_text(name) for name in ("report.css", *styles)),
             bundle=bundle() if views else "",
             calls=[view.call() for view in views],
             version=__version__,
             **content,
         )
     )
+
+
+def template_text(name: str) -> str:
+    """A file among the templates."""
+    return files("anchor_interp").joinpath("templates", name).read_text("utf-8")
 
 
 @functools.cache

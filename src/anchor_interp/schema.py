@@ -35,6 +35,8 @@ from anchor_interp.errors import ConfigError
 T = TypeVar("T")
 
 _SCALARS = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
+_EXACT = (int, str, bool)
+"""Types whose own values need no look."""
 _WHOLE = "the top level"
 _LONGEST_NAME = 100
 """Longer names are not compared with the known ones."""
@@ -215,7 +217,9 @@ def digest(value: Any) -> str:
     Left out are fields named ``schema`` and fields introduced after schema 1 that are at their
     default: adding a field to a later version leaves existing identifiers as they were.
     """
-    return hashlib.sha256(_canonical(_identity(value)).encode()).hexdigest()[:16]
+    is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    text = _fields_text(value) if is_config else _identity_text(value)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _canonical(plain: Any) -> str:
@@ -270,18 +274,33 @@ def _check_schema(found: Any, field: dataclasses.Field[Any], where: str) -> None
         )
 
 
-def _identity(value: Any) -> Any:
+def _identity_text(value: Any) -> str:
+    """Canonical JSON of what identifies a value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kept = {}
-        for field in dataclasses.fields(value):
-            item = getattr(value, field.name)
-            added_later = field.metadata.get("since", 1) > 1 and item == field.default
-            if field.name != "schema" and not added_later:
-                kept[field.name] = _identity(item)
-        return kept
+        part: Any = value
+        try:
+            return _kept_text(part)
+        except TypeError:  # a field without a hash
+            return _fields_text(part)
     if isinstance(value, tuple | list):
-        return [_identity(item) for item in value]
-    return value
+        return f"[{','.join(map(_identity_text, value))}]"
+    return _canonical(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_text(part: Any) -> str:
+    """Kept, because the configurations of a sweep have most of their parts in common."""
+    return _fields_text(part)
+
+
+def _fields_text(value: Any) -> str:
+    kept = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        added_later = field.metadata.get("since", 1) > 1 and item == field.default
+        if field.name != "schema" and not added_later:
+            kept[field.name] = _identity_text(item)
+    return "{" + ",".join(f"{_canonical(name)}:{kept[name]}" for name in sorted(kept)) + "}"
 
 
 def _hints(cls: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
@@ -293,6 +312,7 @@ def _is_plain_class(hint: Any) -> bool:
     return isinstance(hint, type) and hint not in _SCALARS and hint is not Any
 
 
+@functools.lru_cache(maxsize=1024)
 def _options(hint: Any) -> tuple[Any, ...]:
     """The members of a union type, or the type alone."""
     if typing.get_origin(hint) in (Union, types.UnionType):
@@ -301,6 +321,8 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _conform(value: Any, hint: Any, where: str) -> Any:
+    if type(value) is hint and hint in _EXACT:
+        return value
     options = _options(hint)
     if any(_is_plain_class(option) and isinstance(value, option) for option in options):
         return value
@@ -356,7 +378,7 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            number = float(value)
+            number = float(value) + 0.0  # -0.0 is 0.0, so that equal values have equal text
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):

@@ -14,6 +14,7 @@ runs that scatter normally; p does not.
 No global random state is read or set.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,21 @@ def two_samples(
     return _comparison((n, m), float(one.mean() - two.mean()), scale, test)
 
 
+def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
+    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way.
+
+    Args:
+        values: at least two values, one for each independent run.
+
+    Raises:
+        ConfigError: fewer than two values, or one that is not finite.
+    """
+    sample = _sample(values, "values")
+    n, mean = len(sample), float(sample.mean())
+    reach = _quantile(float(n - 1)) * _spread(sample) / math.sqrt(n)
+    return mean - reach, mean + reach
+
+
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
     """Of a one-sided permutation test, p: how often a relabelling reaches what was observed.
 
@@ -179,9 +195,15 @@ class _Scale:
 def _comparison(
     n: tuple[int, ...], mean: float, scale: _Scale, test: tuple[float, int, bool]
 ) -> Comparison:
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, scale.df)) * scale.error
+    reach = _quantile(scale.df) * scale.error
     effect, low, high = _effect(mean, scale)
     return Comparison(n, mean, mean - reach, mean + reach, effect, low, high, *test)
+
+
+@functools.cache
+def _quantile(df: float) -> float:
+    """How many standard errors a 95 % interval reaches."""
+    return float(t.ppf((1 + CONFIDENCE) / 2, df))
 
 
 def _effect(mean: float, scale: _Scale) -> tuple[float | None, float | None, float | None]:

@@ -34,7 +34,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -157,6 +157,19 @@ class RunFolder:
             StoreError: no such checkpoint, a damaged one, or one whose state was not kept.
         """
         return self._tensors(step, _OPTIMIZER)
+
+    def checkpoint_files(self, step: int) -> dict[str, bytes]:
+        """The files of a checkpoint by name, as they are, for a copy of it.
+
+        Raises:
+            StoreError: no such checkpoint, or a file that cannot be read.
+        """
+        folder = self._folder(step)
+        if step not in self.steps():
+            raise StoreError(f"{folder} does not exist; {self.path} has {self.steps()}")
+        names = [name for name in (_WEIGHTS, _OPTIMIZER, _STATE) if files.is_there(folder / name)]
+        limit = 8 * n_parameters(self.config().model) + MAX_HEADER_BYTES
+        return {name: files.read_bytes(folder / name, limit=limit) for name in names}
 
     @contextlib.contextmanager
     def writing(self, config: RunConfig) -> Iterator["RunWriter"]:
@@ -366,23 +379,52 @@ class RunWriter(RunFolder):
             optimizer: optimizer state by ``parameter/field``.
             keep_every: older checkpoints stay if their step is a multiple of this.
         """
-        root = self.path / "checkpoints"
-        final, temporary = root / f"{step:08d}", root / f".{step:08d}.partial"
-        if step in self.steps():
+        contents = {_WEIGHTS: weights, _OPTIMIZER: optimizer}
+        if self._commit(step, lambda folder: self._write_checkpoint(folder, step, contents)):
+            self.thin_out(keep_every)
+
+    @_explained
+    def copy_checkpoint(self, step: int, contents: Mapping[str, bytes], keep_every: int) -> None:
+        """Commit a checkpoint that was made elsewhere; see :meth:`save_checkpoint`.
+
+        Args:
+            step: updates done.
+            contents: :meth:`RunFolder.checkpoint_files`.
+            keep_every: as there; nothing is thinned out for a checkpoint that training cannot
+                continue from.
+        """
+
+        def write(folder: Path) -> None:
+            for name in (_WEIGHTS, _OPTIMIZER, _STATE):
+                if name in contents:
+                    files.write_bytes(folder / name, contents[name])
+            files.sync(folder)
+
+        if self._commit(step, write) and self._can_continue(step):
+            self.thin_out(keep_every)
+
+    @_explained
+    def copy_file(self, name: str, data: bytes) -> None:
+        """Write a file of the run that was made elsewhere, whole or not at all."""
+        partial = self.path / f".{name}.partial"
+        files.write_bytes(partial, data)
+        partial.replace(self.path / name)
+
+    @_explained
+    def copy_metrics(self, at: int, part: bytes) -> None:
+        """Write a part of a ``metrics.jsonl`` that was made elsewhere; what followed is dropped.
+
+        Args:
+            at: where in the file it begins, in bytes; 0 replaces the file.
+            part: whole lines.
+        """
+        if at == 0:
+            self.copy_file("metrics.jsonl", part)
             return
-        shutil.rmtree(temporary, ignore_errors=True)
-        root.mkdir(exist_ok=True)
-        temporary.mkdir()
-        try:
-            self._write_checkpoint(temporary, step, {_WEIGHTS: weights, _OPTIMIZER: optimizer})
-            if files.is_there(self.path / "metrics.jsonl"):
-                files.sync(self.path / "metrics.jsonl")
-            temporary.rename(final)
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)  # leave no litter on a full disk
-            raise
-        files.sync(root)
-        self.thin_out(keep_every)
+        with open(self.path / "metrics.jsonl", "r+b") as file:
+            file.truncate(at)
+            file.seek(at)
+            file.write(part)
 
     @_explained
     def thin_out(self, keep_every: int) -> None:
@@ -425,6 +467,26 @@ class RunWriter(RunFolder):
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
         files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+
+    def _commit(self, step: int, write: Callable[[Path], None]) -> bool:
+        """Let a checkpoint's files be written, then rename their folder; False if it was there."""
+        root = self.path / "checkpoints"
+        final, temporary = root / f"{step:08d}", root / f".{step:08d}.partial"
+        if step in self.steps():
+            return False
+        shutil.rmtree(temporary, ignore_errors=True)
+        root.mkdir(exist_ok=True)
+        temporary.mkdir()
+        try:
+            write(temporary)
+            if files.is_there(self.path / "metrics.jsonl"):
+                files.sync(self.path / "metrics.jsonl")
+            temporary.rename(final)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)  # leave no litter on a full disk
+            raise
+        files.sync(root)
+        return True
 
     def _write_sessions(self, sessions: list[Row]) -> None:
         files.write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})

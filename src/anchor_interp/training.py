@@ -9,7 +9,7 @@ tensors ends in the same weights bit for bit (same machine, threads and build).
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from anchor_interp.config import RunConfig, TrainConfig
 from anchor_interp.data import Sequences, batch_indices, sample
-from anchor_interp.errors import DivergedError, StoreError
+from anchor_interp.errors import ConfigError, DivergedError, StoreError
 from anchor_interp.forward import fast_last_logits
 from anchor_interp.model import HookedTransformer, build_model
 
@@ -67,9 +67,27 @@ class AnchorObjective:
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """Mean cross-entropy of the last position, in nats (both papers)."""
-        logits = fast_last_logits(module, batch.tokens, n_input_tokens=self._n_input_tokens)
-        at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-        return F.cross_entropy(logits.to(at_least_float32), batch.targets)
+        return answer_loss(module, batch.tokens, batch.targets, n_input_tokens=self._n_input_tokens)
+
+
+def answer_loss(
+    module: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    targets: Int[Tensor, " batch"],
+    *,
+    n_input_tokens: int,
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy of the last position, in nats (both papers).
+
+    Args:
+        module: the model.
+        tokens: sequences whose tokens are below ``n_input_tokens``.
+        targets: their answers.
+        n_input_tokens: see :func:`anchor_interp.forward.last_logits`.
+    """
+    logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
+    at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits.to(at_least_float32), targets)
 
 
 @dataclass(frozen=True)
@@ -157,19 +175,6 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return config.lr_end + (config.lr - config.lr_end) * cosine
 
 
-def total_decay(config: TrainConfig) -> float:
-    """The sum of learning rate x weight decay over all steps.
-
-    AdamW shrinks a weight without gradient by exp(-total_decay); it makes short and long runs
-    comparable.
-    """
-    warmup, rest = config.warmup_steps, config.steps - config.warmup_steps
-    rising = warmup * config.lr_start + (config.lr - config.lr_start) * (warmup + (warmup > 0)) / 2
-    # cos(pi k / n) over k = 0 ... n - 1 sums to 1: all terms but the first cancel in pairs
-    falling = rest * config.lr_end + (config.lr - config.lr_end) * (rest + (rest > 0)) / 2
-    return config.weight_decay * (rising + falling)
-
-
 def train_step(state: TrainState, objective: Objective) -> StepEvent:
     """One optimizer update; the tensors of the event stay on the device."""
     config = state.config
@@ -177,10 +182,11 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     for group in state.optimizer.param_groups:
         group["lr"] = lr
     batch = objective.batch(state.step)
-    with _autocast(config, state.device):
-        loss = objective.loss(state.model, batch)
-    state.optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
+    with float32_products(config):
+        with autocast(config, state.device):
+            loss = objective.loss(state.model, batch)
+        state.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
     state.optimizer.step()
     state.step += 1
@@ -216,17 +222,67 @@ def fit(
         step = event.step
         if step % config.log_every == 0 or step % config.checkpoint_every == 0 or step == until:
             # only here, because reading a number makes a GPU wait
-            loss, norm = event.loss.item(), event.grad_norm.item()
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise DivergedError(
-                    f"step {step}: loss {loss}, gradient norm {norm}; lower the learning rate "
-                    f"(lr {config.lr}) or the initial scale (raise gamma)"
-                )
+            check_finite_step(event, config)
         on_event(state, event)
     return state
 
 
-def _autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:
+def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
+    """Refuse to go on after a step that met no number.
+
+    Raises:
+        DivergedError: the loss or the gradient's norm is not finite.
+    """
+    loss, norm = event.loss.item(), event.grad_norm.item()
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise DivergedError(
+            f"step {event.step}: loss {loss}, gradient norm {norm}; lower the learning rate "
+            f"(lr {config.lr}) or the initial scale (raise gamma)"
+        )
+
+
+def check_finite_weights(state: TrainState) -> None:
+    """Refuse weights that are no numbers: a finite loss can be followed by such an update.
+
+    Raises:
+        DivergedError: a weight is not finite.
+    """
+    if not all(torch.isfinite(parameter).all() for parameter in state.model.parameters()):
+        raise DivergedError(
+            f"step {state.step}: the weights are no longer finite numbers; lower the learning "
+            f"rate (lr {state.config.lr}) or the initial scale (raise gamma)"
+        )
+
+
+def check_precision(config: TrainConfig, device: torch.device) -> None:
+    """Refuse a precision that a device does not have.
+
+    Raises:
+        ConfigError: TF32 elsewhere than on a CUDA GPU.
+    """
+    if config.precision == "tf32" and device.type != "cuda":
+        raise ConfigError(
+            f"train.precision is 'tf32', which only CUDA GPUs have; the device is {device.type}: "
+            "take 'float32', or a GPU"
+        )
+
+
+def autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Around the forward pass: bfloat16 products where the configuration asks for them."""
     if config.precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def float32_products(config: TrainConfig) -> Iterator[None]:
+    """Around forward and backward pass: TF32 in float32 products where the configuration asks."""
+    if config.precision != "tf32":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -5,7 +5,7 @@ fields by their own names (as :func:`anchor_interp.config.override` does) and mu
 
     schema: 1
     grids:
-      - preset: tiny
+      - preset: tiny                             # or config: a file such as RUN/config.json
         set: {steps: 3000}                       # the same for all
         axes: {gamma: [0.3, 0.5], weight_decay: [0.01, 0.1]}   # every combination
         zip: [{lr: [0.001, 0.002], steps: [4000, 2000]}]       # these move together
@@ -15,8 +15,10 @@ A run is its configuration: two grids that ask for the same one share it, and a 
 axis leaves the others' names (:func:`anchor_interp.config.run_id`) as they are.
 """
 
+import contextlib
 import itertools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,18 +27,24 @@ from typing import Any
 
 import yaml
 
-from anchor_interp.config import MAX_CONFIG_BYTES, RunConfig, override, read_config, run_id
+from anchor_interp.config import RunConfig, override, read_config, run_id
 from anchor_interp.errors import ConfigError
-from anchor_interp.files import read_bytes
-from anchor_interp.presets import preset
-from anchor_interp.schema import checked, checked_path, shown, suggestion
-from anchor_interp.task import named_task
+from anchor_interp.files import is_there, read_bytes
+from anchor_interp.presets import RUNS, preset
+from anchor_interp.schema import checked, checked_path, from_dict, shown, suggestion, to_dict
+from anchor_interp.task import AnchorTask, named_task
 
 SCHEMA = 1
 """Schema number of a sweep's file."""
 
+MAX_BYTES = 1 << 24
+"""Largest sweep's file that is read or written."""
+
 MAX_RUNS = 1_000_000
 """Most runs of a sweep; more is a slip of an axis."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The safe loader, in C where PyYAML has it."""
 
 Axes = Mapping[str, tuple[Any, ...]]
 """Values by field name."""
@@ -58,9 +66,11 @@ class Grid:
     def __post_init__(self) -> None:
         checked(self.start, RunConfig, "start")
         object.__setattr__(self, "axes", _frozen(self.axes, "axes"))
-        groups = tuple(_frozen(group, "zip") for group in self.together)
+        groups = tuple(_frozen(group, "zip", once=False) for group in self.together)
         object.__setattr__(self, "together", groups)
         for group in groups:
+            if not group:
+                raise ConfigError("zip has a group without fields; give it some or leave it out")
             if len({len(values) for values in group.values()}) > 1:
                 lengths = ", ".join(f"{name} has {len(values)}" for name, values in group.items())
                 raise ConfigError(f"zipped axes have different lengths ({lengths})")
@@ -73,7 +83,7 @@ class Grid:
 
     def __len__(self) -> int:
         lengths = [len(values) for values in self.axes.values()]
-        zipped = [len(next(iter(group.values()))) for group in self.together if group]
+        zipped = [len(next(iter(group.values()))) for group in self.together]
         return math.prod([*lengths, *zipped, len(self.seeds)])
 
     def configs(self) -> Iterator[RunConfig]:
@@ -88,8 +98,6 @@ class Grid:
             choices.append([dict(zip(group, row, strict=True)) for row in rows])
         for chosen in itertools.product(*choices):
             changes = {name: value for part in chosen for name, value in part.items()}
-            if isinstance(changes.get("task"), str):
-                changes["task"] = named_task(changes["task"])
             config = override(self.start, **changes)
             for seed in self.seeds:
                 yield config if seed == config.seed else override(config, seed=seed)
@@ -125,8 +133,8 @@ def read_sweep(path: str | Path) -> Sweep:
     """
     path = checked_path(path, "the path of the sweep")
     try:
-        text = read_bytes(path, limit=MAX_CONFIG_BYTES).decode("utf-8-sig")
-        return parse_sweep(yaml.safe_load(text), folder=path.parent)
+        text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
+        return parse_sweep(yaml.load(text, _LOADER), folder=path.parent)
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read the sweep {path}: it is no UTF-8 text") from error
     except (yaml.YAMLError, RecursionError) as error:
@@ -147,9 +155,13 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     Raises:
         ConfigError: names the entry and what is expected.
     """
-    whole = (
-        _known(data, ("schema", "grids"), "the sweep") if _has_grids(data) else {"grids": [data]}
-    )
+    if not data or not isinstance(data, Mapping):
+        raise ConfigError(f"the sweep is {shown(data)}; expected grids, or the entries of one grid")
+    if "grids" in data:
+        whole = _known(data, ("schema", "grids"), "the sweep")
+    else:
+        alone = {name: value for name, value in data.items() if name != "schema"}
+        whole = {"schema": data.get("schema", SCHEMA), "grids": [alone]}
     if whole.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(
             f"schema is {shown(whole['schema'])}; this version of anchor-interp reads {SCHEMA}"
@@ -160,21 +172,84 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     return Sweep(tuple(_grid(entry, f"grid {n}", folder) for n, entry in enumerate(grids, 1)))
 
 
-def _has_grids(data: Any) -> bool:
-    return isinstance(data, dict) and "grids" in data
+def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:
+    """A sweep as a command line gives it: a file, or a preset with its axes.
+
+    Args:
+        start: a sweep's file, or the name of a preset.
+        changes: of a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` the same for all.
+        seeds: how many seeds a combination has, counted from 0; the preset's own if None.
+
+    Raises:
+        ConfigError: names what cannot be used.
+    """
+    if start not in RUNS and (is_there(Path(start)) or Path(start).suffix or os.sep in start):
+        if changes or seeds is not None:
+            raise ConfigError(
+                f"{changes[0] if changes else 'seeds'} changes a preset, and {start} is a file; "
+                "edit the file"
+            )
+        return read_sweep(start)
+    grid: dict[str, Any] = {"preset": start, "set": {}, "axes": {}}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals or not name or not text:
+            raise ConfigError(f"{shown(change)} is no axis; expected one like gamma=0.3,0.5")
+        name = name.replace("-", "_")
+        if name in grid["set"] or name in grid["axes"]:
+            raise ConfigError(f"{name} is given twice; keep one")
+        parts = text.split(",")
+        if not all(part.strip() for part in parts):
+            raise ConfigError(f"{shown(change)} has an empty value; expected {name}=VALUE,VALUE")
+        values = [_typed(part) for part in parts]
+        if len(values) == 1:
+            grid["set"][name] = values[0]
+        else:
+            grid["axes"][name] = values
+    if seeds is not None:
+        grid["seeds"] = seeds
+    return parse_sweep(grid)
+
+
+def _typed(text: str) -> Any:
+    """A value as YAML reads it, and numbers such as 1e-3, which YAML takes for text."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+def to_plain(sweep: Sweep) -> dict[str, Any]:
+    """A sweep as plain values that :func:`parse_sweep` reads, every start written out in full."""
+    grids = [
+        {
+            "config": to_dict(grid.start),
+            "axes": to_dict(grid.axes),
+            "zip": to_dict(grid.together),
+            "seeds": list(grid.seeds),
+        }
+        for grid in sweep.grids
+    ]
+    return {"schema": SCHEMA, "grids": grids}
 
 
 def _grid(data: Any, where: str, folder: Path) -> Grid:
     entry = _known(data, ("preset", "config", "set", "axes", "zip", "seeds"), where)
     if "preset" in entry and "config" in entry:
         raise ConfigError(f"{where} has a preset and a config; use one of them")
-    if "config" in entry:
+    if isinstance(entry.get("config"), Mapping):
+        start = from_dict(RunConfig, entry["config"])
+    elif "config" in entry:
         start = read_config(folder / checked_path(entry["config"], f"{where}.config"))
     else:
         start = preset(entry.get("preset", "tiny"))
     changes = dict(_mapping(entry.get("set", {}), f"{where}.set"))
-    if isinstance(changes.get("task"), str):
-        changes["task"] = named_task(changes["task"])
+    if "task" in changes:
+        changes["task"] = _task(changes["task"])
     groups = entry.get("zip", [])
     if not isinstance(groups, list):
         raise ConfigError(f"{where}.zip is {shown(groups)}; expected a list of groups of axes")
@@ -196,15 +271,30 @@ def _seeds(given: Any) -> tuple[int, ...]:
     return seeds
 
 
-def _frozen(axes: Any, where: str) -> Axes:
+def _frozen(axes: Any, where: str, *, once: bool = True) -> Axes:
+    """Axes that cannot be changed, each value of an axis once if asked for."""
     found = {}
     for name, values in _mapping(axes, where).items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise ConfigError(
                 f"{where}.{name} is {shown(values)}; expected a list of one or more values"
             )
-        found[name] = tuple(dict.fromkeys(values))
+        try:
+            given = [_task(value) if name == "task" else value for value in values]
+            different = dict.fromkeys(given)
+            found[name] = tuple(different if once else given)
+        except TypeError as error:  # without a hash: a list or a mapping
+            raise ConfigError(
+                f"{where}.{name} is {shown(values)}; expected numbers, names or tasks"
+            ) from error
     return MappingProxyType(found)
+
+
+def _task(given: Any) -> Any:
+    """A task from its name or its entries."""
+    if isinstance(given, str):
+        return named_task(given)
+    return from_dict(AnchorTask, given) if isinstance(given, Mapping) else given
 
 
 def _mapping(data: Any, where: str) -> Mapping[str, Any]:

@@ -1,0 +1,357 @@
+"""The table of a sweep: one row a run, derived from the run folders and rebuildable at any time.
+
+``table.parquet`` holds, for every run that was asked for, its state, its configuration by the
+fields' own names, what was measured of its final checkpoint, and how it came about. Runs that
+failed, diverged or were never started are rows like all others; what they lack is null.
+
+A row is taken over from the table that is there while the run's ``result.json`` is the same file;
+remove the table to have every row made anew.
+"""
+
+import csv
+import functools
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from anchor_interp import files
+from anchor_interp.config import InitConfig, ModelConfig, RunConfig, TrainConfig, total_decay
+from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.phase import CellAccuracy, Phase
+from anchor_interp.schema import checked_path, digest, shown
+from anchor_interp.sweep.folder import STATES, State, SweepFolder
+from anchor_interp.task import TASKS, AnchorTask
+
+SCHEMA = 1
+"""Schema number of a table."""
+
+Row = dict[str, Any]
+"""One run, by the names of :data:`COLUMNS`."""
+Kind = Literal["text", "integer", "number", "truth"]
+"""What a column holds; every value may be null."""
+
+_KINDS: Mapping[type, Kind] = {str: "text", int: "integer", float: "number", bool: "truth"}
+_PARTS = (("model", ModelConfig), ("init", InitConfig), ("train", TrainConfig))
+_MEASURED = (
+    "train_accuracy",
+    "id_accuracy",
+    "ood_accuracy",
+    "symmetric_accuracy",
+    "commutativity",
+    "key_dependence",
+    "stable_rank",
+    "stable_rank_at_init",
+    "condensation",
+    "condensation_at_init",
+)
+_CELLS = tuple(field.name for field in fields(CellAccuracy))
+_MAX_BYTES = 1 << 30
+
+
+def _kind(hint: Any) -> Kind:
+    """What a column holds whose field has this type."""
+    options = [option for option in (get_args(hint) or (hint,)) if option is not type(None)]
+    return _KINDS.get(options[0] if isinstance(options[0], type) else str, "text")
+
+
+COLUMNS: Mapping[str, Kind] = {
+    "run_id": "text",
+    "status": "text",
+    "error": "text",
+    "phase": "text",
+    "reason": "text",
+    "censored": "truth",
+    "task": "text",
+    "split": "text",
+    "length": "integer",
+    "key_min": "integer",
+    "key_max": "integer",
+    **{field.name: _kind(field.type) for _, part in _PARTS for field in fields(part)},
+    "seed": "integer",
+    "total_decay": "number",
+    **dict.fromkeys((*_MEASURED, *_CELLS), "number"),
+    "seconds": "number",
+    "sessions": "integer",
+    "started": "text",
+    "ended": "text",
+    "machine": "text",
+    "cpu": "text",
+    "device": "text",
+    "threads": "integer",
+    "anchor_interp": "text",
+    "torch": "text",
+    "transformer_lens": "text",
+    "python": "text",
+    "result_ns": "integer",
+}
+"""What each column holds. ``censored`` is a run without a phase that counts: not done, diverged,
+or undertrained. ``seconds`` adds up the sessions that ended; one that was killed is in ``sessions``
+alone. ``result_ns`` is when ``result.json`` was written."""
+
+CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
+"""The columns that say how a run came about: two sweeps with the same results may differ here."""
+
+
+def rows(folder: SweepFolder) -> list[Row]:
+    """One row for every run that was asked for, in order.
+
+    Raises:
+        StoreError: no sweep folder.
+        ConfigError: its ``spec.yaml`` is damaged.
+    """
+    return _rows(folder, digest_of(folder))
+
+
+def _rows(folder: SweepFolder, spec: str) -> list[Row]:
+    """The rows; the digest is older than they are, so that a table never claims too much."""
+    kept = _kept(folder, spec)
+    if kept is None:
+        found = {
+            name: _configuration(name, config) for name, config in folder.spec().configs().items()
+        }
+    else:
+        found = {row["run_id"]: row for row in kept}
+    states = folder.states(found)
+    return [_row(folder, row, states[name]) for name, row in found.items()]
+
+
+def write_table(folder: SweepFolder) -> list[Row]:
+    """Bring ``table.parquet`` up to date.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        StoreError: as :func:`rows`, or a table that cannot be written.
+    """
+    spec = digest_of(folder)
+    found = _rows(folder, spec)
+    files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
+    return found
+
+
+def read_table(path: str | Path) -> list[Row]:
+    """The rows of a sweep folder, or of a table that was written as Parquet or CSV.
+
+    Raises:
+        StoreError: no sweep folder and no table, or a damaged one.
+        ConfigError: a file of another kind.
+    """
+    path = checked_path(path, "the path of the table")
+    if path.is_dir():
+        return rows(SweepFolder(path))
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(f"{path} is no table; expected a sweep folder, a .parquet or a .csv file")
+    data = files.read_bytes(path, limit=_MAX_BYTES)
+    try:
+        return from_parquet(data)[0] if path.suffix == ".parquet" else from_csv(data.decode())
+    except (ValueError, OSError, LookupError) as error:
+        raise StoreError(f"{path} is damaged: {error}; make it anew") from error
+
+
+def counts(found: Iterable[Row]) -> dict[State, int]:
+    """How many runs are in each state, without the states that no run is in."""
+    number = Counter(row["status"] for row in found)
+    return {state: number[state] for state in STATES if number[state]}
+
+
+def phases(found: Iterable[Row]) -> dict[str, int]:
+    """How many finished runs are in each phase."""
+    number = Counter(row["phase"] for row in found if row["phase"] is not None)
+    return {phase: number[phase] for phase in get_args(Phase) if number[phase]}
+
+
+def to_csv(found: Sequence[Row]) -> str:
+    """A table as text; a value that is not there is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue()
+
+
+def from_csv(text: str) -> list[Row]:
+    """The rows of :func:`to_csv`.
+
+    Raises:
+        ValueError: other columns, or a field that its column cannot hold.
+    """
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    _check_columns(reader.fieldnames or ())
+    return [{name: _parsed(row[name], kind) for name, kind in COLUMNS.items()} for row in reader]
+
+
+def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
+    """A table as the contents of a Parquet file.
+
+    Args:
+        found: the rows.
+        spec: the digest of the ``spec.yaml`` that they are made from, kept in the file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "truth": pa.bool_(),
+    }
+    about = {"schema": str(SCHEMA), "spec": spec}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()], metadata=about)
+    columns = [
+        pa.array([row[name] for row in found], kinds[kind]) for name, kind in COLUMNS.items()
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink)
+    return bytes(sink.getvalue())
+
+
+def from_parquet(data: bytes) -> tuple[list[Row], str]:
+    """The rows and the digest of :func:`to_parquet`.
+
+    Raises:
+        ValueError: no such file, another schema, or other columns.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(pa.BufferReader(data))
+    about = table.schema.metadata or {}
+    if about.get(b"schema") != str(SCHEMA).encode():
+        raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
+    _check_columns(table.column_names)
+    return table.to_pylist(), about.get(b"spec", b"").decode()
+
+
+def digest_of(folder: SweepFolder) -> str:
+    """A digest of a sweep folder's ``spec.yaml``.
+
+    Raises:
+        StoreError: no sweep folder.
+    """
+    if not files.is_there(folder.spec_file):
+        raise StoreError(f"{folder.path} is no sweep folder: it has no spec.yaml")
+    return digest(files.read_bytes(folder.spec_file, limit=_MAX_BYTES).decode("utf-8", "replace"))
+
+
+def _kept(folder: SweepFolder, spec: str) -> list[Row] | None:
+    """The table that is there, if it is of this version and of the same spec."""
+    path = folder.path / "table.parquet"
+    if not files.is_there(path):
+        return None
+    try:
+        found, of_spec = from_parquet(files.read_bytes(path, limit=_MAX_BYTES))
+    except (StoreError, ValueError, OSError, LookupError):
+        return None  # it is derived: what is wrong with it does not matter
+    return found if of_spec == spec else None
+
+
+def _configuration(name: str, config: RunConfig) -> Row:
+    """The part of a row that the configuration decides, the rest null."""
+    row: Row = dict.fromkeys(COLUMNS)
+    row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
+    row |= {key: getattr(config.task, key) for key in ("split", "length", "key_min", "key_max")}
+    for part, _ in _PARTS:
+        row |= vars(getattr(config, part))
+    return row | {"total_decay": total_decay(config.train)}
+
+
+def _row(folder: SweepFolder, row: Row, state: State) -> Row:
+    """A row brought up to date with what the run's folder shows."""
+    name = row["run_id"]
+    if state == "missing" and row["status"] == "missing":
+        return row
+    result = folder.runs / name / "result.json"
+    written = result.stat().st_mtime_ns if state == "done" else None
+    if state == "done" and row["status"] == "done" and row["result_ns"] == written:
+        return row
+    unknown = dict.fromkeys(("error", "phase", "reason", *_MEASURED, *_CELLS, *CIRCUMSTANCES))
+    row = row | unknown | {"status": state, "censored": True, "result_ns": written}
+    if state != "missing":
+        row |= _circumstances(folder, name)
+    failure = folder.failure(name) if state in ("diverged", "failed") else None
+    if failure is not None:
+        row["error"] = failure.message
+    if state == "done":
+        try:
+            row |= _result(name, files.read_json(result))
+        except (StoreError, LookupError, TypeError, ValueError) as error:
+            row |= {"status": "failed", "error": f"{result} is damaged ({error}); remove it"}
+    return row
+
+
+def _result(name: str, data: Any) -> Row:
+    if data["run_id"] != name:
+        raise ValueError(f"it is of the run {data['run_id']!r:.40}")
+    evaluation = data["evaluation"]
+    found = {key: evaluation[key] for key in _MEASURED}
+    found |= {key: evaluation["cells"][key] for key in _CELLS}
+    for key, value in found.items():
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError(f"{key} is {value!r:.40}")
+    phase = str(data["phase"])
+    censored = phase == "undertrained"
+    return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
+
+
+def _circumstances(folder: SweepFolder, name: str) -> Row:
+    """How a run came about; what its provenance does not tell is null."""
+    try:
+        sessions = files.read_json(folder.runs / name / "provenance.json")["sessions"]
+        last = sessions[-1]
+        spans = [_seconds(session) for session in sessions]
+        versions = last["versions"]
+        return {
+            "seconds": math.fsum(span for span in spans if span is not None),
+            "sessions": len(sessions),
+            "started": sessions[0]["started"],
+            "ended": last.get("ended"),
+            **{key: last[key] for key in ("machine", "cpu", "device", "threads")},
+            **{key: versions[key.replace("_", "-")] for key in _VERSIONS},
+        }
+    except (StoreError, LookupError, TypeError, ValueError):
+        return {}
+
+
+_VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
+
+
+def _seconds(session: Mapping[str, Any]) -> float | None:
+    if "ended" not in session:
+        return None
+    began, ended = (datetime.fromisoformat(session[key]) for key in ("started", "ended"))
+    return (ended - began).total_seconds()
+
+
+@functools.lru_cache(maxsize=64)
+def _task_name(task: AnchorTask) -> str:
+    """The name of a preset task, or a digest of another one."""
+    names = [name for name, known in TASKS.items() if known == task]
+    return names[0] if names else f"custom-{digest(task)[:8]}"
+
+
+def _check_columns(found: Iterable[str]) -> None:
+    if odd := sorted(set(found) ^ set(COLUMNS)):
+        raise ValueError(
+            f"the column {shown(odd[0])} is in only one of this table and this version"
+        )
+
+
+def _parsed(text: str | None, kind: Kind) -> Any:
+    if text is None or text == "":
+        return None
+    if kind == "truth":
+        return {"True": True, "False": False}[text]
+    return {"text": str, "integer": int, "number": float}[kind](text)
+
+
+def to_json(found: Sequence[Row]) -> str:
+    """A table as one JSON object."""
+    return json.dumps({"schema": SCHEMA, "runs": list(found)})
