@@ -26,4 +26,6 @@ def test_a_short_stretch_of_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     found = json.loads(report.read_text())
     assert (found["complete"], found["failures"], found["seed"]) == (True, [], 7)
     assert set(found["targets"]) == set(TARGETS)
-    assert found["cases"] == sum(counts["cases"] for counts in found["targets"].values()) > 50
+    tried = [counts["cases"] for counts in found["targets"].values()]
+    assert found["cases"] == sum(tried)
+    assert min(tried) > 0  # how many it gets to depends on the machine
