@@ -40,8 +40,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             pages[page] = _reference(page)
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
-    shown = (*ROOT.glob("figures/*"), *ROOT.glob("experiments/notebooks/*.ipynb"))
-    for path in (*shown, *(ROOT / name for name in ROOT_FILES)):
+    figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
+    notebooks = ROOT.glob("experiments/notebooks/*.ipynb")
+    for path in (*figures, *notebooks, *(ROOT / name for name in ROOT_FILES)):
         relative = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files
