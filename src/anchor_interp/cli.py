@@ -232,6 +232,8 @@ class Table:
     """The sweep folder."""
     csv: Switch = False
     """Print the table as CSV on standard output."""
+    mechanism: Switch = False
+    """Measure the mechanism of finished runs first, where that was not done yet; seconds a run."""
     output: Output = Output()
 
 
@@ -685,11 +687,13 @@ def _print_status(folder: "SweepFolder", output: Output) -> int:
 
 def _run_table(command: Table) -> None:
     from anchor_interp.sweep.folder import sweep_folder
-    from anchor_interp.sweep.table import to_csv, to_json, write_table
+    from anchor_interp.sweep.table import measure_mechanisms, to_csv, to_json, write_table
 
     if command.csv and command.output.json:
         raise ConfigError("csv and json are two forms of one output; use one of them")
     folder = sweep_folder(command.sweep)
+    if command.mechanism:
+        measure_mechanisms(folder, quiet=command.output.quiet)
     found = write_table(folder)
     if command.csv or command.output.json:
         print(to_csv(found) if command.csv else to_json(found), end="" if command.csv else None)

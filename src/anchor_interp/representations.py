@@ -53,6 +53,7 @@ cosines are means over contexts. :func:`sensitivity` measures how much these mat
 papers assume to be little.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -208,12 +209,12 @@ class Influence:
     """How much one factor of a sequence matters to a state or the logits."""
 
     factor: str
-    """Key, pair, position or noise."""
+    """Key, pair, position or noise; or the order of the anchors."""
     alone: float | None
     """Share of the variance that the factor explains by itself (Sobol' first-order index)."""
     total: float | None
     """Share that it has a part in, interactions included (total-effect index); None for both where
-    nothing varies."""
+    nothing varies, and for the order."""
     change: float | None
     """Mean length of the change when this factor alone changes, over that when all do."""
     agreement: float | None
@@ -592,12 +593,13 @@ def sensitivity(
     state: State | None = None,
     layer: int = 1,
     place: Place = "last",
+    pairs: Sequence[Pair] | None = None,
     n: int = 1_000,
     seed: int = 0,
 ) -> Sensitivity:
     """How much key, pair, key position and noise matter (the papers assume the last two do not).
 
-    The four are drawn independently: all pairs, all keys, all positions, a noise token for every
+    The four are drawn independently: pairs, all keys, all positions, a noise token for every
     place that key and anchors leave free. One at a time is exchanged with all else fixed, so that
     moving the key moves its anchors with it and leaves each noise token in its place. Shares of the
     variance are Sobol' indices by Jansen's estimators (Saltelli et al. 2010, table 2), over all
@@ -613,20 +615,23 @@ def sensitivity(
         state: the tensor, in the sense of the module's table; the logits if None.
         layer: 0-based layer of the state.
         place: where the state is read: in each sequence at its own position of that token.
+        pairs: the ordered pairs that sequences have; all if None.
         n: sequences for each factor.
         seed: seed of the sequences.
 
     Raises:
-        ConfigError: an n below 2, an unknown state or layer, or a model too small for the task.
+        ConfigError: an n below 2, no pairs or an unknown one, an unknown state or layer, or a model
+            too small for the task.
     """
     check_fits(model, task)
     n = checked(n, int, "n", low=2, high=100_000)
+    index = _indices(task, task.pairs if pairs is None else pairs)
 
     def read(factors: _Factors) -> Floats:
         return _read(model, state, layer, place, factors.sequences(task))
 
-    first = _Factors.draw(task, n, seed, "sensitivity/first")
-    second = _Factors.draw(task, n, seed, "sensitivity/second")
+    first = _Factors.draw(task, n, seed, "sensitivity/first", index=index)
+    second = _Factors.draw(task, n, seed, "sensitivity/second", index=index)
     one, two = read(first), read(second)
     everything = np.concatenate([one, two])
     variance = float(((everything - everything.mean(0)) ** 2).sum(1).mean())
@@ -649,6 +654,64 @@ def sensitivity(
             )
         )
     return Sensitivity(*_named(state, layer), tuple(found), n)
+
+
+def order_influence(
+    model: HookedTransformer,
+    task: AnchorTask,
+    *,
+    state: State | None = None,
+    layer: int = 1,
+    place: Place = "last",
+    pairs: Sequence[Pair] | None = None,
+    n: int = 1_000,
+    seed: int = 0,
+) -> Influence:
+    """How much the order of the anchors matters: (a, b) becomes (b, a), all else stays.
+
+    Where both orders have one target, a model that maps each ordered pair by itself still holds
+    them apart, a commutative one does not. It has no share of the variance: order is no factor
+    that is drawn.
+
+    Args:
+        model: a model of the task.
+        task: the task.
+        state: the tensor, in the sense of the module's table; the logits if None.
+        layer: 0-based layer of the state.
+        place: where the state is read.
+        pairs: the ordered pairs that sequences have before and after; all if None. Pairs of equal
+            anchors, and those whose other order is not among them, are left out.
+        n: sequences, whose second anchor is not the last token.
+        seed: seed of the sequences.
+
+    Raises:
+        ConfigError: as :func:`sensitivity`, or no pair in both orders.
+    """
+    check_fits(model, task)
+    n = checked(n, int, "n", low=2, high=100_000)
+    index = _indices(task, task.pairs if pairs is None else pairs)
+    known = {task.pairs[i] for i in index}
+    both = sorted((a, b) for a, b in known if a != b and (b, a) in known)
+    if not both:
+        raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
+    drawn = [
+        _Factors.draw(task, n, seed, f"order/{name}", index=_indices(task, both), maskable=True)
+        for name in ("first", "second")
+    ]
+    reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
+    swapped = dataclasses.replace(drawn[0], pair=reverse[drawn[0].pair])
+    one, two, moved = (
+        _read(model, state, layer, place, factors.sequences(task)) for factors in (*drawn, swapped)
+    )
+    unrelated = float(np.linalg.norm(one - two, axis=1).mean())
+    step = float(np.linalg.norm(moved - one, axis=1).mean())
+    return Influence(
+        factor="order",
+        alone=None,
+        total=None,
+        change=step / unrelated if unrelated > 0 else None,
+        agreement=float((moved.argmax(1) == one.argmax(1)).mean()) if state is None else None,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -696,6 +759,13 @@ class _Factors:
         return rows
 
 
+def _indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
+    """Of pairs, their indices in ``task.pairs``."""
+    if not len(pairs):
+        raise ConfigError("pairs is empty; expected at least one pair of the task's anchors")
+    return np.array([task.pairs.index(task.known(pair)) for pair in pairs])
+
+
 def _bits(n: int, seed: int, stream: str) -> Ints:
     """Uniform integers from 0 to 2^63 - 1, a function of seed, stream and index."""
     drawn = hash_counter(
@@ -714,7 +784,10 @@ def _contexts(
 ) -> _Factors:
     check_fits(model, task)
     n = checked(n, int, "n_contexts", low=1, high=1_000)
-    return _Factors.draw(task, n, seed, "contexts", maskable=maskable)
+    # second anchors that were seen behind every first one, where there are any
+    second = [b for b in task.tokens if all((a, b) in task.seen for a in task.tokens)]
+    index = [i for i, pair in enumerate(task.pairs) if pair[1] in second or not second]
+    return _Factors.draw(task, n, seed, "contexts", index=np.array(index), maskable=maskable)
 
 
 def _probe(task: AnchorTask) -> _Factors | None:

@@ -28,7 +28,7 @@ from anchor_interp.forward import last_logits
 from anchor_interp.hooks import token_rows
 from anchor_interp.model import HookedTransformer
 from anchor_interp.schema import checked
-from anchor_interp.task import AnchorTask
+from anchor_interp.task import AnchorTask, Pair
 
 RouteName = Literal["symmetric", "inferential", "gathered"]
 
@@ -128,7 +128,12 @@ def published_route(mechanism: Literal["symmetric", "inferential"]) -> Route:
 
 
 def route_scores(
-    model: HookedTransformer, task: AnchorTask, *, n: int = 200, seed: int = 0
+    model: HookedTransformer,
+    task: AnchorTask,
+    *,
+    n: int = 200,
+    seed: int = 0,
+    seen_only: bool = False,
 ) -> RouteScores:
     """How much of the key's and the anchors' information takes each route.
 
@@ -149,16 +154,18 @@ def route_scores(
         task: the task; keys of both sides, seen pairs, positions at which an anchor is not last.
         n: sequences for every token that is exchanged.
         seed: which sequences.
+        seen_only: whether an anchor is exchanged only for one with which the pair is a seen one.
 
     Raises:
         ConfigError: fewer than two layers, a task with one anchor or without room behind the second
-            one, or answers that hardly depend on a token.
+            one, a seen pair without such an anchor, or answers that hardly depend on a token.
 
     Source: the routes: NeurIPS paper, section 5.1; the method: path patching.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)
+    checked(seen_only, bool, "seen_only")
     if task.length < 4 or len(task.anchors) < 2:
         raise ConfigError(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
@@ -167,8 +174,8 @@ def route_scores(
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
         "key": replace_keys(task, clean, seed=seed),
-        "first": _replace_anchors(task, clean, "first", seed),
-        "second": _replace_anchors(task, clean, "second", seed),
+        "first": _replace_anchors(task, clean, "first", seed, seen_only),
+        "second": _replace_anchors(task, clean, "second", seed, seen_only),
     }
     details: list[LegScore] = []
     counts: list[tuple[Place, int]] = []
@@ -240,18 +247,32 @@ def _legs(
     return legs, len(used)
 
 
-def _replace_anchors(task: AnchorTask, sequences: Sequences, place: Place, seed: int) -> np.ndarray:
+def _replace_anchors(
+    task: AnchorTask, sequences: Sequences, place: Place, seed: int, seen_only: bool
+) -> np.ndarray:
     """The same tokens with one anchor of every sequence exchanged for another one."""
-    others = len(task.tokens) - 1
+    n, allowed = len(task.tokens), task.seen if seen_only else task.pairs
+
+    def others(pair: Pair) -> list[int]:
+        now = task.tokens.index(pair[place == "second"])
+        after = [task.tokens[(now + step) % n] for step in range(1, n)]
+        new = {token: (token, pair[1]) if place == "first" else (pair[0], token) for token in after}
+        found = [token for token in after if new[token] in allowed]
+        if not found:
+            raise ConfigError(
+                f"no other {place} anchor makes a seen pair of {pair}; leave seen_only out"
+            )
+        return found
+
+    options = {index: others(task.pairs[index]) for index in np.unique(sequences.pair)}
     bits = hash_counter(
         stream_key(seed, f"other-{place}"), np.arange(len(sequences), dtype=np.uint64)
     )
-    steps = 1 + (bits % np.uint64(others)).astype(np.int64)
-    row, at = np.arange(len(sequences)), places(sequences, place)
     tokens = sequences.tokens.copy()
-    index = {token: i for i, token in enumerate(task.tokens)}
-    now = np.array([index[int(token)] for token in tokens[row, at]])
-    tokens[row, at] = np.array(task.tokens)[(now + steps) % len(task.tokens)]
+    tokens[np.arange(len(sequences)), places(sequences, place)] = [
+        options[pair][int(drawn) % len(options[pair])]
+        for pair, drawn in zip(sequences.pair, bits, strict=True)
+    ]
     return tokens
 
 

@@ -8,6 +8,7 @@
           metrics.jsonl      one line a logged step
           checkpoints/00000400/   weights.safetensors, optimizer.safetensors, state.json
           result.json        written last: its presence means that the run is done
+          fingerprint.json   the mechanism of the last checkpoint, where it was asked for
 
 A file is written beside its place and renamed into it; a checkpoint is a folder that is renamed
 into place, which is its commit. So a reader sees a file or checkpoint whole or not at all, and a
@@ -467,6 +468,11 @@ class RunWriter(RunFolder):
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
         files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+
+    @_explained
+    def keep_fingerprint(self, found: Row) -> None:
+        """Write ``fingerprint.json``, see :mod:`anchor_interp.mechanism`."""
+        files.write_json(self.path / "fingerprint.json", found)
 
     def _commit(self, step: int, write: Callable[[Path], None]) -> bool:
         """Let a checkpoint's files be written, then rename their folder; False if it was there."""

@@ -4,8 +4,11 @@
 fields' own names, what was measured of its final checkpoint, and how it came about. Runs that
 failed, diverged or were never started are rows like all others; what they lack is null.
 
-A row is taken over from the table that is there while the run's ``result.json`` is the same file;
-remove the table to have every row made anew.
+The numbers of the mechanism (:data:`anchor_interp.mechanism.NUMBERS`) are those of the run's
+``fingerprint.json``; :func:`measure_mechanisms` makes the missing ones.
+
+A row is taken over from the table that is there while the run's ``result.json`` and
+``fingerprint.json`` are the same files; remove the table to have every row made anew.
 """
 
 import csv
@@ -23,7 +26,9 @@ from typing import Any, Literal, get_args
 from anchor_interp import files
 from anchor_interp.config import InitConfig, ModelConfig, RunConfig, TrainConfig, total_decay
 from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.mechanism import NUMBERS, kept_fingerprint
 from anchor_interp.phase import CellAccuracy, Phase
+from anchor_interp.progress import reporting_all
 from anchor_interp.schema import checked_path, digest, shown
 from anchor_interp.sweep.folder import STATES, State, SweepFolder
 from anchor_interp.task import TASKS, AnchorTask
@@ -51,6 +56,7 @@ _MEASURED = (
     "condensation_at_init",
 )
 _CELLS = tuple(field.name for field in fields(CellAccuracy))
+_MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
 _MAX_BYTES = 1 << 30
 
 
@@ -75,7 +81,7 @@ COLUMNS: Mapping[str, Kind] = {
     **{field.name: _kind(field.type) for _, part in _PARTS for field in fields(part)},
     "seed": "integer",
     "total_decay": "number",
-    **dict.fromkeys((*_MEASURED, *_CELLS), "number"),
+    **dict.fromkeys((*_MEASURED, *_CELLS, *_MECHANISM), "number"),
     "seconds": "number",
     "sessions": "integer",
     "started": "text",
@@ -89,10 +95,11 @@ COLUMNS: Mapping[str, Kind] = {
     "transformer_lens": "text",
     "python": "text",
     "result_ns": "integer",
+    "fingerprint_ns": "integer",
 }
 """What each column holds. ``censored`` is a run without a phase that counts: not done, diverged,
 or undertrained. ``seconds`` adds up the sessions that ended; one that was killed is in ``sessions``
-alone. ``result_ns`` is when ``result.json`` was written."""
+alone. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """The columns that say how a run came about: two sweeps with the same results may differ here."""
@@ -134,6 +141,30 @@ def write_table(folder: SweepFolder) -> list[Row]:
     found = _rows(folder, spec)
     files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
     return found
+
+
+def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> None:
+    """Take the fingerprint of every finished run that has none, one after the other.
+
+    What is measured is kept in the run folders, so that it can be stopped at any moment.
+
+    Args:
+        folder: the sweep.
+        quiet: no progress on standard error.
+
+    Raises:
+        StoreError: a damaged run, or one that cannot be written.
+    """
+    from anchor_interp.fingerprints import keep_fingerprint
+    from anchor_interp.run import load
+
+    states = folder.states(folder.spec().configs())
+    done = [folder.runs / name for name, state in states.items() if state == "done"]
+    todo = [run for run in done if kept_fingerprint(run) is None]
+    with reporting_all(len(todo), len(todo), quiet=quiet) as progress:
+        for path in todo:
+            keep_fingerprint(load(path))
+            progress.end(path.name, 1)
 
 
 def read_table(path: str | Path) -> list[Row]:
@@ -269,11 +300,16 @@ def _row(folder: SweepFolder, row: Row, state: State) -> Row:
     if state == "missing" and row["status"] == "missing":
         return row
     result = folder.runs / name / "result.json"
-    written = result.stat().st_mtime_ns if state == "done" else None
-    if state == "done" and row["status"] == "done" and row["result_ns"] == written:
+    written = {
+        "result_ns": _written(result) if state == "done" else None,
+        "fingerprint_ns": _written(result.with_name("fingerprint.json")),
+    }
+    if state == "done" and row["status"] == "done" and written.items() <= row.items():
         return row
-    unknown = dict.fromkeys(("error", "phase", "reason", *_MEASURED, *_CELLS, *CIRCUMSTANCES))
-    row = row | unknown | {"status": state, "censored": True, "result_ns": written}
+    unknown = dict.fromkeys(
+        ("error", "phase", "reason", *_MEASURED, *_CELLS, *_MECHANISM, *CIRCUMSTANCES)
+    )
+    row = row | unknown | {"status": state, "censored": True} | written
     if state != "missing":
         row |= _circumstances(folder, name)
     failure = folder.failure(name) if state in ("diverged", "failed") else None
@@ -281,7 +317,7 @@ def _row(folder: SweepFolder, row: Row, state: State) -> Row:
         row["error"] = failure.message
     if state == "done":
         try:
-            row |= _result(name, files.read_json(result))
+            row |= _mechanism(result.parent) | _result(name, files.read_json(result))
         except (StoreError, LookupError, TypeError, ValueError) as error:
             row |= {"status": "failed", "error": f"{result} is damaged ({error}); remove it"}
     return row
@@ -299,6 +335,19 @@ def _result(name: str, data: Any) -> Row:
     phase = str(data["phase"])
     censored = phase == "undertrained"
     return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
+
+
+def _mechanism(run: Path) -> Row:
+    found = kept_fingerprint(run)
+    return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written; None where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _circumstances(folder: SweepFolder, name: str) -> Row:

@@ -1,0 +1,135 @@
+"""Fingerprints: what they say of models whose mechanism is known, and what they never look at."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import anchor_interp as ai
+from anchor_interp import fingerprints
+from anchor_interp.cli import main
+from anchor_interp.errors import ConfigError
+from anchor_interp.fingerprints import (
+    fingerprint,
+    fingerprint_model,
+    keep_fingerprint,
+    seen_pairs_only,
+)
+from anchor_interp.mechanism import NUMBERS, Fingerprint, kept_fingerprint
+from anchor_interp.run import Run
+from anchor_interp.schema import from_dict, to_dict
+from anchor_interp.sweep.driver import sweep
+from anchor_interp.sweep.spec import Grid, Sweep
+from anchor_interp.sweep.table import read_table
+
+
+@pytest.fixture(scope="module")
+def taken() -> dict[str, Fingerprint]:
+    return {
+        name: fingerprint(name)
+        for name in ("exact/symmetric", "exact/inferential", "exact/lookup", "tiny/memorizing/1")
+    }
+
+
+def test_models_of_a_known_mechanism(taken: dict[str, Fingerprint]) -> None:
+    symmetric, inferential = taken["exact/symmetric"], taken["exact/inferential"]
+    lookup, memorizing = taken["exact/lookup"], taken["tiny/memorizing/1"]
+    assert (symmetric.route_symmetric or 0) > 0.9 > (symmetric.route_inferential or 0)
+    assert (inferential.route_inferential or 0) > 0.9 > (inferential.route_symmetric or 0)
+    assert (lookup.route_gathered or 0) > 0.9
+    assert (inferential.value or 0) > 0.5 > 0.1 > (symmetric.value or 0)
+    assert (symmetric.order_first or 0) < 1e-3 < 0.03 < (lookup.order_first or 0)
+    for exact in (symmetric, inferential, lookup):
+        assert exact.noise_share == pytest.approx(0, abs=1e-6)
+        assert exact.rank_share is None
+        assert exact.distance is None  # never trained
+    assert (memorizing.noise_share or 0) > 0.5
+    assert (memorizing.distance or 0) > 0
+
+
+def test_every_number_is_there_or_none_and_comes_back(taken: dict[str, Fingerprint]) -> None:
+    for found in taken.values():
+        assert from_dict(Fingerprint, to_dict(found)) == found
+        for name in NUMBERS:
+            value = getattr(found, name)
+            assert value is None or np.isfinite(value), name
+
+
+def test_no_unseen_pair_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the model is given is looked at by the test itself, not by the package's watch."""
+    run = ai.load("exact/symmetric")
+    model, seen = run.model, set()
+    original = model.embed.forward
+
+    def watched(tokens: torch.Tensor) -> torch.Tensor:
+        for first, second in run.config.task.pairs:
+            if bool(((tokens[:, :-1] == first) & (tokens[:, 1:] == second)).any()):
+                seen.add((first, second))
+        return original(tokens)
+
+    monkeypatch.setattr(model.embed, "forward", watched)
+    fingerprint(run)
+    assert seen == set(run.config.task.seen)
+
+
+def test_the_watch_stops_an_unseen_pair_and_is_gone_afterwards() -> None:
+    run = ai.load("exact/symmetric")
+    unseen = torch.from_numpy(ai.sample(run.config.task, "ood", 4, seed=0).tokens).long()
+    with (
+        pytest.raises(AssertionError, match="unseen pair"),
+        seen_pairs_only(run.model, run.config.task),
+    ):
+        run.model(unseen)
+    run.model(unseen)
+
+
+def test_other_seeds_change_little(taken: dict[str, Fingerprint]) -> None:
+    again = fingerprint("exact/inferential", seed=3)
+    assert again.value == pytest.approx(taken["exact/inferential"].value, abs=0.1)
+    assert again.seed == 3
+
+
+def test_a_task_without_composition_has_no_such_numbers() -> None:
+    task = ai.AnchorTask(anchors=(ai.Anchor(1, ai.Affine(add=5)), ai.Anchor(2, ai.Affine(add=1))))
+    config = ai.preset("tiny", task=task, n_layers=1)
+    model = ai.build_model(config.model, config.init, seed=0)
+    found = fingerprint_model(model, task)
+    assert found.route_symmetric is None  # one layer
+    assert found.run_id is None
+    with pytest.raises(ConfigError, match="task"):
+        fingerprint_model(model, None)  # type: ignore[arg-type]
+
+
+def test_it_is_kept_and_made_anew_when_it_is_damaged(
+    finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ai.train(finished_run.config, tmp_path / "run", quiet=True)
+    assert kept_fingerprint(run.path) is None
+    first = keep_fingerprint(run)
+    path = run.path / "fingerprint.json"
+    path.write_text(path.read_text()[:-20])
+    assert kept_fingerprint(run.path) is None
+    assert keep_fingerprint(run) == first == kept_fingerprint(run.path)
+    path.write_text(path.read_text().replace(first.run_id or "", "another-run"))
+    assert keep_fingerprint(run) == first
+    monkeypatch.setattr(fingerprints, "fingerprint", None)
+    assert keep_fingerprint(run) == first  # read, not measured
+
+
+def test_the_table_of_a_sweep_has_it_when_asked(
+    finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = sweep(Sweep((Grid(finished_run.config, {"gamma": (0.3, 0.9)}),)), tmp_path, quiet=True)
+    assert {row["noise_share"] for row in read_table(tmp_path)} == {None}
+    assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
+    assert "noise_share" in capsys.readouterr().out
+    for row in read_table(tmp_path):
+        kept = kept_fingerprint(folder.runs / row["run_id"])
+        assert kept is not None
+        twice = ("stable_rank", "condensation")  # measured by the run's own evaluation as well
+        assert [row[name] for name in NUMBERS if name not in twice] == [
+            getattr(kept, name) for name in NUMBERS if name not in twice
+        ]
+        assert row["noise_share"] is not None
+        assert row["stable_rank"] == pytest.approx(kept.stable_rank, rel=1e-4)
