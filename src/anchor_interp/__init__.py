@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anchor_interp.errors import ConfigError as ConfigError
     from anchor_interp.evaluation import evaluate as evaluate
     from anchor_interp.exact import exact_model as exact_model
+    from anchor_interp.fingerprints import fingerprint as fingerprint
     from anchor_interp.forward import last_logits as last_logits
     from anchor_interp.masks import mask_edges as mask_edges
     from anchor_interp.masks import mask_first_anchor as mask_first_anchor
@@ -49,6 +50,7 @@ _HOME = {
     "errors": ("AnchorInterpError", "ConfigError"),
     "evaluation": ("evaluate",),
     "exact": ("exact_model",),
+    "fingerprints": ("fingerprint",),
     "forward": ("last_logits",),
     "masks": ("mask_edges", "mask_first_anchor", "mask_key_token", "mask_second_anchor"),
     "model": ("build_model",),
