@@ -12,17 +12,18 @@ What counts as agreement stands in the sweeps' files and was written before the 
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
-from scipy.stats import permutation_test, spearmanr
+from scipy.stats import permutation_test, rankdata
 
 from anchor_interp.diagram_page import write_diagrams
 from anchor_interp.files import write_text
+from anchor_interp.phase import PAPER
 from anchor_interp.schema import to_dict
 from anchor_interp.sweep.driver import sweep
 from anchor_interp.sweep.table import Row, counts, phases, read_table, rows, to_csv
@@ -31,7 +32,6 @@ from measured import table, tell
 ROOT = Path(__file__).parent.parent
 ALPHA = 0.05
 _RESAMPLES = 9999
-_PHASE_2 = ("composite", "symmetric", "other")
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,16 @@ class Trend:
         points = [(row[x], row[y]) for row in found if row[y] is not None]
         if not points:
             return cls(0, 0.0, 1.0)
-        xs, ys = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-        if len(set(ys)) == 1:  # a measure that never changes has no trend
+        ranks = [rankdata(column) for column in zip(*points, strict=True)]
+        xs, ys = (column - column.mean() for column in ranks)
+        if not (xs.any() and ys.any()):  # a measure that never changes has no trend
             return cls(len(points), 0.0, 1.0)
+        scale = np.linalg.norm(xs) * np.linalg.norm(ys)
         tested = permutation_test(
             (xs,),
-            lambda shuffled: spearmanr(shuffled, ys).statistic,
+            lambda shuffled, axis: (shuffled * ys).sum(axis) / scale,
             permutation_type="pairings",
+            vectorized=True,
             n_resamples=_RESAMPLES,
             rng=np.random.default_rng(0),
         )
@@ -87,9 +90,21 @@ def axis(found: Sequence[Row], name: str) -> list[Any]:
     return sorted({row[name] for row in found})
 
 
-def majority(cell: Sequence[Row], *wanted: str) -> bool:
-    """Whether more than half of a cell's runs, whatever became of the others, are of a phase."""
-    return 2 * sum(row["phase"] in wanted for row in cell) > len(cell)
+def majority(cell: Sequence[Row], wanted: Callable[[Row], bool]) -> bool:
+    """Whether more than half of a cell's runs, whatever became of the others, are such."""
+    return 2 * sum(map(wanted, cell)) > len(cell)
+
+
+def of_phase(phase: str) -> Callable[[Row], bool]:
+    """Runs of a phase."""
+    return lambda row: row["phase"] == phase
+
+
+def is_phase_2(row: Row) -> bool:
+    """Good ID and poor OOD accuracy in a trained run (complexity-control paper, section IV)."""
+    if row["phase"] in (None, "undertrained"):
+        return False
+    return bool(row["id_accuracy"] >= PAPER.id and row["ood_accuracy"] < PAPER.ood)
 
 
 def names(cell: Sequence[Row]) -> str:
@@ -102,10 +117,10 @@ def judge_decay(found: Sequence[Row]) -> Iterator[Verdict]:
     decays, gammas = axis(found, "weight_decay"), axis(found, "gamma")
     corner = at(found, gamma=gammas[0], weight_decay=decays[0])
     text = f"most seeds memorize at gamma {gammas[0]} without weight decay"
-    yield Verdict(text, names(corner), majority(corner, "memorizing"))
+    yield Verdict(text, names(corner), majority(corner, of_phase("memorizing")))
     corner = at(found, gamma=gammas[-1], weight_decay=decays[-1])
     text = f"most seeds are inferential at gamma {gammas[-1]}, weight decay {decays[-1]:g}"
-    yield Verdict(text, names(corner), majority(corner, "inferential"))
+    yield Verdict(text, names(corner), majority(corner, of_phase("inferential")))
     yield _trends(found, "OOD accuracy rises with gamma", "ood_accuracy", decays, rising=True)
     first = {decay: _first_inferential(found, decay) for decay in (0.01, 1.0)}
     shown = ", ".join(f"{decay:g}: {gamma or 'none'}" for decay, gamma in first.items())
@@ -114,18 +129,18 @@ def judge_decay(found: Sequence[Row]) -> Iterator[Verdict]:
         "the smallest gamma whose majority is inferential is smaller at weight decay 1 than at "
         "0.01",
         shown,
-        low is not None and (high is None or low < high),
+        low is not None and high is not None and low < high,
     )
     ranked = [row | {"share": _rank_share(row)} for row in found]
     text = "the stable rank of W_Q(1), as a share of its initial value, falls with gamma"
     yield _trends(ranked, text, "share", decays, rising=False)
     kinds = [_kind(at(found, gamma=gamma, weight_decay=0.01)) for gamma in gammas]
-    order = "".join(kind for kind in kinds if kind != ".")
+    order = "".join(kind for kind in kinds if kind in "M2I")
     yield Verdict(
         "at weight decay 0.01 cells with good ID and poor OOD accuracy lie between memorizing and "
         "inferential ones",
         ", ".join(f"{gamma}: {_KINDS[kind]}" for gamma, kind in zip(gammas, kinds, strict=True)),
-        "2" in order and order == "".join(sorted(order, key="M2I".index)),
+        set(order) == set("M2I") and order == "".join(sorted(order, key="M2I".index)),
     )
 
 
@@ -156,15 +171,24 @@ def judge_depth(found: Sequence[Row]) -> Iterator[Verdict]:
 JUDGES = {"decay": judge_decay, "depth": judge_depth}
 """Sweeps by name."""
 
-_KINDS = {"M": "memorizing", "2": "phase 2", "I": "inferential", ".": "no majority"}
+_KINDS = {
+    "M": "memorizing",
+    "2": "phase 2",
+    "I": "inferential",
+    "U": "undertrained",
+    ".": "no majority",
+}
 
 
 def _kind(cell: Sequence[Row]) -> str:
-    if majority(cell, "memorizing"):
-        return "M"
-    if majority(cell, "inferential"):
-        return "I"
-    return "2" if majority(cell, *_PHASE_2) else "."
+    """The letter in :data:`_KINDS` of what most runs of a cell are."""
+    kinds = {
+        "M": of_phase("memorizing"),
+        "2": is_phase_2,
+        "I": of_phase("inferential"),
+        "U": of_phase("undertrained"),
+    }
+    return next((kind for kind, wanted in kinds.items() if majority(cell, wanted)), ".")
 
 
 def _trends(
@@ -186,7 +210,7 @@ def _trends(
 
 def _first_inferential(found: Sequence[Row], decay: float) -> float | None:
     for gamma in axis(found, "gamma"):
-        if majority(at(found, gamma=gamma, weight_decay=decay), "inferential"):
+        if majority(at(found, gamma=gamma, weight_decay=decay), of_phase("inferential")):
             return float(gamma)
     return None
 

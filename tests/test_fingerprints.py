@@ -22,6 +22,7 @@ from anchor_interp.schema import from_dict, to_dict
 from anchor_interp.sweep.driver import sweep
 from anchor_interp.sweep.spec import Grid, Sweep
 from anchor_interp.sweep.table import read_table
+from conftest import SHORT
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +57,25 @@ def test_every_number_is_there_or_none_and_comes_back(taken: dict[str, Fingerpri
             assert value is None or np.isfinite(value), name
 
 
-def test_no_unseen_pair_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unseen", [((3, 4), (4, 3)), ((1, 2), (2, 1), (3, 4), (4, 3))])
+def test_no_unseen_pair_is_run(
+    unseen: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the model is given is looked at by the test itself, not by the package's watch."""
-    run = ai.load("exact/symmetric")
-    model, seen = run.model, set()
+    task = ai.AnchorTask(unseen=unseen)
+    config = ai.preset("tiny", **SHORT)
+    model, given = ai.build_model(config.model, config.init, seed=0), set()
     original = model.embed.forward
 
     def watched(tokens: torch.Tensor) -> torch.Tensor:
-        for first, second in run.config.task.pairs:
+        for first, second in task.pairs:
             if bool(((tokens[:, :-1] == first) & (tokens[:, 1:] == second)).any()):
-                seen.add((first, second))
+                given.add((first, second))
         return original(tokens)
 
     monkeypatch.setattr(model.embed, "forward", watched)
-    fingerprint(run)
-    assert seen == set(run.config.task.seen)
+    assert fingerprint_model(model, task).value is not None
+    assert given == set(task.seen)
 
 
 def test_the_watch_stops_an_unseen_pair_and_is_gone_afterwards() -> None:
@@ -105,13 +110,16 @@ def test_it_is_kept_and_made_anew_when_it_is_damaged(
     finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ai.train(finished_run.config, tmp_path / "run", quiet=True)
-    assert kept_fingerprint(run.path) is None
+    name = ai.run_id(run.config)
+    assert kept_fingerprint(run.path, name, run.step) is None
     first = keep_fingerprint(run)
     path = run.path / "fingerprint.json"
     path.write_text(path.read_text()[:-20])
-    assert kept_fingerprint(run.path) is None
-    assert keep_fingerprint(run) == first == kept_fingerprint(run.path)
-    path.write_text(path.read_text().replace(first.run_id or "", "another-run"))
+    assert kept_fingerprint(run.path, name, run.step) is None
+    assert keep_fingerprint(run) == first == kept_fingerprint(run.path, name, run.step)
+    assert kept_fingerprint(run.path, name, run.step - 1) is None  # of another checkpoint
+    path.write_text(path.read_text().replace(name, "another-run"))
+    assert kept_fingerprint(run.path, name, run.step) is None
     assert keep_fingerprint(run) == first
     monkeypatch.setattr(fingerprints, "fingerprint", None)
     assert keep_fingerprint(run) == first  # read, not measured
@@ -125,7 +133,7 @@ def test_the_table_of_a_sweep_has_it_when_asked(
     assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
     assert "noise_share" in capsys.readouterr().out
     for row in read_table(tmp_path):
-        kept = kept_fingerprint(folder.runs / row["run_id"])
+        kept = kept_fingerprint(folder.runs / row["run_id"], row["run_id"], row["steps"])
         assert kept is not None
         twice = ("stable_rank", "condensation")  # measured by the run's own evaluation as well
         assert [row[name] for name in NUMBERS if name not in twice] == [

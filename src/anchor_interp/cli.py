@@ -211,7 +211,7 @@ class SweepCommand:
     gpus: float = 0.0
     """With ray: GPUs of each task, also a share such as 0.25."""
     dry_run: Switch = False
-    """Only say what there is to do, how long it takes and how much disk."""
+    """Only say what there is to do, how long it takes, run by run, and how much disk."""
     output: Output = Output()
 
 
@@ -685,20 +685,20 @@ def _print_status(folder: "SweepFolder", output: Output) -> int:
     return 1 if states.get("failed") else 0
 
 
-def _run_table(command: Table) -> None:
+def _run_table(command: Table) -> int:
     from anchor_interp.sweep.folder import sweep_folder
     from anchor_interp.sweep.table import measure_mechanisms, to_csv, to_json, write_table
 
     if command.csv and command.output.json:
         raise ConfigError("csv and json are two forms of one output; use one of them")
     folder = sweep_folder(command.sweep)
-    if command.mechanism:
-        measure_mechanisms(folder, quiet=command.output.quiet)
+    failed = measure_mechanisms(folder, quiet=command.output.quiet) if command.mechanism else 0
     found = write_table(folder)
     if command.csv or command.output.json:
         print(to_csv(found) if command.csv else to_json(found), end="" if command.csv else None)
-        return
-    print(f"{folder.path / 'table.parquet'}: {len(found)} runs")
+    else:
+        print(f"{folder.path / 'table.parquet'}: {len(found)} runs")
+    return 1 if failed else 0
 
 
 def _run_diagram(command: Diagram) -> None:

@@ -21,7 +21,15 @@ MAX_JSON_BYTES = 1 << 26
 MAX_LINE_BYTES = 1 << 20
 
 RUN_FILES = frozenset(
-    ("config.json", "provenance.json", "metrics.jsonl", "result.json", ".lock", "checkpoints")
+    (
+        "config.json",
+        "provenance.json",
+        "metrics.jsonl",
+        "result.json",
+        "fingerprint.json",
+        ".lock",
+        "checkpoints",
+    )
 )
 """Names in a run folder that are the run's own."""
 

@@ -91,8 +91,8 @@ def keep_fingerprint(run: Run) -> Fingerprint:
         LockedError: a run that another process is writing.
     """
     last = run.at(run.steps[-1])
-    found = kept_fingerprint(run.path)
-    if found is not None and (found.run_id, found.step) == (run_id(run.config), last.step):
+    found = kept_fingerprint(run.path, run_id(run.config), last.step)
+    if found is not None:
         return found
     found = fingerprint(last)
     with run.folder.writing(run.config) as writer:

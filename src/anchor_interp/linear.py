@@ -80,6 +80,7 @@ def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
         x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()  # vmap has no rule for it
         and has_onednn_avx512()
     )
 

@@ -99,12 +99,18 @@ NUMBERS: tuple[str, ...] = tuple(
 """The names of the numbers."""
 
 
-def kept_fingerprint(run: Path) -> Fingerprint | None:
-    """The fingerprint that a run folder keeps; None where there is none that can be read.
+def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
+    """The fingerprint that a run folder keeps, if it can be read and is this one.
 
     It is derived: :func:`anchor_interp.fingerprints.keep_fingerprint` makes it anew.
+
+    Args:
+        run: the run folder.
+        run_id: the run's identity.
+        step: the checkpoint that it must be of.
     """
     try:
-        return from_dict(Fingerprint, files.read_json(run / "fingerprint.json"))
+        found = from_dict(Fingerprint, files.read_json(run / "fingerprint.json"))
     except (StoreError, ConfigError):
         return None
+    return found if (found.run_id, found.step) == (run_id, step) else None

@@ -790,6 +790,16 @@ def _contexts(
     return _Factors.draw(task, n, seed, "contexts", index=np.array(index), maskable=maskable)
 
 
+def _behind(task: AnchorTask, group: tuple[int, ...], second: int) -> int:
+    """The index of a group's pair; one anchor takes a second one that it was seen with."""
+    seen = [b for a, b in task.seen if a == group[0]]
+    if len(group) == 1 and second not in seen:
+        if not seen:
+            raise ConfigError(f"the anchor {group[0]} is first in no seen pair; expected one")
+        second = seen[0]
+    return task.pairs.index((*group, second)[:2])
+
+
 def _probe(task: AnchorTask) -> _Factors | None:
     """The released code's sequence (35, 63, x, a1, 2, 38, 42, 36, 62); None on other tasks."""
     at = PROBE_POSITION
@@ -808,11 +818,15 @@ def _vectors(
     groups: Sequence[tuple[int, ...]],
     read: Callable[[Sequences], Floats],
 ) -> Floats:
-    """[context, group, key, width]; a group of one anchor takes the context's second one."""
+    """[context, group, key, width]; a group of one anchor takes the context's second one.
+
+    Where it was not seen with that, it takes one that it was seen with: attention is causal, so
+    that no state at the first anchor depends on it.
+    """
     n_keys, found = len(task.keys), []
     for c in range(len(contexts.key)):
         second = task.pairs[contexts.pair[c]][1]
-        pairs = [task.pairs.index((*group, second)[:2]) for group in groups]
+        pairs = [_behind(task, group, second) for group in groups]
         total = len(groups) * n_keys
         sequences = spell_over(
             task,

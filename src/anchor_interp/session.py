@@ -119,6 +119,7 @@ class Session:
             check_finite_weights(self.state)
             weights, optimizer = self.state.weights(), self.state.optimizer_tensors()
             self.writer.save_checkpoint(self.state.step, weights, optimizer, every)
+            self.writer.end_session(ended=now())  # so far: a kill may follow
             _LOGGER.debug("%s: checkpoint at step %d", self.writer.path, self.state.step)
 
     def judge(self, stopped: StopRequest) -> None:

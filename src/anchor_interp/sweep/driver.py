@@ -116,6 +116,8 @@ class _Todo:
     shapes: dict[str, Hashable] = field(default_factory=dict)
     most: dict[Hashable, int] = field(default_factory=dict)
     """Runs of a shape that train together at most."""
+    waits: bool = False
+    """Whether it was said that all that is left is trained by others."""
 
     def begin(self) -> None:
         """See what there is to do."""
@@ -144,6 +146,7 @@ class _Todo:
                 self.in_batch |= set(names[1:] and names)
                 yield Job({name: self.configs[name] for name in names})
             elif self.under_way or self.elsewhere:
+                self._say_if_waiting()
                 yield None
 
     def take(self, result: RunResult) -> None:
@@ -226,6 +229,17 @@ class _Todo:
             if self.folder.state(name) != "running":
                 self.elsewhere.remove(name)
                 self.waiting[name] = None
+
+    def _say_if_waiting(self) -> None:
+        """Say once who is waited for when nothing is left to do here."""
+        if self.elsewhere and not self.under_way and not self.waits:
+            self.waits = True
+            _LOGGER.warning(
+                "waiting for %d runs that other processes are training, such as the one that %s "
+                "names; if it is gone, remove that file",
+                len(self.elsewhere),
+                self.folder.runs / min(self.elsewhere) / ".lock",
+            )
 
     def _end(self, name: str, *, failed: bool = False) -> None:
         self.overall.end(name, work_of(self.configs[name]), failed=failed)

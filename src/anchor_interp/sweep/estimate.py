@@ -12,6 +12,7 @@ import torch
 
 from anchor_interp.config import ModelConfig, RunConfig, n_parameters, override
 from anchor_interp.environment import limited_threads, resolve_device
+from anchor_interp.memory import check_training_fits
 from anchor_interp.sweep.folder import ENDED, SweepFolder
 from anchor_interp.sweep.table import Row, rows
 from anchor_interp.training import AnchorObjective, TrainState, train_step
@@ -49,11 +50,11 @@ def estimate(
 ) -> Estimate:
     """What the runs that are not done will take.
 
-    Times are those of finished runs of the same shape in the folder; for other shapes a few steps
-    are trained, seconds each.
+    Times are those of finished runs of the same shape in the folder, too long where these shared a
+    batch; for other shapes a few steps are trained, seconds each. Batches are not considered.
 
     Raises:
-        ConfigError: a device that cannot be used.
+        ConfigError: a device that cannot be used, or a run that does not fit into its memory.
     """
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
@@ -120,6 +121,7 @@ def _known_rates(found: Iterable[Row]) -> dict[_Shape, float]:
 
 
 def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
+    check_training_fits(config, device)
     short = override(config, n_sequences=config.train.batch_size)
     with limited_threads(1):
         state, objective = TrainState.fresh(short, device), AnchorObjective(short, device)

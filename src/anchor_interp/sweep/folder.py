@@ -3,7 +3,7 @@
 ::
 
     SWEEP/  spec.yaml               every grid that was asked for so far
-            .lock                   held while spec.yaml is written
+            .lock                   held while spec.yaml or the table is written
             runs/<run_id>/          run folders (see anchor_interp.store)
             failures/<run_id>.json  the error of a run that did not end
             table.parquet           derived, can be rebuilt (see anchor_interp.sweep.table)
@@ -15,7 +15,7 @@ run, a lock that beats is a run under way. Several drivers may share a folder.
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -108,8 +108,7 @@ class SweepFolder:
             self._check_is_ours()
             self.runs.mkdir(parents=True, exist_ok=True)
             (self.path / "failures").mkdir(exist_ok=True)
-            lock = self._locked()
-            try:
+            with self.locked():
                 before = self.spec() if files.is_there(self.spec_file) else None
                 grids = [] if before is None else list(before.grids)
                 new = [grid for grid in sweep.grids if grid not in grids]
@@ -126,8 +125,6 @@ class SweepFolder:
                     )
                 files.write_text(self.spec_file, text)
                 return whole
-            finally:
-                lock.release()
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -200,16 +197,27 @@ class SweepFolder:
                     "folder of its own"
                 )
 
-    def _locked(self) -> Lock:
-        """The lock of ``spec.yaml``, which others hold for moments only."""
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of ``spec.yaml`` and of the table, which others hold for moments only.
+
+        Raises:
+            LockedError: another process held it for a minute.
+            OSError: it cannot be written.
+        """
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                return Lock.acquire(self.path / ".lock")
+                lock = Lock.acquire(self.path / ".lock")
+                break
             except LockedError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def sweep_folder(path: str | Path) -> SweepFolder:

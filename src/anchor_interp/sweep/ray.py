@@ -539,6 +539,14 @@ def _versions() -> dict[str, str]:
 # A task
 
 
+def _sees(probe: Path) -> bool:
+    """Whether this machine has the driver's probe under the same path."""
+    try:
+        return probe.exists()
+    except OSError:  # a folder that this user may not enter
+        return False
+
+
 def _work(order: _Order) -> Iterator[_Begun | _Said | RunResult]:
     """What a task does, and tells the driver as it goes."""
     here = _versions()
@@ -548,7 +556,7 @@ def _work(order: _Order) -> Iterator[_Begun | _Said | RunResult]:
                 f"{socket.gethostname()} has {package} {here[package]}, the driver's machine "
                 f"{wanted}; install the same versions on every machine of the cluster"
             )
-    seen = order.shared is not False and order.probe.exists()
+    seen = order.shared is not False and _sees(order.probe)
     if order.shared and not seen:
         raise ConfigError(
             f"shared is True, but {socket.gethostname()} does not see {order.folder} as the "

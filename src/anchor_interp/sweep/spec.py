@@ -201,22 +201,31 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
         parts = text.split(",")
         if not all(part.strip() for part in parts):
             raise ConfigError(f"{shown(change)} has an empty value; expected {name}=VALUE,VALUE")
-        values = [_typed(part) for part in parts]
+        values = [_from_text(part) for part in parts]
         if len(values) == 1:
             grid["set"][name] = values[0]
         else:
             grid["axes"][name] = values
+    given = grid["axes"].pop("seed", None) or grid["set"].pop("seed", None)
+    if given is not None and seeds is not None:
+        raise ConfigError(f"seed={shown(given)} and seeds={seeds} both name seeds; use one of them")
     if seeds is not None:
         grid["seeds"] = seeds
+    elif given is not None:
+        grid["seeds"] = given if isinstance(given, list) else [given]
     return parse_sweep(grid)
 
 
-def _typed(text: str) -> Any:
-    """A value as YAML reads it, and numbers such as 1e-3, which YAML takes for text."""
+def _from_text(text: str) -> Any:
+    """A value as YAML reads it."""
     try:
-        value = yaml.safe_load(text)
+        return _number(yaml.safe_load(text))
     except yaml.YAMLError:
         return text
+
+
+def _number(value: Any) -> Any:
+    """The value, or the number that it spells: YAML takes 1e-3 for text."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
@@ -247,7 +256,8 @@ def _grid(data: Any, where: str, folder: Path) -> Grid:
         start = read_config(folder / checked_path(entry["config"], f"{where}.config"))
     else:
         start = preset(entry.get("preset", "tiny"))
-    changes = dict(_mapping(entry.get("set", {}), f"{where}.set"))
+    given = _mapping(entry.get("set", {}), f"{where}.set")
+    changes = {name: _number(value) for name, value in given.items()}
     if "task" in changes:
         changes["task"] = _task(changes["task"])
     groups = entry.get("zip", [])
@@ -280,7 +290,7 @@ def _frozen(axes: Any, where: str, *, once: bool = True) -> Axes:
                 f"{where}.{name} is {shown(values)}; expected a list of one or more values"
             )
         try:
-            given = [_task(value) if name == "task" else value for value in values]
+            given = [_task(value) if name == "task" else _number(value) for value in values]
             different = dict.fromkeys(given)
             found[name] = tuple(different if once else given)
         except TypeError as error:  # without a hash: a list or a mapping

@@ -15,6 +15,7 @@ import csv
 import functools
 import io
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from typing import Any, Literal, get_args
 
 from anchor_interp import files
 from anchor_interp.config import InitConfig, ModelConfig, RunConfig, TrainConfig, total_decay
-from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.errors import AnchorInterpError, ConfigError, StoreError
 from anchor_interp.mechanism import NUMBERS, kept_fingerprint
 from anchor_interp.phase import CellAccuracy, Phase
 from anchor_interp.progress import reporting_all
@@ -58,6 +59,7 @@ _MEASURED = (
 _CELLS = tuple(field.name for field in fields(CellAccuracy))
 _MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
 _MAX_BYTES = 1 << 30
+_LOGGER = logging.getLogger(__name__)
 
 
 def _kind(hint: Any) -> Kind:
@@ -98,8 +100,9 @@ COLUMNS: Mapping[str, Kind] = {
     "fingerprint_ns": "integer",
 }
 """What each column holds. ``censored`` is a run without a phase that counts: not done, diverged,
-or undertrained. ``seconds`` adds up the sessions that ended; one that was killed is in ``sessions``
-alone. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
+or undertrained. ``seconds`` adds up the wall time of the sessions, each to its last checkpoint
+where it was stopped; the runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
+these files were written."""
 
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """The columns that say how a run came about: two sweeps with the same results may differ here."""
@@ -138,12 +141,16 @@ def write_table(folder: SweepFolder) -> list[Row]:
         StoreError: as :func:`rows`, or a table that cannot be written.
     """
     spec = digest_of(folder)
-    found = _rows(folder, spec)
-    files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
+    try:
+        with folder.locked():  # so that nobody replaces a newer table by an older one
+            found = _rows(folder, spec)
+            files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
+    except OSError as error:
+        raise StoreError(f"cannot write to the sweep folder {folder.path}: {error}") from error
     return found
 
 
-def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> None:
+def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
     """Take the fingerprint of every finished run that has none, one after the other.
 
     What is measured is kept in the run folders, so that it can be stopped at any moment.
@@ -152,19 +159,29 @@ def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> None:
         folder: the sweep.
         quiet: no progress on standard error.
 
-    Raises:
-        StoreError: a damaged run, or one that cannot be written.
+    Returns:
+        How many runs could not be measured or written; why is said in warnings.
     """
     from anchor_interp.fingerprints import keep_fingerprint
     from anchor_interp.run import load
 
-    states = folder.states(folder.spec().configs())
-    done = [folder.runs / name for name, state in states.items() if state == "done"]
-    todo = [run for run in done if kept_fingerprint(run) is None]
+    configs = folder.spec().configs()
+    done = [name for name, state in folder.states(configs).items() if state == "done"]
+    todo = [
+        name
+        for name in done
+        if kept_fingerprint(folder.runs / name, name, configs[name].train.steps) is None
+    ]
+    failed = 0
     with reporting_all(len(todo), len(todo), quiet=quiet) as progress:
-        for path in todo:
-            keep_fingerprint(load(path))
-            progress.end(path.name, 1)
+        for name in todo:
+            try:
+                keep_fingerprint(load(folder.runs / name))
+            except AnchorInterpError as error:
+                failed += 1
+                _LOGGER.warning("%s: %s", name, error)
+            progress.end(name, 1)
+    return failed
 
 
 def read_table(path: str | Path) -> list[Row]:
@@ -182,7 +199,7 @@ def read_table(path: str | Path) -> list[Row]:
     data = files.read_bytes(path, limit=_MAX_BYTES)
     try:
         return from_parquet(data)[0] if path.suffix == ".parquet" else from_csv(data.decode())
-    except (ValueError, OSError, LookupError) as error:
+    except (ValueError, LookupError, csv.Error) as error:
         raise StoreError(f"{path} is damaged: {error}; make it anew") from error
 
 
@@ -240,7 +257,8 @@ def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
         pa.array([row[name] for row in found], kinds[kind]) for name, kind in COLUMNS.items()
     ]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink)
+    table = pa.Table.from_arrays(columns, schema=schema)
+    pq.write_table(table, sink, write_page_checksum=True)
     return bytes(sink.getvalue())
 
 
@@ -248,12 +266,15 @@ def from_parquet(data: bytes) -> tuple[list[Row], str]:
     """The rows and the digest of :func:`to_parquet`.
 
     Raises:
-        ValueError: no such file, another schema, or other columns.
+        ValueError: no such file, a damaged one, another schema, or other columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(pa.BufferReader(data))
+    try:
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise ValueError(str(error)) from error
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
@@ -279,7 +300,7 @@ def _kept(folder: SweepFolder, spec: str) -> list[Row] | None:
         return None
     try:
         found, of_spec = from_parquet(files.read_bytes(path, limit=_MAX_BYTES))
-    except (StoreError, ValueError, OSError, LookupError):
+    except (StoreError, ValueError):
         return None  # it is derived: what is wrong with it does not matter
     return found if of_spec == spec else None
 
@@ -317,7 +338,7 @@ def _row(folder: SweepFolder, row: Row, state: State) -> Row:
         row["error"] = failure.message
     if state == "done":
         try:
-            row |= _mechanism(result.parent) | _result(name, files.read_json(result))
+            row |= _mechanism(result.parent, row) | _result(name, files.read_json(result))
         except (StoreError, LookupError, TypeError, ValueError) as error:
             row |= {"status": "failed", "error": f"{result} is damaged ({error}); remove it"}
     return row
@@ -337,8 +358,8 @@ def _result(name: str, data: Any) -> Row:
     return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
 
 
-def _mechanism(run: Path) -> Row:
-    found = kept_fingerprint(run)
+def _mechanism(run: Path, row: Row) -> Row:
+    found = kept_fingerprint(run, row["run_id"], row["steps"])
     return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
 
 
@@ -355,10 +376,10 @@ def _circumstances(folder: SweepFolder, name: str) -> Row:
     try:
         sessions = files.read_json(folder.runs / name / "provenance.json")["sessions"]
         last = sessions[-1]
-        spans = [_seconds(session) for session in sessions]
+        spans = [span for span in map(_seconds, sessions) if span is not None]
         versions = last["versions"]
         return {
-            "seconds": math.fsum(span for span in spans if span is not None),
+            "seconds": math.fsum(spans) if spans else None,
             "sessions": len(sessions),
             "started": sessions[0]["started"],
             "ended": last.get("ended"),
