@@ -22,7 +22,8 @@ quickstart: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(MAKE) check
 
-check: format-check lint types tests
+check: format-check lint
+	$(MAKE) --jobs=2 types tests
 
 format-check:
 	$(BIN)/ruff format --check .
@@ -34,7 +35,7 @@ types:
 	$(BIN)/mypy
 
 tests: # a process for each core
-	$(BIN)/pytest --numprocesses auto --dist loadfile
+	$(BIN)/pytest --numprocesses auto --dist loadfile --durations 25
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from anchor_interp.cli import main
 from anchor_interp.presets import RUNS
 from anchor_interp.schema import to_dict
 
@@ -105,8 +106,22 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, no_torch: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_a_run(
-    arguments: list[str], code: int, message: str, tmp_path: Path
+    arguments: list[str],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """In this process: what is wrong shows only when torch is there, which takes long to load."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.json").write_text("{")
-    refused(arguments, code, message, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(arguments) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith("anchor-interp: ")
+    assert message in told.err
+    assert sorted(tmp_path.rglob("*")) == before

@@ -17,12 +17,12 @@ TESTS = Path(__file__).parent
 
 @pytest.mark.timeout(280)
 def test_faults_end_in_one_line_and_lose_nothing() -> None:
-    command = [sys.executable, str(TESTS / "faults.py"), "--kills", "0", "--every", "6"]
+    command = [sys.executable, str(TESTS / "faults.py"), "--kills", "0", "--every", "8"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    assert summary["held"] == summary["faults"] >= 10
-    assert summary["kinds"] >= 8
+    assert summary["held"] == summary["faults"] >= 8
+    assert summary["kinds"] >= 7
 
 
 def test_lack_of_memory_is_one_line_whoever_reports_it() -> None:

@@ -1,5 +1,6 @@
 """Fingerprints: what they say of models whose mechanism is known, and what they never look at."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import anchor_interp as ai
 from anchor_interp import fingerprints
 from anchor_interp.cli import main
 from anchor_interp.errors import ConfigError
+from anchor_interp.exact import Mechanism
 from anchor_interp.fingerprints import (
     fingerprint,
     fingerprint_model,
@@ -23,19 +25,23 @@ from anchor_interp.sweep.driver import sweep
 from anchor_interp.sweep.spec import Grid, Sweep
 from anchor_interp.sweep.table import read_table
 from conftest import SHORT
+from small import FEW_KEYS, small_exact
+
+MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
 
 
 @pytest.fixture(scope="module")
 def taken() -> dict[str, Fingerprint]:
-    return {
-        name: fingerprint(name)
-        for name in ("exact/symmetric", "exact/inferential", "exact/lookup", "tiny/memorizing/1")
-    }
+    """Of models of a few keys with hand-set weights, and of one that was trained."""
+    found = {"memorizing": fingerprint("tiny/memorizing/1")}
+    for name in MECHANISMS:
+        found[name] = fingerprint_model(small_exact(name, "post"), FEW_KEYS)
+    return found
 
 
 def test_models_of_a_known_mechanism(taken: dict[str, Fingerprint]) -> None:
-    symmetric, inferential = taken["exact/symmetric"], taken["exact/inferential"]
-    lookup, memorizing = taken["exact/lookup"], taken["tiny/memorizing/1"]
+    symmetric, inferential = taken["symmetric"], taken["inferential"]
+    lookup, memorizing = taken["lookup"], taken["memorizing"]
     assert (symmetric.route_symmetric or 0) > 0.9 > (symmetric.route_inferential or 0)
     assert (inferential.route_inferential or 0) > 0.9 > (inferential.route_symmetric or 0)
     assert (lookup.route_gathered or 0) > 0.9
@@ -62,7 +68,7 @@ def test_no_unseen_pair_is_run(
     unseen: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the model is given is looked at by the test itself, not by the package's watch."""
-    task = ai.AnchorTask(unseen=unseen)
+    task = replace(FEW_KEYS, unseen=unseen)
     config = ai.preset("tiny", **SHORT)
     model, given = ai.build_model(config.model, config.init, seed=0), set()
     original = model.embed.forward
@@ -79,19 +85,16 @@ def test_no_unseen_pair_is_run(
 
 
 def test_the_watch_stops_an_unseen_pair_and_is_gone_afterwards() -> None:
-    run = ai.load("exact/symmetric")
-    unseen = torch.from_numpy(ai.sample(run.config.task, "ood", 4, seed=0).tokens).long()
-    with (
-        pytest.raises(AssertionError, match="unseen pair"),
-        seen_pairs_only(run.model, run.config.task),
-    ):
-        run.model(unseen)
-    run.model(unseen)
+    model = small_exact("symmetric", "post")
+    unseen = torch.from_numpy(ai.sample(FEW_KEYS, "ood", 4, seed=0).tokens).long()
+    with pytest.raises(AssertionError, match="unseen pair"), seen_pairs_only(model, FEW_KEYS):
+        model(unseen)
+    model(unseen)
 
 
 def test_other_seeds_change_little(taken: dict[str, Fingerprint]) -> None:
-    again = fingerprint("exact/inferential", seed=3)
-    assert again.value == pytest.approx(taken["exact/inferential"].value, abs=0.1)
+    again = fingerprint_model(small_exact("inferential", "post"), FEW_KEYS, seed=3)
+    assert again.value == pytest.approx(taken["inferential"].value, abs=0.1)
     assert again.seed == 3
 
 
@@ -128,7 +131,7 @@ def test_it_is_kept_and_made_anew_when_it_is_damaged(
 def test_the_table_of_a_sweep_has_it_when_asked(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = sweep(Sweep((Grid(finished_run.config, {"gamma": (0.3, 0.9)}),)), tmp_path, quiet=True)
+    folder = sweep(Sweep((Grid(finished_run.config, {"gamma": (0.9,)}),)), tmp_path, quiet=True)
     assert {row["noise_share"] for row in read_table(tmp_path)} == {None}
     assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
     assert "noise_share" in capsys.readouterr().out

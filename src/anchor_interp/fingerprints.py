@@ -16,7 +16,7 @@ import numpy as np
 from anchor_interp.complexity import complexity, first_query_matrix, measured, stable_rank
 from anchor_interp.complexity import condensation as condensation_of
 from anchor_interp.config import run_id
-from anchor_interp.embeddings import embedding_structure, key_embeddings
+from anchor_interp.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.errors import ConfigError
 from anchor_interp.interchange import interchange, interchange_pairs
 from anchor_interp.mechanism import Fingerprint, kept_fingerprint
@@ -188,10 +188,7 @@ def _of_weights(
     query = first_query_matrix(model)
     start = None if initial is None else measured(stable_rank, first_query_matrix(initial))
     rank = measured(stable_rank, query)
-    embedded = embedding_structure(key_embeddings(model, task), seed=seed)
-    steps = embedded.steps
-    claimed = np.isin(steps.steps, steps.claimed)
-    scores = ((steps.closeness - steps.expected) / steps.spread)[claimed]
+    embedded = _or_none(lambda: embedding_structure(key_embeddings(model, task), seed=seed))
     distances = [
         entry.distance
         for entry in (() if initial is None else complexity(model, initial).matrices)
@@ -201,10 +198,20 @@ def _of_weights(
         "stable_rank": rank,
         "rank_share": rank / start if rank is not None and start else None,
         "condensation": measured(condensation_of, query),
+        "distance": float(np.mean(distances)) if distances else None,
+        **_of_embedding(embedded),
+    }
+
+
+def _of_embedding(embedded: EmbeddingStructure | None) -> dict[str, float | None]:
+    if embedded is None:  # too few keys
+        return dict.fromkeys(("embedding_dimension", "embedding_smooth", "embedding_steps"))
+    steps = embedded.steps
+    scores = (steps.closeness - steps.expected) / steps.spread
+    return {
         "embedding_dimension": embedded.dimension / embedded.gaussian_dimension,
         "embedding_smooth": steps.smooth_share,
-        "embedding_steps": float(scores.min()) if len(scores) else None,
-        "distance": float(np.mean(distances)) if distances else None,
+        "embedding_steps": float(scores[np.isin(steps.steps, steps.claimed)].min()),
     }
 
 
