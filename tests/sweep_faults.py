@@ -23,7 +23,7 @@ from typing import Any
 
 import anchor_interp
 from anchor_interp.config import override
-from anchor_interp.sweep.folder import SweepFolder
+from anchor_interp.sweep.folder import ENDED, SweepFolder
 from anchor_interp.sweep.spec import Grid, Sweep
 from anchor_interp.sweep.table import CIRCUMSTANCES, Row, counts, rows
 from conftest import SHORT
@@ -59,10 +59,12 @@ class World:
     """The rows of an undisturbed sweep."""
     chance: random.Random
     """Decides when things happen."""
+    plan: Sweep
+    """What is swept."""
 
     def spec(self, out: Path) -> Path:
         """The sweep's file, beside its folder."""
-        SweepFolder(out).extend(small_sweep())
+        SweepFolder(out).extend(self.plan)
         return out / "spec.yaml"
 
     def start(self, out: Path, *engine: str) -> subprocess.Popen[bytes]:
@@ -88,9 +90,9 @@ class World:
         return f"the table differs: {counts(found)}"
 
 
-def build_world(root: Path, seed: int = 0) -> World:
+def build_world(root: Path, seed: int = 0, **changes: Any) -> World:
     """Sweep once undisturbed."""
-    world = World(root, [], random.Random(seed))
+    world = World(root, [], random.Random(seed), small_sweep(**changes))
     out = root / "undisturbed"
     world.finish(out)
     found = rows(SweepFolder(out))
@@ -110,18 +112,23 @@ def children(process: int) -> list[int]:
 
 
 def kill_the_driver(world: World, out: Path, times: int) -> dict[str, Any]:
-    """SIGKILL at any moment, again and again; what is under way leaves by itself."""
-    done = 0
+    """SIGKILL at any moment, again and again; what is under way leaves by itself.
+
+    Only kills of a driver that has runs left to do count; ``early`` ones came before it had begun.
+    """
+    done = early = 0
     for _ in range(times):
         driver = world.start(out)
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(world.chance.uniform(0.5, 12))
-        if driver.poll() is None:
-            driver.kill()
+        states = set(SweepFolder(out).states(world.plan.configs()).values())
+        if driver.poll() is None and states - ENDED:
             done += 1
+            early += "running" not in states
+        driver.kill()
         driver.wait()
     world.finish(out)
-    return {"kills": done}
+    return {"kills": done, "early": early}
 
 
 def kill_workers(world: World, out: Path, times: int) -> dict[str, Any]:
@@ -244,7 +251,8 @@ def main() -> int:
     parser.add_argument("--only", choices=SCENARIOS, help="one scenario alone")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
-        world = build_world(Path(root))
+        # long enough that a run is left at each kill
+        world = build_world(Path(root), steps=max(400, 300 * arguments.kills), checkpoint_every=100)
         found = []
         for name in [arguments.only] if arguments.only else SCENARIOS:
             found.append(happen(world, name, arguments.kills))

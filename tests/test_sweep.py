@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,13 +18,15 @@ import pytest
 
 import anchor_interp
 import sweep_faults
+from anchor_interp import fingerprints
 from anchor_interp.cli import main
 from anchor_interp.config import override, run_id
 from anchor_interp.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp.lock import is_held
 from anchor_interp.progress import Overall
-from anchor_interp.run import load
+from anchor_interp.run import Run, load
 from anchor_interp.store import RunFolder
+from anchor_interp.sweep import driver as driver_module
 from anchor_interp.sweep import folder as folder_module
 from anchor_interp.sweep.driver import TRIES, sweep
 from anchor_interp.sweep.estimate import disk_bytes, estimate
@@ -281,18 +284,75 @@ def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
 def test_a_spec_that_grows_meanwhile_loses_no_row(
     copy: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second driver adds runs while the first makes its table."""
+    """A second driver that adds runs while the first makes its table waits for it."""
     (copy.path / "table.parquet").unlink()
     states = SweepFolder.states
+    more = Sweep((Grid(START, {"gamma": (0.6,)}),))
+    other = threading.Thread(target=copy.extend, args=(more,))
 
     def meanwhile(self: SweepFolder, names: Any) -> Any:
         monkeypatch.setattr(SweepFolder, "states", states)
-        self.extend(Sweep((Grid(START, {"gamma": (0.6,)}),)))
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
         return self.states(names)
 
     monkeypatch.setattr(SweepFolder, "states", meanwhile)
     assert len(write_table(copy)) == 4
+    other.join(60)
     assert len(rows(copy)) == 5
+
+
+def test_a_flipped_bit_of_the_table_is_noticed(copy: SweepFolder) -> None:
+    """It is derived: what it says wrongly is made anew, and never taken over."""
+    expected, table = write_table(copy), copy.path / "table.parquet"
+    whole = table.read_bytes()
+    chance = random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        table.write_bytes(damaged)
+        assert rows(copy) == expected
+
+
+def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
+    copy: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = SMALL.configs()
+    (weights,) = (copy.runs / first).glob("checkpoints/00000040/weights.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    measured = []
+
+    def keep(run: Run) -> None:
+        run.model  # noqa: B018 - it is loaded when it is asked for
+        measured.append(run.path.name)
+
+    monkeypatch.setattr(fingerprints, "keep_fingerprint", keep)
+    assert main(["table", str(copy.path), "--mechanism"]) == 1
+    assert "weights.safetensors" in capsys.readouterr().err
+    assert len(measured) == 3
+    assert second in measured
+
+
+def test_an_export_does_not_replace_a_fingerprint(small: SweepFolder) -> None:
+    run = load(next(small.runs.iterdir()))
+    with pytest.raises(StoreError, match=r"fingerprint\.json"):
+        run.export(run.path / "fingerprint.json")
+
+
+def test_waiting_for_another_process_is_said_once(
+    copy: SweepFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = next(iter(SMALL.configs()))
+    (copy.runs / first / "result.json").unlink()
+    with RunFolder(copy.runs / first).writing(SMALL.configs()[first]):
+        todo = driver_module._Todo(copy, SMALL.configs(), 1, "cpu", Overall(4, 4.0, None))
+        todo.begin()
+        jobs = todo.jobs()
+        assert [next(jobs) for _ in range(3)] == [None] * 3
+    said = [record.message for record in caplog.records if "waiting for 1 run" in record.message]
+    assert len(said) == 1
+    assert str(copy.runs / first / ".lock") in said[0]
 
 
 def test_a_spec_too_large_to_be_read_is_not_written(
@@ -471,7 +531,7 @@ def test_bad_commands(
 
 def test_kills_leave_the_table_as_it_would_have_been(tmp_path: Path, small: SweepFolder) -> None:
     """The driver is killed, then a worker; more of it is in the evidence."""
-    world = sweep_faults.World(tmp_path, rows(small), random.Random(0))
+    world = sweep_faults.World(tmp_path, rows(small), random.Random(0), SMALL)
     out = tmp_path / "out"
     SweepFolder(out).extend(SMALL)
     first, *_ = SMALL.configs()

@@ -10,7 +10,7 @@ import pytest
 from anchor_interp.config import override, run_id
 from anchor_interp.errors import ConfigError
 from anchor_interp.presets import preset
-from anchor_interp.sweep.spec import Grid, Sweep, parse_sweep, read_sweep
+from anchor_interp.sweep.spec import Grid, Sweep, parse_sweep, read_sweep, typed_sweep
 
 GRID = """
 schema: 1
@@ -94,6 +94,25 @@ def test_a_configuration_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
 def test_what_cannot_be_is_one_clear_error(data: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse_sweep(data).configs()
+
+
+def test_numbers_that_yaml_takes_for_text(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("preset: tiny\nset: {weight_decay: 1e-2}\naxes: {lr: [1e-3, 2e-3]}\n")
+    found = [(c.train.lr, c.train.weight_decay) for c in read_sweep(file).configs().values()]
+    assert found == [(1e-3, 1e-2), (2e-3, 1e-2)]
+
+
+def test_seeds_on_the_command_line() -> None:
+    def seeds(*changes: str, n: int | None = None) -> list[int]:
+        configs = typed_sweep("tiny", changes, seeds=n).configs().values()
+        return [config.seed for config in configs]
+
+    assert seeds("seed=5") == [5]
+    assert seeds("seed=5,7") == [5, 7]
+    assert seeds(n=2) == [0, 1]
+    with pytest.raises(ConfigError, match="seed=5 and seeds=2 both name seeds"):
+        seeds("seed=5", n=2)
 
 
 @pytest.mark.parametrize("text", ["{", "a: !!python/object:os.system {}", "\x00", "- [" * 5000])

@@ -245,20 +245,11 @@ def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {
-        "text": pa.string(),
-        "integer": pa.int64(),
-        "number": pa.float64(),
-        "truth": pa.bool_(),
-    }
-    about = {"schema": str(SCHEMA), "spec": spec}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()], metadata=about)
-    columns = [
-        pa.array([row[name] for row in found], kinds[kind]) for name, kind in COLUMNS.items()
-    ]
+    schema = _parquet_schema().with_metadata({"schema": str(SCHEMA), "spec": spec})
+    columns = [pa.array([row[entry.name] for row in found], entry.type) for entry in schema]
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(columns, schema=schema)
-    pq.write_table(table, sink, write_page_checksum=True)
+    pq.write_table(table, sink, write_page_checksum=True, store_schema=False)
     return bytes(sink.getvalue())
 
 
@@ -279,7 +270,21 @@ def from_parquet(data: bytes) -> tuple[list[Row], str]:
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
     _check_columns(table.column_names)
+    if not table.schema.equals(_parquet_schema()):
+        raise ValueError("its columns hold values of other types")
     return table.to_pylist(), about.get(b"spec", b"").decode()
+
+
+def _parquet_schema() -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "truth": pa.bool_(),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
 
 
 def digest_of(folder: SweepFolder) -> str:
