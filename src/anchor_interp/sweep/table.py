@@ -249,7 +249,7 @@ def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
     columns = [pa.array([row[entry.name] for row in found], entry.type) for entry in schema]
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(columns, schema=schema)
-    pq.write_table(table, sink, write_page_checksum=True, store_schema=False)
+    pq.write_table(table, sink, write_page_checksum=True)
     return bytes(sink.getvalue())
 
 
