@@ -366,6 +366,8 @@ def _result(name: str, data: Any) -> Row:
 
 
 def _mechanism(run: Path, row: Row) -> Row:
+    if row["fingerprint_ns"] is None:
+        return {}
     found = kept_fingerprint(run, row["run_id"], row["steps"])
     return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
 
