@@ -47,7 +47,7 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
-	circuits masks interchange analysis gpt2_shape scaling sweep batched sweep_faults \
+	circuits masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
 	tiny_decay tiny_depth
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
@@ -65,6 +65,7 @@ interchange = $(BIN)/python experiments/interchange.py
 analysis = $(BIN)/python benchmarks/analysis.py --json
 scaling = $(BIN)/python benchmarks/scaling.py --json
 sweep = $(BIN)/python benchmarks/sweep.py --json
+sweep_long = $(sweep) --parts throughput --ways "2 workers" --steps 1000 --turns 2
 batched = $(BIN)/python benchmarks/batched.py --json
 sweep_faults = $(BIN)/python tests/sweep_faults.py
 tiny_decay = $(BIN)/python experiments/diagrams.py decay

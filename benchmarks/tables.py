@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "released_code": train_step.tables,
     "scaling": scaling.tables,
     "sweep": sweep.tables,
+    "sweep_long": sweep.tables,
     "analysis": analysis.tables,
 }
 """Whose JSON it is that has this name."""
