@@ -182,7 +182,7 @@ def tables(found: Row) -> dict[str, str]:
             [
                 name, f"{number(took['median'], 3)} s",
                 f"{number(3600 * part['runs'] / took['median'], 3)}",
-                of_range(part["to_one_worker"][name]) if name in part["to_one_worker"] else "",
+                of_range(part["to_one_worker"][name], 3) if name in part["to_one_worker"] else "",
                 str(part["aims"].get(name, "")),
             ]
             for name, took in part["seconds"].items()
