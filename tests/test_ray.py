@@ -48,7 +48,9 @@ class Watch:
         self.path, self.act, self.acted = path, act, False
 
     def update(self, _step: int, _facts: Mapping[str, Any]) -> None:
-        if not self.acted and max(RunFolder(self.path).steps(), default=0) > 0:
+        # a copied checkpoint may come without the optimizer state that its run had removed by then
+        states = self.path.glob("checkpoints/*/optimizer.safetensors")
+        if not self.acted and any(int(path.parent.name) for path in states):
             self.acted = True
             self.act()
 
