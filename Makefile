@@ -35,7 +35,7 @@ types:
 	$(BIN)/mypy
 
 tests: # a process for each core
-	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
+	$(BIN)/pytest --numprocesses auto --dist loadfile --durations 25
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -32,25 +32,6 @@ SHORT = {
 """Changes that make a run of the tiny preset last well under a second."""
 
 
-LONGEST = (
-    "ray",
-    "resume",
-    "quickstart",
-    "analysis",
-    "sweep",
-    "notebooks",
-    "faults",
-    "fingerprints",
-)
-"""Files that take longest: with a process for each core they come first, so that none is last."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the longest files begin; the others keep their order."""
-    place = {f"test_{name}": index for index, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
-
-
 @pytest.fixture
 def short() -> RunConfig:
     return anchor_interp.preset("tiny", **SHORT)
