@@ -1,6 +1,6 @@
 """The papers' phase diagrams by our own runs, and what of the papers they agree with.
 
-``python experiments/diagrams.py decay`` trains the sweep ``experiments/sweeps/tiny-decay.yaml``
+``python experiments/diagrams.py decay`` trains the sweep ``src/anchor_interp/papers/tiny-decay.yaml``
 (complexity-control paper, figures 3B and 5C) as far as it is missing, ``... depth`` the sweep
 ``tiny-depth.yaml`` (NeurIPS paper, figure 2). Either resumes where it was stopped, keeps its runs
 under ``--out``, its table and pictures under ``figures/`` and its verdicts under
@@ -252,7 +252,7 @@ def main() -> int:
     lines = [[v.expectation, v.found, "yes" if v.agrees else "**no**"] for v in verdicts]
     text = (
         f"{title}{len(found)} runs ({state}), {hours}: {phase}. What was expected was written into "
-        f"`experiments/sweeps/{name}.yaml` before the runs; a cell has a majority if more than "
+        f"`src/anchor_interp/papers/{name}.yaml` before the runs; a cell has a majority if more than "
         "half of its runs are of a phase, runs that did not end among them.\n\n"
         + table(["expected", "found", "agrees"], lines)
         + f"\n![{name}](../../figures/{name}/figures/overview.png)\n"

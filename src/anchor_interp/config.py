@@ -5,6 +5,7 @@ line is derived from them. :func:`run_id` names a run by everything that changes
 nothing else: device, threads and paths are no part of a configuration. Imports no torch.
 """
 
+import math
 import stat
 from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
@@ -135,6 +136,13 @@ class TrainConfig:
     """Steps between accuracies on the training, ID and OOD probes; a multiple of log_every."""
     checkpoint_every: int = bounded(500, low=1, high=MAX_INTERVAL)
     """Steps between checkpoints; steps 0 and the last are always kept."""
+    branch_step: int | None = bounded(None, low=1, high=MAX_INTERVAL, since=2)
+    """Updates after which ``branch_lr`` and ``branch_weight_decay`` hold; None for no branch. Until
+    then a run equals the one without a branch, bit for bit."""
+    branch_lr: float | None = bounded(None, above=0, high=10, since=2)
+    """Peak of the schedule from ``branch_step`` on; lr if None."""
+    branch_weight_decay: float | None = bounded(None, low=0, high=1000, since=2)
+    """AdamW's coefficient from ``branch_step`` on; weight_decay if None."""
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
@@ -148,22 +156,44 @@ class TrainConfig:
                 f"train.batch_size is {self.batch_size}; expected at most n_sequences "
                 f"({self.n_sequences})"
             )
-        for name in ("lr_start", "lr_end"):
-            if getattr(self, name) > self.lr:
+        self._check_branch()
+        for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
+            for name in ("lr_start", "lr_end"):
+                if getattr(self, name) > lr:
+                    raise ConfigError(
+                        f"train.{name} is {getattr(self, name):g}; expected at most {branch}lr "
+                        f"({lr:g}), the peak of the learning rate"
+                    )
+            if lr * decay > 1:
                 raise ConfigError(
-                    f"train.{name} is {getattr(self, name):g}; expected at most lr ({self.lr:g}), "
-                    "the peak of the learning rate"
+                    f"train.{branch}weight_decay is {decay:g}; expected at most 1 / {branch}lr "
+                    f"({1 / lr:g}): a step multiplies each weight by 1 - lr * weight_decay"
                 )
-        if self.lr * self.weight_decay > 1:
+
+    def _check_branch(self) -> None:
+        changes = (self.branch_lr, self.branch_weight_decay)
+        if (self.branch_step is None) != (changes == (None, None)):
             raise ConfigError(
-                f"train.weight_decay is {self.weight_decay:g}; expected at most 1 / lr "
-                f"({1 / self.lr:g}): a step multiplies each weight by 1 - lr * weight_decay"
+                f"train.branch_step is {self.branch_step} and branch_lr, branch_weight_decay are "
+                f"{changes}; expected a step with at least one of them, or none of the three"
+            )
+        if self.branch_step is not None and self.branch_step >= self.steps:
+            raise ConfigError(
+                f"train.branch_step is {self.branch_step}; expected less than steps ({self.steps})"
             )
 
     @property
     def warmup_steps(self) -> int:
         """Number of steps of the linear warm-up."""
         return round(self.warmup * self.steps)
+
+    def rates(self, step: int) -> tuple[float, float]:
+        """Peak learning rate and weight decay that hold for the update after ``step`` updates."""
+        if self.branch_step is None or step < self.branch_step:
+            return self.lr, self.weight_decay
+        lr = self.lr if self.branch_lr is None else self.branch_lr
+        decay = self.branch_weight_decay
+        return lr, self.weight_decay if decay is None else decay
 
 
 @dataclass(frozen=True)
@@ -242,11 +272,28 @@ def total_decay(config: TrainConfig) -> float:
     AdamW shrinks a weight without gradient by exp(-total_decay); it makes short and long runs
     comparable.
     """
-    warmup, rest = config.warmup_steps, config.steps - config.warmup_steps
-    rising = warmup * config.lr_start + (config.lr - config.lr_start) * (warmup + (warmup > 0)) / 2
-    # cos(pi k / n) over k = 0 ... n - 1 sums to 1: all terms but the first cancel in pairs
-    falling = rest * config.lr_end + (config.lr - config.lr_end) * (rest + (rest > 0)) / 2
-    return config.weight_decay * (rising + falling)
+    lr, decay = config.rates(0)
+    if config.branch_step is None:
+        return decay * _sum_of_rates(config, lr, config.steps)
+    later, later_decay = config.rates(config.branch_step)
+    before = _sum_of_rates(config, lr, config.branch_step)
+    after = _sum_of_rates(config, later, config.steps)
+    return decay * before + later_decay * (after - _sum_of_rates(config, later, config.branch_step))
+
+
+def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
+    """The learning rates of the first updates of a schedule with this peak, added up."""
+    warmup, rest = min(steps, config.warmup_steps), max(0, steps - config.warmup_steps)
+    rising = 0.0
+    if warmup:
+        climb = (lr - config.lr_start) * (warmup + 1) / (2 * config.warmup_steps)
+        rising = warmup * (config.lr_start + climb)
+    if not rest:
+        return rising
+    # cos(pi k / n) added up over k = 0 ... rest - 1 (Dirichlet's kernel): 1 for all n of them
+    half = math.pi / (2 * (config.steps - config.warmup_steps))
+    cosines = 0.5 + math.sin((2 * rest - 1) * half) / (2 * math.sin(half))
+    return rising + rest * config.lr_end + (lr - config.lr_end) * (rest + cosines) / 2
 
 
 def shape_key(config: RunConfig) -> Hashable:

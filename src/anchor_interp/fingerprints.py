@@ -15,6 +15,7 @@ import numpy as np
 
 from anchor_interp.complexity import complexity, first_query_matrix, measured, stable_rank
 from anchor_interp.complexity import condensation as condensation_of
+from anchor_interp.composition import composition
 from anchor_interp.config import run_id
 from anchor_interp.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.errors import ConfigError
@@ -24,6 +25,7 @@ from anchor_interp.model import HookedTransformer, check_fits
 from anchor_interp.patching import Site
 from anchor_interp.representations import (
     answer_similarity,
+    block_similarity,
     key_mask_clusters,
     order_influence,
     pair_clusters,
@@ -158,6 +160,8 @@ def _of_activations(
     }
     routes = _or_none(lambda: route_scores(model, task, seed=seed, seen_only=True))
     masked = _or_none(lambda: key_mask_clusters(model, task, pairs=unequal, seed=seed))
+    blocks = _or_none(lambda: block_similarity(model, task, seed=seed).contrast.difference)
+    states = _or_none(lambda: composition(model, task, seed=seed))
     early = _or_none(lambda: pair_clusters(model, task, pairs=seen, n=800, seed=seed))
 
     def route(name: RouteName) -> float | None:
@@ -179,6 +183,11 @@ def _of_activations(
         "key_mask_order": None if masked is None else masked.silhouette_order,
         "key_mask_pairs": None if masked is None else masked.silhouette_unordered,
         "merged": None if early is None else early.silhouette_unordered,
+        "blocks": blocks,
+        **{
+            name: None if states is None else getattr(states, name)
+            for name in ("composed", "commutes", "mirrored", "recomposed")
+        },
     }
 
 

@@ -5,6 +5,20 @@ The phase of :mod:`anchor_interp.phase` is read off behaviour, and on unseen pai
 an unseen pair: from its weights, and from its activations on pairs that it was trained on.
 
 The measuring itself is in :mod:`anchor_interp.fingerprints`; this module imports no torch.
+
+The verdict
+-----------
+:func:`verdict` names the phase from five of these numbers:
+
+1. the noise tokens decide much of the logits: *memorizing*, whole sequences are known by heart;
+2. states composed of other pairs' get the rule's answer: *inferential*;
+3. they get the other order's target, or (without such a target) both orders the same answer:
+   *symmetric*, a pair is looked up whatever its order;
+4. otherwise *composite*: each ordered pair is looked up.
+
+The thresholds of the second and third step are those of the phases (complexity-control paper,
+section IV), but for the one of equal answers; that one and the first were fixed on the runs of seed
+300 of the diagrams, before the runs that ``docs/results.md`` judges the verdict on.
 """
 
 from dataclasses import dataclass, field, fields
@@ -12,7 +26,8 @@ from pathlib import Path
 
 from anchor_interp import files
 from anchor_interp.errors import ConfigError, StoreError
-from anchor_interp.schema import check_fields, from_dict
+from anchor_interp.phase import Decision
+from anchor_interp.schema import bounded, check_fields, checked, from_dict
 
 _SHARE = {"low": 0, "high": 1}
 
@@ -67,6 +82,18 @@ class Fingerprint:
     merged: float | None = field(metadata={"low": -1, "high": 1})
     """Silhouette of the unordered pairs in X^ao(1) at the last position (NeurIPS paper,
     figure 3b)."""
+    blocks: float | None
+    """Logits while the second anchor is masked: centred cosine of equal g(x; a1) minus that of near
+    misses (complexity-control paper, figure 4D)."""
+    composed: float | None = field(metadata=_SHARE)
+    """Share answered by the rule when the state after the first attention layer is composed, for
+    the unseen pairs, of states of other pairs; see :mod:`anchor_interp.composition`."""
+    commutes: float | None = field(metadata=_SHARE)
+    """Share of these that are answered alike in both orders."""
+    mirrored: float | None = field(metadata=_SHARE)
+    """Share of these answered with the target of the other order; None without such a target."""
+    recomposed: float | None = field(metadata=_SHARE)
+    """Share of seen pairs, composed in this way, that are answered with their target."""
     stable_rank: float | None = field(metadata={"low": 0})
     """Stable rank of W_Q(1)."""
     rank_share: float | None = field(metadata={"low": 0})
@@ -84,7 +111,7 @@ class Fingerprint:
     """Mean over all weight matrices of the distance from initialisation, relative to it."""
     seed: int = field(metadata={"low": 0})
     """Seed of the sequences."""
-    schema: int = 1
+    schema: int = 2
     """Schema number."""
 
     def __post_init__(self) -> None:
@@ -97,6 +124,64 @@ NUMBERS: tuple[str, ...] = tuple(
     if entry.name not in ("run_id", "step", "seed", "schema")
 )
 """The names of the numbers."""
+
+
+@dataclass(frozen=True)
+class VerdictThresholds:
+    """Where :func:`verdict` draws its lines."""
+
+    noise: float = bounded(0.11, low=0)
+    """``noise_share`` from which on a model knows sequences: between 0.09, the most of any other
+    run, and 0.13, the least of a memorizing one, in the diagrams' 138 runs."""
+    composed: float = bounded(0.5, low=0, high=1)
+    """``composed`` from which on it infers, as OOD accuracy in the phases."""
+    mirrored: float = bounded(0.5, low=0, high=1)
+    """``mirrored`` from which on it is symmetric, as the symmetric accuracy in the phases."""
+    commutes: float = bounded(0.82, low=0, high=1)
+    """``commutes`` from which on it is symmetric. Composed states commute a little more than
+    a model's own: 0.82 where the phases have 0.7."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "thresholds")
+
+
+THRESHOLDS = VerdictThresholds()
+"""The thresholds that are judged in ``docs/results.md``."""
+
+
+def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
+    """The phase of a trained model by its mechanism alone, with the rule that gave it.
+
+    A model that has not learned its training data looks like one that memorizes: whether it has is
+    for the training accuracy to say.
+
+    Args:
+        fingerprint: the numbers of the mechanism.
+        thresholds: where the lines are.
+
+    Returns:
+        memorizing, inferential, symmetric or composite; ``other`` where a number is missing that
+        is needed, or on a task without unseen pairs.
+    """
+    f: Fingerprint = checked(fingerprint, Fingerprint, "fingerprint")
+    t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
+    if f.noise_share is None:
+        return Decision("other", "the logits do not vary")
+    if f.noise_share >= t.noise:
+        return Decision("memorizing", f"noise_share {f.noise_share:.2f} >= {t.noise:g}")
+    if f.composed is None:
+        return Decision("other", f"noise_share {f.noise_share:.2f}; no unseen pair to compose")
+    if f.composed >= t.composed:
+        return Decision("inferential", f"composed {f.composed:.2f} >= {t.composed:g}")
+    found = f"composed {f.composed:.2f}"
+    if f.mirrored is not None and f.mirrored >= t.mirrored:
+        return Decision("symmetric", f"{found}, mirrored {f.mirrored:.2f} >= {t.mirrored:g}")
+    if f.mirrored is not None or f.commutes is None:
+        mirrored = "none" if f.mirrored is None else f"{f.mirrored:.2f} < {t.mirrored:g}"
+        return Decision("composite", f"{found}, mirrored {mirrored}")
+    if f.commutes >= t.commutes:
+        return Decision("symmetric", f"{found}, commutes {f.commutes:.2f} >= {t.commutes:g}")
+    return Decision("composite", f"{found}, commutes {f.commutes:.2f} < {t.commutes:g}")
 
 
 def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:

@@ -424,8 +424,11 @@ def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step fa
     trains = [member.config.train for member in members]
     steps = np.array([member.state.step for member in members]) + np.arange(n_steps)[:, None]
     lr = np.array([[*map(learning_rate, trains, map(int, row))] for row in steps])  # [step, model]
-    fields = ("weight_decay", "beta1", "beta2", "eps")
-    wd, beta1, beta2, eps = np.array([[getattr(train, f) for train in trains] for f in fields])
+    wd = np.array(
+        [[train.rates(int(s))[1] for train, s in zip(trains, row, strict=True)] for row in steps]
+    )
+    fields = ("beta1", "beta2", "eps")
+    beta1, beta2, eps = np.array([[getattr(train, f) for train in trains] for f in fields])
     clip = np.array([train.clip or math.inf for train in trains])
     unbias1, unbias2 = 1 - beta1 ** (steps + 1), np.sqrt(1 - beta2 ** (steps + 1))
     factors = (clip, 1 - lr * wd, 1 - beta1, 1 - beta2, lr / unbias1 * unbias2, eps * unbias2)

@@ -165,14 +165,14 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of the update after ``step`` updates.
 
     Linear from ``lr_start`` to ``lr`` over the warm-up, then a cosine to ``lr_end`` (both papers,
-    appendix A).
+    appendix A); from ``branch_step`` on with the branch's peak.
     """
-    warmup = config.warmup_steps
+    (peak, _), warmup = config.rates(step), config.warmup_steps
     if step < warmup:
-        return config.lr_start + (config.lr - config.lr_start) * (step + 1) / warmup
+        return config.lr_start + (peak - config.lr_start) * (step + 1) / warmup
     progress = (step - warmup) / max(1, config.steps - warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    return config.lr_end + (config.lr - config.lr_end) * cosine
+    return config.lr_end + (peak - config.lr_end) * cosine
 
 
 def train_step(state: TrainState, objective: Objective) -> StepEvent:
@@ -180,7 +180,7 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     config = state.config
     lr = learning_rate(config, state.step)
     for group in state.optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"], group["weight_decay"] = lr, config.rates(state.step)[1]
     batch = objective.batch(state.step)
     with float32_products(config):
         with autocast(config, state.device):
