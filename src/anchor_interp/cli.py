@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -258,6 +259,29 @@ class Diagram:
 
 
 @dataclass(frozen=True)
+class Claims:
+    """Hold both papers' claims against runs: train and measure what is missing, then judge."""
+
+    out: Path = Path("runs/papers")
+    """Folder of the runs, the page and the numbers; give the same command again to resume."""
+    scale: Literal["tiny", "small", "paper"] = "tiny"
+    """tiny for two cores of a laptop, small for one GPU, paper for the papers' own runs."""
+    studies: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Studies to run, such as decay or noise; all if none is given."""
+    tables: Path | None = None
+    """Folder of the studies' tables, whose finished runs need no training; OUT/tables if None."""
+    workers: int | None = None
+    """Runs at a time on this machine; all usable cores if None, one on a GPU."""
+    device: str = "auto"
+    """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
+    dry_run: Switch = False
+    """Only say what there is to do and how long it takes."""
+    judge: Switch = False
+    """Train nothing: judge the tables that are there."""
+    output: Output = Output()
+
+
+@dataclass(frozen=True)
 class Presets:
     """List the named runs, model shapes and tasks."""
 
@@ -292,6 +316,7 @@ Command = (
     | Status
     | Table
     | Diagram
+    | Claims
     | Presets
     | Doctor
     | Completion
@@ -723,6 +748,59 @@ def _run_diagram(command: Diagram) -> None:
     print(f"figures: {len(figures)} files in {command.out / 'figures'}")
 
 
+def _run_claims(command: Claims) -> int:
+    from anchor_interp.papers.studies import STUDIES, study
+    from anchor_interp.papers.tables import checkpoints_table, gather, plan, read_study, read_tables
+
+    names = list(dict.fromkeys(command.studies)) or list(STUDIES)
+    for name in names:
+        study(name)
+    if command.dry_run and command.judge:
+        raise ConfigError("dry_run and judge exclude each other; use one of them")
+    tables = command.out / "tables" if command.tables is None else command.tables
+    if command.dry_run:
+        from anchor_interp.progress import format_seconds
+
+        todo = plan(names, command.scale, command.out, tables=tables, workers=command.workers)
+        if command.output.json:
+            print(json.dumps(to_dict(todo)))
+            return 0
+        print(
+            f"runs: {todo.runs}, of which {todo.known} are in tables and {todo.training.todo} new"
+        )
+        print(f"time: {format_seconds(todo.training.seconds)} of training on this machine")
+        print(f"disk: {todo.training.disk_bytes / 1e6:,.0f} MB")
+        return 0
+    from anchor_interp.papers.page import HELD_OUT, make_ledger, write_ledger
+    from anchor_interp.report import output_folder
+    from anchor_interp.sweep.local import LocalEngine
+
+    output_folder(command.out, "the ledger")
+    if not command.judge:
+        engine = LocalEngine(command.workers, command.device)
+        gather(
+            names,
+            command.scale,
+            command.out,
+            tables=tables,
+            engine=engine,
+            quiet=command.output.quiet,
+        )
+    along = checkpoints_table(tables, HELD_OUT)
+    ledger = make_ledger(
+        command.scale, read_tables(tables, names), read_study(along) if along.is_file() else ()
+    )
+    page, numbers = write_ledger(ledger, command.out)
+    if command.output.json:
+        print(numbers.read_text(encoding="utf-8"))
+        return 0
+    counted = Counter(found.verdict for found in ledger.judgements.values())
+    print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items())))
+    print(f"page: {page}")
+    print(f"numbers: {numbers}")
+    return 0
+
+
 def _run_presets(command: Presets) -> None:
     if command.output.json:
         named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
@@ -770,6 +848,7 @@ _NAMES: dict[str, type[Command]] = {
     "status": Status,
     "table": Table,
     "diagram": Diagram,
+    "claims": Claims,
     "presets": Presets,
     "doctor": Doctor,
     "completion": Completion,
@@ -785,6 +864,7 @@ _COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
     Status: _run_status,
     Table: _run_table,
     Diagram: _run_diagram,
+    Claims: _run_claims,
     Presets: _run_presets,
     Doctor: _run_doctor,
     Completion: _run_completion,
@@ -800,6 +880,7 @@ _ANY_COMMAND: Any = (
     | Annotated[Status, tyro.conf.subcommand("status")]
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Diagram, tyro.conf.subcommand("diagram")]
+    | Annotated[Claims, tyro.conf.subcommand("claims")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Completion, tyro.conf.subcommand("completion")]

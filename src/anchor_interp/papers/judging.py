@@ -182,7 +182,7 @@ def explained(rows: Sequence[Row], of: str, by: str, *, chance: float = 0.0) -> 
     The interval is the bootstrap's over runs; p is of shuffled groups.
     """
     kept, censored = _kept(rows)
-    used = [row for row in kept if row[of] is not None and row[by] is not None]
+    used = [row for row in kept if row.get(of) is not None and row.get(by) is not None]
     groups = [row[by] for row in used]
     sizes = [groups.count(name) for name in dict.fromkeys(groups)]
     if len(sizes) < 2 or min(sizes) < 2:

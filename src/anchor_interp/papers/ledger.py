@@ -56,7 +56,7 @@ class Claim:
 
 def _log_steps(row: Row) -> float:
     """Natural logarithm of the steps to the training loss; of a run that never came, of all."""
-    return math.log(row["steps_to_loss"] or row["steps"])
+    return math.log(row.get("steps_to_loss") or row["steps"])
 
 
 def _rank_share(row: Row) -> float | None:
@@ -78,7 +78,7 @@ def _slowed(row: Row) -> float | None:
 
 def _moved(row: Row) -> float | None:
     """How much more the steps 2 and 5 stand out of the embedding than 3 and 4, in z."""
-    zs = [row[f"step_z_{step}"] for step in (2, 5, 3, 4)]
+    zs = [row.get(f"step_z_{step}") for step in (2, 5, 3, 4)]
     return None if None in zs else min(zs[:2]) - min(zs[2:])
 
 
@@ -536,3 +536,34 @@ def judge_ledger(tables: Tables, claims: Sequence[Claim] = CLAIMS) -> dict[str, 
         for claim in claims
     }
     return judge(findings, {claim.name: claim.minimum for claim in claims})
+
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "neurips_4": ("n4-",),
+    "neurips_5_1": ("n51-",),
+    "neurips_5_2": ("n52-",),
+    "neurips_5_3": ("n53-",),
+    "neurips_6": ("n6-",),
+    "neurips_b": ("nb-",),
+    "neurips_rates": ("n-rates-",),
+    "control_4": ("c4-",),
+    "control_5a": ("c5a-",),
+    "control_5b": ("c5b-",),
+    "control_6a": ("c6a-",),
+    "control_6b": ("c6b-", "moved-"),
+    "control_6c": ("c6c-",),
+    "control_8": ("c8b-", "c8-"),
+    "control_c": ("cc-",),
+    "own": ("price-", "distance-", "late-"),
+}
+"""The scripts under ``experiments/``, by section, with the claims that they show."""
+
+
+def section_claims(section: str) -> tuple[Claim, ...]:
+    """The claims of one section's script."""
+    return tuple(claim for claim in CLAIMS if claim.name.startswith(SECTIONS[section]))
+
+
+def section_of(claim: str) -> str | None:
+    """The script that shows a claim; None of one that was not run."""
+    return next((name for name, starts in SECTIONS.items() if claim.startswith(starts)), None)

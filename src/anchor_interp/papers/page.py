@@ -1,0 +1,151 @@
+"""The ledger as a page and as JSON, from the studies' tables alone."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchor_interp import plotting
+from anchor_interp.errors import ConfigError
+from anchor_interp.files import write_output
+from anchor_interp.papers import figures
+from anchor_interp.papers.judging import Judgement, Row
+from anchor_interp.papers.ledger import CLAIMS, Claim, judge_ledger, section_of
+from anchor_interp.papers.verdicts import EarlyScore, VerdictScore, judge_early, judge_verdict
+from anchor_interp.report import fill_page, output_folder
+from anchor_interp.schema import canonical_json
+
+SCHEMA = 1
+HELD_OUT, FITTED_ON = "phases", ("decay", "depth")
+"""The study that the verdict is judged on, and those that rules which know less are fitted on."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything that the tables of one scale say."""
+
+    scale: str
+    """The scale's name."""
+    judgements: Mapping[str, Judgement]
+    """The verdict on every claim, by name."""
+    verdict: VerdictScore | None
+    """How good the verdict from the mechanism is; None without the study."""
+    early: tuple[EarlyScore, ...]
+    """How early it is."""
+    runs: Mapping[str, int]
+    """Runs of every study."""
+    seconds: float
+    """Wall time that training them took, one after the other."""
+    schema: int = SCHEMA
+    """Schema number."""
+
+
+def make_ledger(
+    scale: str, tables: Mapping[str, Sequence[Row]], checkpoints: Sequence[Row] = ()
+) -> Ledger:
+    """Judge every claim, and the verdict from the mechanism.
+
+    Args:
+        scale: the scale's name.
+        tables: rows by study; claims that need another one count as not run.
+        checkpoints: the mechanism along the runs of the held-out study.
+    """
+    rows = tables.get(HELD_OUT, ())
+    fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
+    score: VerdictScore | None = None
+    if rows and fitted:
+        try:
+            score = judge_verdict(rows, fitted)
+        except ConfigError:  # too few phases for a verdict on the verdict
+            score = None
+    return Ledger(
+        scale=scale,
+        judgements=judge_ledger(tables),
+        verdict=score,
+        early=tuple(judge_early(rows, checkpoints)) if score is not None else (),
+        runs={name: len(found) for name, found in tables.items()},
+        seconds=sum(_seconds(tables).values()),
+    )
+
+
+def _seconds(tables: Mapping[str, Sequence[Row]]) -> dict[str, float]:
+    return {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
+
+
+def write_ledger(ledger: Ledger, out: str | Path) -> list[Path]:
+    """Write ``index.html`` and ``claims.json``.
+
+    Raises:
+        StoreError: a file cannot be written, or the folder is a run's or no folder.
+    """
+    folder = output_folder(out, "the ledger")
+    page, numbers = folder / "index.html", folder / "claims.json"
+    write_output(numbers, canonical_json(ledger).encode())
+    write_output(page, render_ledger(ledger).encode("utf-8", "replace"))
+    return [page, numbers]
+
+
+def render_ledger(ledger: Ledger) -> str:
+    """The page as HTML."""
+    counted = Counter(found.verdict for found in ledger.judgements.values())
+    return fill_page(
+        "claims.html.jinja",
+        [],
+        styles=["claims.css"],
+        title=f"The papers' claims, at the scale {ledger.scale}",
+        found=ledger,
+        counts={name: counted[name] for name in figures.VERDICT_COLOURS if counted[name]},
+        entries=[
+            {"claim": claim, "judged": ledger.judgements[claim.name], **told(claim, ledger)}
+            for claim in CLAIMS
+        ],
+        minutes=round(ledger.seconds / 60),
+        pictures=[
+            (caption, plotting.inline_svg(figure, name))
+            for name, caption, figure in ledger_pictures(ledger)
+        ],
+    )
+
+
+def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
+    """The ledger's figures: a name, a caption and the figure."""
+    found = []
+    if any(
+        j.finding is not None and j.finding.effect is not None for j in ledger.judgements.values()
+    ):
+        caption = (
+            "Every claim's effect with its 95 % interval, positive as claimed, in units of the "
+            "smallest effect that counts."
+        )
+        found.append(("forest", caption, plotting.settle(figures.forest(ledger.judgements))))
+    if ledger.verdict is not None:
+        caption = "Runs by phase, which behaviour decides, and by the verdict from their mechanism."
+        found.append(("confusion", caption, plotting.settle(figures.confusion(ledger.verdict))))
+        settings = next(rule for rule in ledger.verdict.rules if rule.rule.startswith("gamma"))
+        caption = "The verdict at every checkpoint against the phase that a run ends in."
+        figure = figures.early(ledger.early, settings.accuracy)
+        found.append(("early", caption, plotting.settle(figure)))
+    return found
+
+
+def told(claim: Claim, ledger: Ledger) -> dict[str, str]:
+    """The numbers of one claim as text."""
+    judged = ledger.judgements[claim.name]
+    found = judged.finding
+    if found is None:
+        return dict.fromkeys(("n", "effect", "p", "figure"), "")
+    effect = ""
+    if found.effect is not None and found.low is not None and found.high is not None:
+        effect = f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+    censored = f", {found.censored} censored" if found.censored else ""
+    return {
+        "n": f"{' + '.join(map(str, found.n))} runs, {found.seeds} seeds{censored}",
+        "effect": effect,
+        "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
+        "figure": section_of(claim.name) or "",
+    }
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
