@@ -84,6 +84,9 @@ def _nudged(value: Any, name: str) -> Any:
         "beta2": 0.99,
         "eps": 1e-7,
     }
+    if name.startswith("branch_"):
+        own: Any = {"branch_lr": 1e-4} if name != "branch_weight_decay" else {name: 0.3}
+        return dataclasses.replace(value, branch_step=7 + (name == "branch_step"), **own)
     found = getattr(value, name)
     changed = other[name] if name in other else 0.7 if found is None else found + 1
     return dataclasses.replace(value, **{name: changed})

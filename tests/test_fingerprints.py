@@ -18,7 +18,14 @@ from anchor_interp.fingerprints import (
     keep_fingerprint,
     seen_pairs_only,
 )
-from anchor_interp.mechanism import NUMBERS, Fingerprint, kept_fingerprint
+from anchor_interp.mechanism import (
+    NUMBERS,
+    Fingerprint,
+    VerdictThresholds,
+    kept_fingerprint,
+    verdict,
+)
+from anchor_interp.presets import RECIPES
 from anchor_interp.run import Run
 from anchor_interp.schema import from_dict, to_dict
 from anchor_interp.sweep.driver import sweep
@@ -144,3 +151,51 @@ def test_the_table_of_a_sweep_has_it_when_asked(
         ]
         assert row["noise_share"] is not None
         assert row["stable_rank"] == pytest.approx(kept.stable_rank, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase"),
+    [
+        ({"noise_share": 0.11, "composed": 1.0}, "memorizing"),
+        ({"noise_share": 0.10, "composed": 0.5, "value": 0.15}, "inferential"),
+        ({"composed": 1.0, "value": 0.14, "order_first": 0.03}, "symmetric"),
+        ({"composed": 1.0, "value": 0.14, "order_first": 0.04}, "composite"),
+        ({"composed": 1.0, "value": None, "order_first": None}, "composite"),
+        ({"composed": 0.49, "commutes": 0.82}, "symmetric"),
+        ({"composed": 0.49, "commutes": 0.81}, "composite"),
+        ({"composed": 0.0, "commutes": 0.0, "mirrored": 0.5}, "symmetric"),
+        ({"composed": 0.0, "commutes": 1.0, "mirrored": 0.49}, "composite"),
+        ({"composed": 0.0, "commutes": None}, "composite"),
+        ({"composed": None}, "other"),
+        ({"noise_share": None}, "other"),
+    ],
+)
+def test_the_verdicts_rule(changes: dict[str, float | None], phase: str) -> None:
+    numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
+    numbers |= {"noise_share": 0.0, "composed": 0.0, "commutes": 0.0} | changes
+    found = verdict(Fingerprint(run_id=None, step=None, **numbers, seed=0))
+    assert found.phase == phase
+    named = [name for name, value in changes.items() if value is not None]
+    assert phase == "other" or any(name in found.reason for name in named)
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES])
+def test_the_verdict_on_a_specimen_is_its_phase(recipe: str) -> None:
+    run = ai.load(f"tiny/{recipe}/1")
+    assert verdict(fingerprint(run)).phase == run.phase
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [("inferential", "inferential"), ("symmetric", "symmetric"), ("lookup", "composite")],
+)
+def test_the_verdict_on_a_model_set_by_hand(name: str, phase: str) -> None:
+    """All three answer every sequence of this task rightly: behaviour cannot tell them apart."""
+    assert verdict(fingerprint(f"exact/{name}")).phase == phase
+
+
+def test_the_verdicts_own_lines_can_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"thresholds.composed is 2"):
+        VerdictThresholds(composed=2)
+    with pytest.raises(ConfigError, match="fingerprint is 'tiny'"):
+        verdict("tiny")  # type: ignore[arg-type]

@@ -163,3 +163,46 @@ def test_training_learns_the_task_at_all() -> None:
         on_event=lambda _s, e: losses.append(e.loss.item()),
     )
     assert sum(losses[-10:]) / 10 < 4.0 < math.log(201)
+
+
+def test_a_branch_is_the_same_run_until_then_and_another_one_afterwards(short: RunConfig) -> None:
+    plain = override(short, weight_decay=0.01, steps=30)
+    branch = override(plain, branch_step=20, branch_weight_decay=5.0, branch_lr=5e-4)
+
+    def weights(config: RunConfig, until: int) -> dict[str, torch.Tensor]:
+        state = TrainState.fresh(config, CPU)
+        objective = AnchorObjective(config, CPU)
+        return fit(state, objective, until=until, on_event=lambda _s, _e: None).weights()
+
+    for until, same in ((20, True), (21, False)):
+        one, two = weights(plain, until), weights(branch, until)
+        assert all(torch.equal(one[name], two[name]) for name in one) == same
+    assert learning_rate(branch.train, 20) == pytest.approx(learning_rate(plain.train, 20) / 2)
+    assert branch.train.rates(19) == (plain.train.lr, 0.01)
+    assert branch.train.rates(20) == (5e-4, 5.0)
+
+
+@pytest.mark.parametrize("changes", [
+    {},
+    {"lr_start": 1e-4, "lr_end": 1e-5},
+    {"branch_step": 3, "branch_weight_decay": 0.7, "warmup": 0.1},
+    {"branch_step": 61, "branch_lr": 2e-3, "lr_end": 1e-4, "warmup": 0.3},
+    {"branch_step": 99, "branch_lr": 2e-3, "branch_weight_decay": 0.0, "warmup": 1.0},
+])  # fmt: skip
+def test_total_decay_adds_up_the_schedule(changes: dict[str, float]) -> None:
+    config = TrainConfig(**{"steps": 100, "weight_decay": 0.3, **changes})  # type: ignore[arg-type]
+    summed = sum(learning_rate(config, step) * config.rates(step)[1] for step in range(100))
+    assert total_decay(config) == pytest.approx(summed, rel=1e-9)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"branch_step": 10}, "branch_step is 10 and branch_lr, branch_weight_decay are"),
+    ({"branch_lr": 1e-4}, "branch_step is None"),
+    ({"branch_step": 100, "branch_lr": 1e-4}, r"branch_step is 100; expected less than steps"),
+    ({"branch_step": 10, "branch_weight_decay": 999.0, "lr": 0.01},
+     r"branch_weight_decay is 999; expected at most 1 / branch_lr"),
+    ({"branch_step": 10, "branch_lr": 1e-6, "lr_end": 1e-5}, r"lr_end is 1e-05; .*branch_lr"),
+])  # fmt: skip
+def test_a_branch_that_cannot_be(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**{"steps": 100, **changes})  # type: ignore[arg-type]

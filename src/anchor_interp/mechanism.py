@@ -8,17 +8,20 @@ The measuring itself is in :mod:`anchor_interp.fingerprints`; this module import
 
 The verdict
 -----------
-:func:`verdict` names the phase from five of these numbers:
+:func:`verdict` names the phase from six of these numbers:
 
 1. the noise tokens decide much of the logits: *memorizing*, whole sequences are known by heart;
-2. states composed of other pairs' get the rule's answer: *inferential*;
-3. they get the other order's target, or (without such a target) both orders the same answer:
-   *symmetric*, a pair is looked up whatever its order;
+2. states composed of other pairs' get the rule's answer, and the intermediate value g(x; a1)
+   stands at the first anchor: *inferential*. Without that value the answers come out of a table,
+   which is *symmetric* if layer 1 takes both anchors together whatever their order;
+3. composed states get the other order's target, or (without such a target) both orders the same
+   answer: *symmetric*, a pair is looked up whatever its order;
 4. otherwise *composite*: each ordered pair is looked up.
 
-The thresholds of the second and third step are those of the phases (complexity-control paper,
-section IV), but for the one of equal answers; that one and the first were fixed on the runs of seed
-300 of the diagrams, before the runs that ``docs/results.md`` judges the verdict on.
+The thresholds of composed states are those of the phases (complexity-control paper, section IV),
+but for the one of equal answers; that one and those of the noise and the value were fixed on the
+diagrams' runs and on models of known mechanism, before any fingerprint of the runs that
+``docs/results.md`` judges the verdict on was taken.
 """
 
 from dataclasses import dataclass, field, fields
@@ -26,7 +29,7 @@ from pathlib import Path
 
 from anchor_interp import files
 from anchor_interp.errors import ConfigError, StoreError
-from anchor_interp.phase import Decision
+from anchor_interp.phase import Decision, Phase
 from anchor_interp.schema import bounded, check_fields, checked, from_dict
 
 _SHARE = {"low": 0, "high": 1}
@@ -135,6 +138,12 @@ class VerdictThresholds:
     run, and 0.13, the least of a memorizing one, in the diagrams' 138 runs."""
     composed: float = bounded(0.5, low=0, high=1)
     """``composed`` from which on it infers, as OOD accuracy in the phases."""
+    value: float = bounded(0.15, low=-2, high=2)
+    """``value`` from which on g(x; a1) stands at the first anchor: 0.36 is the least of an
+    inferential run in the diagrams, a table set by hand has 0.00."""
+    order: float = bounded(0.03, low=0)
+    """``order_first`` up to which layer 1 takes the anchors together: 0.00 and 0.06 in a symmetric
+    and an ordered table set by hand. No trained run needed it."""
     mirrored: float = bounded(0.5, low=0, high=1)
     """``mirrored`` from which on it is symmetric, as the symmetric accuracy in the phases."""
     commutes: float = bounded(0.82, low=0, high=1)
@@ -171,9 +180,16 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         return Decision("memorizing", f"noise_share {f.noise_share:.2f} >= {t.noise:g}")
     if f.composed is None:
         return Decision("other", f"noise_share {f.noise_share:.2f}; no unseen pair to compose")
-    if f.composed >= t.composed:
-        return Decision("inferential", f"composed {f.composed:.2f} >= {t.composed:g}")
     found = f"composed {f.composed:.2f}"
+    if f.composed >= t.composed:
+        value = 0.0 if f.value is None else f.value
+        found += f" >= {t.composed:g}, value {value:.2f}"
+        if value >= t.value:
+            return Decision("inferential", found)
+        together = f.order_first is not None and f.order_first <= t.order
+        order = "" if f.order_first is None else f", order_first {f.order_first:.2f}"
+        phase: Phase = "symmetric" if together else "composite"
+        return Decision(phase, f"{found} < {t.value:g}: a table{order}")
     if f.mirrored is not None and f.mirrored >= t.mirrored:
         return Decision("symmetric", f"{found}, mirrored {f.mirrored:.2f} >= {t.mirrored:g}")
     if f.mirrored is not None or f.commutes is None:

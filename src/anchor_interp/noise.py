@@ -7,7 +7,8 @@ using models with small initialization" (complexity-control paper, end of sectio
 divide the training data into *groups*, train a model of small initialisation with checkpoints kept
 all along, and rank the groups by how late it learns them::
 
-    run = ai.train(ai.preset("inferential", gamma=0.7, steps=1500, checkpoint_every=50), "runs/mine")
+    config = ai.preset("inferential", gamma=0.7, steps=1500, checkpoint_every=50)
+    run = ai.train(config, "runs/mine")
     curves = learning_curves(run)
     for pair, step in ranked(curves):
         print(pair, step)

@@ -185,7 +185,7 @@ def against(
 
 
 def pair_steps(rows: Sequence[Row], marked: Sequence[str]) -> "Figure":
-    """When each ordered pair is learned (complexity-control paper, figure 8B): every run a point."""
+    """When each ordered pair is learned (complexity-control paper, figure 8B), run by run."""
     names = sorted(name for row in rows[:1] for name in row if name.startswith("late_pair_"))
     gammas = sorted({row["gamma"] for row in rows})
     with single(6.4, 2.4 * len(gammas) + 0.4) as figure:
@@ -242,6 +242,19 @@ def grid(
         axes.set_yticks(range(len(up)), [f"{value:g}" for value in up])
         axes.set(xlabel=labels[0], ylabel=labels[1])
         figure.colorbar(image, ax=axes, label=labels[2])
+    return figure
+
+
+def curves(lines: Mapping[str, Sequence[float]], x: str, y: str) -> "Figure":
+    """Some series over their index, from 1 on, on a logarithmic axis."""
+    with single(4.4, 3.2) as figure:
+        axes = figure.subplots()
+        for index, (name, values) in enumerate(lines.items()):
+            colour = _group_colour(index, len(lines))
+            axes.plot(range(1, len(values) + 1), values, ".-", color=colour, label=name)
+        axes.set(xlabel=x, ylabel=y, yscale="log")
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=8)
     return figure
 
 

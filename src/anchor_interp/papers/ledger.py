@@ -176,8 +176,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "n52-answers",
-        "In inferential models equal answers of different pairs have parallel X^ao(L), in symmetric "
-        "ones they have not.",
+        "In inferential models equal answers of different pairs have parallel X^ao(L), in "
+        "symmetric ones they have not.",
         "N 5.2, figure 4a, 4b",
         "contrast of equal answers against near misses, inferential minus symmetric runs",
         0.15,
@@ -328,7 +328,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "c6b-steps",
-        "The embedded numbers have steps of 3 and 4 in phase 3, and no structure in phases 1 and 2.",
+        "The embedded numbers have steps of 3 and 4 in phase 3, no structure in phases 1 and 2.",
         "C VI-B, figure 5B; N 5.3, figure 5c",
         "z score of the weaker of the steps 3 and 4, inferential minus other runs",
         2.0,
@@ -384,7 +384,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Where (3, 4) and (4, 3) break the rule, a small initialisation learns the four pairs of 3 "
         "and 4 more slowly than the others.",
         "C VIII, figure 8B",
-        "log ratio of the steps to 60 % accuracy, the four against the others, small initialisation",
+        "log ratio of the steps to 60 % accuracy, the four against the others, small weights",
         math.log(1.1),
         **_in("pairs", lambda rows: mean(rows, _slowed, _by_complexity(True))),
     ),
@@ -555,13 +555,14 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "control_8": ("c8b-", "c8-"),
     "control_c": ("cc-",),
     "own": ("price-", "distance-", "late-"),
+    "verdict": (),
 }
 """The scripts under ``experiments/``, by section, with the claims that they show."""
 
 
 def section_claims(section: str) -> tuple[Claim, ...]:
     """The claims of one section's script."""
-    return tuple(claim for claim in CLAIMS if claim.name.startswith(SECTIONS[section]))
+    return tuple(claim for claim in CLAIMS if claim.name.startswith(tuple(SECTIONS[section])))
 
 
 def section_of(claim: str) -> str | None:

@@ -1,0 +1,23 @@
+"""Complexity-control paper, section IV: phases over gamma and weight decay (figure 3)."""
+
+from anchor_interp.diagram_figures import accuracy_map, along_axis, phase_map
+from anchor_interp.diagrams import phase_diagrams
+from section import Data, Panels, run_section
+
+
+def draw(data: Data) -> Panels:
+    """Figure 3A at weight decay 0.01, figure 3B, and the phase of every run."""
+    rows = data.rows("decay")
+    line = phase_diagrams(rows, x="gamma", where={"weight_decay": (0.01,)}).diagrams[0]
+    plane = phase_diagrams(rows, x="gamma", y="weight_decay").diagrams[0]
+    return [
+        [("weight decay 0.01", along_axis(line))],
+        [("OOD accuracy", accuracy_map(plane, "ood_accuracy"))],
+        [("phase of every run", phase_map(plane))],
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        run_section("control_4", "Complexity-control paper, section IV", ["decay"], draw)
+    )

@@ -1,0 +1,23 @@
+"""Complexity-control paper, section V-B: outputs while the second anchor is masked (figure 4D)."""
+
+from anchor_interp.papers.figures import by_phase
+from anchor_interp.plotting import similarity_map
+from anchor_interp.representations import block_similarity
+from section import Data, Panels, run_section
+
+
+def draw(data: Data) -> Panels:
+    """Figure 4D, and the blocks' contrast of every run."""
+    maps = []
+    for recipe in ("composite", "symmetric", "inferential"):
+        run = data.example(recipe)
+        found = block_similarity(run.model, run.config.task)
+        maps.append((recipe, similarity_map(found, centred=False)))
+    runs = by_phase(data.rows("phases"), {"blocks": "blocks: contrast"})
+    return [maps, [("every run", runs)]]
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        run_section("control_5b", "Complexity-control paper, section V-B", ["phases"], draw)
+    )

@@ -1,0 +1,42 @@
+"""Complexity-control paper, section VIII: fitting speed (figures 8A, 8B) and noise detection."""
+
+from anchor_interp.papers.figures import against, pair_steps, strips
+from section import Data, Panels, run_section
+
+BROKEN = ("33", "34", "43", "44")
+SCORES = {"auroc_late": "late", "auroc_loss": "mean loss", "auroc_final": "final loss"}
+
+
+def draw(data: Data) -> Panels:
+    """Figure 8A, figure 8B, and the areas under the ROC curve of every task."""
+    speed = against(
+        data.rows("complexity"),
+        "complexity",
+        lambda row: row.get("steps_to_loss") or row["steps"],
+        "gamma",
+        labels=("reasoning complexity", "steps to a training loss of 0.05"),
+        log=True,
+        name=lambda gamma: f"gamma {gamma:g}",
+    )
+    areas = {}
+    for end, against_whom in (("", "all"), ("_neighbours", "neighbours"), ("_strangers", "others")):
+        for name, title in SCORES.items():
+            found = [
+                row[name + end] for row in data.rows("noise") if row.get(name + end) is not None
+            ]
+            areas[f"{title}\n{against_whom}"] = found
+    return [
+        [("reasoning complexity", speed)],
+        [
+            (
+                "(3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",
+                pair_steps(data.rows("pairs"), BROKEN),
+            )
+        ],
+        [("broken groups found, task by task", strips(areas, "AUROC", reference=0.5))],
+    ]
+
+
+if __name__ == "__main__":
+    title = "Complexity-control paper, section VIII"
+    raise SystemExit(run_section("control_8", title, ["complexity", "pairs", "noise"], draw))

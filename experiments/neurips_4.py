@@ -1,0 +1,19 @@
+"""NeurIPS paper, section 4: which answer the unseen pair gets, over gamma and depth (figure 2)."""
+
+from anchor_interp.diagram_figures import accuracy_map, phase_map
+from anchor_interp.diagrams import phase_diagrams
+from section import Data, Panels, run_section
+
+
+def draw(data: Data) -> Panels:
+    """Figure 2 and the phase of every run."""
+    diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
+    return [
+        [("symmetric answers", accuracy_map(diagram, "symmetric_accuracy"))],
+        [("inferential answers", accuracy_map(diagram, "ood_accuracy"))],
+        [("phase of every run", phase_map(diagram))],
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_section("neurips_4", "NeurIPS paper, section 4", ["depth"], draw))

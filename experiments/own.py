@@ -1,0 +1,45 @@
+"""Questions of our own: the price of reasoning, distance travelled, late complexity control."""
+
+from collections.abc import Sequence
+
+from anchor_interp.papers.figures import against, by_phase, strips
+from anchor_interp.papers.tables import Row
+from section import Data, Panels, run_section
+
+
+def branches(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """OOD accuracy of the runs by what was changed, and when."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        title = f"wd {row['weight_decay']:g}"
+        if row.get("branch_step") is not None:
+            if row.get("branch_weight_decay") is not None:
+                title += f"\n{row['branch_weight_decay']:g} from\n{row['branch_step']}"
+            else:
+                title += f"\nlr / {row['lr'] / row['branch_lr']:g}\nfrom {row['branch_step']}"
+        found.setdefault(title, []).append(row["ood_accuracy"])
+    return found
+
+
+def draw(data: Data) -> Panels:
+    """One panel a question."""
+    price = against(
+        data.rows("arbitrary"),
+        "gamma",
+        lambda row: row.get("steps_to_loss") or row["steps"],
+        "n_layers",
+        labels=("gamma", "steps to a training loss of 0.05"),
+        log=True,
+        name=lambda _: "every run, and their mean",
+    )
+    travelled = by_phase(data.rows("phases"), {"distance": "distance from initialisation"})
+    changed = strips(branches(data.rows("branches")), "OOD accuracy", reference=0.5)
+    return [
+        [("arbitrary mappings", price), ("every run", travelled)],
+        [("weight decay or learning rate changed midway", changed)],
+    ]
+
+
+if __name__ == "__main__":
+    studies = ["arbitrary", "phases", "branches"]
+    raise SystemExit(run_section("own", "Questions of our own", studies, draw))

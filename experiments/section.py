@@ -1,0 +1,160 @@
+"""What the scripts of the papers' sections share: their command line, tables, examples, figures.
+
+A script says which studies it needs and how to draw them::
+
+    python experiments/control_8.py --scale tiny --out runs/papers
+
+It first says what is missing and how long that takes, trains and measures it (resuming wherever it
+was stopped, on runs that all sections share), draws the section's figure and prints its claims.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from anchor_interp import load
+from anchor_interp.errors import AnchorInterpError
+from anchor_interp.files import write_output
+from anchor_interp.papers.ledger import judge_ledger, section_claims
+from anchor_interp.papers.page import make_ledger, told
+from anchor_interp.papers.studies import ScaleName
+from anchor_interp.papers.tables import Row, gather, plan, read_tables
+from anchor_interp.progress import format_seconds
+from anchor_interp.run import Run
+from anchor_interp.sweep.local import LocalEngine
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parent.parent
+DPI = 110
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a section draws from."""
+
+    scale: str
+    """The scale's name."""
+    tables: Mapping[str, Sequence[Row]]
+    """Rows by study."""
+    place: Path
+    """The folder of the tables."""
+    out: Path
+    """The folder of the runs."""
+
+    def rows(self, study: str) -> Sequence[Row]:
+        """The rows of a study."""
+        return self.tables[study]
+
+    def example(self, recipe: str) -> Run:
+        """A run to look into: of the specimens, which are of the scale tiny."""
+        return load(f"tiny/{recipe}/1")
+
+
+Panels = Sequence[Sequence["tuple[str, Figure]"]]
+"""A section's figure: rows of panels, each with what stands above it."""
+
+
+def run_section(
+    name: str, title: str, studies: Sequence[str], draw: Callable[[Data], Panels]
+) -> int:
+    """Do what one of the scripts is for.
+
+    Args:
+        name: its section, as in :data:`anchor_interp.papers.ledger.SECTIONS`.
+        title: the paper and section.
+        studies: the studies that it needs.
+        draw: from their tables to the panels of the figure.
+    """
+    parser = argparse.ArgumentParser(description=title, allow_abbrev=False)
+    parser.add_argument("--scale", choices=get_args(ScaleName), default="tiny")
+    parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
+    parser.add_argument(
+        "--tables", type=Path, help="tables whose runs need no training (OUT/tables)"
+    )
+    parser.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
+    parser.add_argument("--workers", type=int, help="runs at a time; all usable cores if not given")
+    parser.add_argument("--judge", action="store_true", help="train nothing")
+    asked = parser.parse_args()
+    place = asked.tables or asked.out / "tables"
+    pictures = asked.figures or asked.out / "figures"
+    try:
+        if studies and not asked.judge:
+            _say(plan(studies, asked.scale, asked.out, tables=place, workers=asked.workers))
+            engine = LocalEngine(asked.workers)
+            gather(studies, asked.scale, asked.out, tables=place, engine=engine)
+        tables = read_tables(place, studies) if studies else {}
+        panels = draw(Data(asked.scale, tables, place, asked.out))
+        path = pictures / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_output(path, montage(panels))
+        for line in _claims(name, tables, asked.scale):
+            print(line)
+        print(f"figure: {path}")
+    except AnchorInterpError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; what was done is kept", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _say(todo: Any) -> None:
+    left = todo.training
+    print(
+        f"{todo.runs} runs: {todo.known} in tables, {left.todo} to be trained, "
+        f"{format_seconds(left.seconds)} on this machine",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _claims(name: str, tables: Mapping[str, Sequence[Row]], scale: str) -> Iterator[str]:
+    claims = section_claims(name)
+    ledger = make_ledger(scale, tables)
+    judged = judge_ledger(tables, claims)
+    for claim in claims:
+        shown = told(claim, ledger)
+        yield f"{claim.name}: {judged[claim.name].verdict} ({shown['effect']}; {shown['n']})"
+
+
+def montage(panels: Panels) -> bytes:
+    """A figure of rows of panels, lettered as in the papers, as PNG."""
+    import io
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows, number = [], 0
+    for row in panels:
+        images = []
+        for title, figure in row:
+            letter = f"({chr(ord('a') + number)}) " if sum(map(len, panels)) > 1 else ""
+            figure.suptitle(f"{letter}{title}", fontsize=10)
+            canvas = FigureCanvasAgg(figure)
+            figure.set_dpi(DPI)
+            canvas.draw()
+            images.append(np.asarray(canvas.buffer_rgba())[:, :, :3])
+            number += 1
+        height = max(image.shape[0] for image in images)
+        rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
+    width = max(row.shape[1] for row in rows)
+    whole = np.vstack([_padded(row, row.shape[0], width) for row in rows])
+    sheet = Figure(figsize=(width / DPI, whole.shape[0] / DPI), dpi=DPI)
+    sheet.figimage(whole)
+    data = io.BytesIO()
+    sheet.savefig(data, format="png", dpi=DPI)
+    return data.getvalue()
+
+
+def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    out = np.full((height, width, 3), 255, np.uint8)
+    out[: image.shape[0], : image.shape[1]] = image
+    return out
