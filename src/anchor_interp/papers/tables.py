@@ -209,10 +209,13 @@ def _jobs(
     return [job for job in jobs if kept(folder, *job) is None]
 
 
-def _between(config: RunConfig) -> range:
-    """The checkpoints between the first and the last."""
-    every = config.train.checkpoint_every
-    return range(every, config.train.steps, every)
+def _between(config: RunConfig) -> list[int]:
+    """Checkpoints between the first and the last, each twice as late as the one before."""
+    steps, step = [], config.train.checkpoint_every
+    while step < config.train.steps:
+        steps.append(step)
+        step *= 2
+    return steps
 
 
 def _measure(

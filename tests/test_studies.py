@@ -1,0 +1,97 @@
+"""Studies: what is trained at every scale, and the tasks that are made for it."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import anchor_interp as ai
+from anchor_interp.errors import ConfigError
+from anchor_interp.papers.studies import (
+    BROKEN_OFFSETS,
+    MOVED_ANCHORS,
+    SCALES,
+    STUDIES,
+    arbitrary_task,
+    broken_groups,
+    complexity_task,
+    inferential_complexity,
+    random_broken_task,
+    study_sweep,
+)
+from anchor_interp.task import Affine
+
+
+@pytest.mark.parametrize("scale", [*SCALES])
+@pytest.mark.parametrize("name", [*STUDIES])
+def test_every_study_names_runs_of_five_seeds_at_every_scale(name: str, scale: str) -> None:
+    configs = study_sweep(name, scale).configs()
+    assert len(configs) >= 10
+    seeds = {config.seed for config in configs.values()}
+    if scale == "tiny":
+        assert len(seeds) >= 5
+        assert max(config.train.steps for config in configs.values()) <= 4_000
+    if scale == "paper" and name not in ("noise", "pairs"):
+        assert min(config.train.steps for config in configs.values()) > 90_000
+
+
+def test_the_verdict_is_judged_on_other_runs_than_it_was_made_on() -> None:
+    held_out = study_sweep("phases", "tiny").configs()
+    for name in ("decay", "depth"):
+        made_on = study_sweep(name, "tiny").configs()
+        assert not set(held_out) & set(made_on)
+        assert not {c.seed for c in held_out.values()} & {c.seed for c in made_on.values()}
+    assert {config.model.normalization for config in held_out.values()} == {"pre", "post"}
+    assert len({config.model.d_model for config in held_out.values()}) == 3
+
+
+def test_a_broken_task_breaks_both_orders_alike() -> None:
+    for n in range(7):
+        task = complexity_task(n)
+        assert inferential_complexity(task) == n
+        assert len(task.seen) == 16
+        assert broken_groups(task) == tuple(sorted(list(BROKEN_OFFSETS)[:n]))
+    keys = task.keys
+    assert (task.target((4, 3), keys) == keys - 6).all()
+    assert inferential_complexity(ai.TASKS["neurips"]) == 0  # one order alone
+
+
+def test_randomly_broken_tasks_differ_and_always_break_something() -> None:
+    tasks = [random_broken_task(seed) for seed in range(500, 520)]
+    assert {inferential_complexity(task) for task in tasks} == {1, 2}
+    assert len({(broken_groups(task), task.overrides) for task in tasks}) == len(tasks)
+    assert set().union(*(broken_groups(task) for task in tasks)) == set(BROKEN_OFFSETS)
+    for task in tasks:
+        for pair in broken_groups(task):
+            gap = task.target(pair, task.keys) - task.composed(pair, task.keys)
+            assert (np.abs(gap) >= 2).all()
+
+
+def test_arbitrary_mappings_have_no_rule() -> None:
+    task = arbitrary_task(0)
+    answers = np.stack([task.target(pair, task.keys) for pair in task.pairs])
+    assert (
+        answers != np.stack([task.composed(pair, task.keys) for pair in task.pairs])
+    ).mean() > 0.95
+    assert abs(np.corrcoef(answers[1], answers[4])[0, 1]) < 0.4  # (1, 2) and (2, 1)
+    assert arbitrary_task(0) == task != arbitrary_task(1)
+
+
+def test_moved_anchors_differ_by_sums_of_two_and_five() -> None:
+    def sums(a: int, b: int) -> set[int]:
+        return {a * i + b * j for i in range(4) for j in range(4)}
+
+    def gaps(anchors: tuple[ai.Anchor, ...]) -> set[int]:
+        adds = [anchor.function.add for anchor in anchors if isinstance(anchor.function, Affine)]
+        return {abs(one - two) for one, two in combinations(adds, 2)}
+
+    assert gaps(MOVED_ANCHORS) <= sums(2, 5)
+    assert {2, 5} <= gaps(MOVED_ANCHORS)
+    assert gaps(ai.AnchorTask().anchors) <= sums(3, 4)
+
+
+def test_unknown_names_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"no study is called 'decai' \(did you mean 'decay'\?\)"):
+        study_sweep("decai", "tiny")
+    with pytest.raises(ConfigError, match="no scale is called 'huge'"):
+        study_sweep("decay", "huge")
