@@ -48,7 +48,7 @@ public-api: $(VENV)/.installed-dev
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
 	circuits masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
-	tiny_decay tiny_depth
+	tiny_decay tiny_depth claims
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 	$(BIN)/python benchmarks/tables.py
@@ -70,6 +70,7 @@ batched = $(BIN)/python benchmarks/batched.py --json
 sweep_faults = $(BIN)/python tests/sweep_faults.py
 tiny_decay = $(BIN)/python experiments/diagrams.py decay
 tiny_depth = $(BIN)/python experiments/diagrams.py depth
+claims = $(BIN)/anchor-interp claims --scale tiny --out runs/papers --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py

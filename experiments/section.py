@@ -9,6 +9,7 @@ was stopped, on runs that all sections share), draws the section's figure and pr
 """
 
 import argparse
+import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,10 +128,8 @@ def _claims(name: str, tables: Mapping[str, Sequence[Row]], scale: str) -> Itera
 
 def montage(panels: Panels) -> bytes:
     """A figure of rows of panels, lettered as in the papers, as PNG."""
-    import io
-
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.image import imread
 
     rows, number = [], 0
     for row in panels:
@@ -138,10 +137,10 @@ def montage(panels: Panels) -> bytes:
         for title, figure in row:
             letter = f"({chr(ord('a') + number)}) " if sum(map(len, panels)) > 1 else ""
             figure.suptitle(f"{letter}{title}", fontsize=10)
-            canvas = FigureCanvasAgg(figure)
-            figure.set_dpi(DPI)
-            canvas.draw()
-            images.append(np.asarray(canvas.buffer_rgba())[:, :, :3])
+            data = io.BytesIO()
+            figure.savefig(data, format="png", dpi=DPI, facecolor="white")
+            data.seek(0)
+            images.append(np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8))
             number += 1
         height = max(image.shape[0] for image in images)
         rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))

@@ -172,7 +172,8 @@ def test_the_table_of_a_sweep_has_it_when_asked(
 def test_the_verdicts_rule(changes: dict[str, float | None], phase: str) -> None:
     numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
     numbers |= {"noise_share": 0.0, "composed": 0.0, "commutes": 0.0} | changes
-    found = verdict(Fingerprint(run_id=None, step=None, **numbers, seed=0))
+    about = {"run_id": None, "step": None, "seed": 0}
+    found = verdict(from_dict(Fingerprint, about | numbers))
     assert found.phase == phase
     named = [name for name, value in changes.items() if value is not None]
     assert phase == "other" or any(name in found.reason for name in named)

@@ -8,18 +8,16 @@ import pytest
 import anchor_interp as ai
 from anchor_interp.errors import ConfigError
 from anchor_interp.papers.studies import (
-    BROKEN_OFFSETS,
     MOVED_ANCHORS,
     SCALES,
     STUDIES,
     arbitrary_task,
     broken_groups,
-    complexity_task,
-    inferential_complexity,
+    broken_task,
     random_broken_task,
     study_sweep,
 )
-from anchor_interp.task import Affine
+from anchor_interp.task import BROKEN_GROUPS, Affine
 
 
 @pytest.mark.parametrize("scale", [*SCALES])
@@ -46,21 +44,21 @@ def test_the_verdict_is_judged_on_other_runs_than_it_was_made_on() -> None:
 
 
 def test_a_broken_task_breaks_both_orders_alike() -> None:
-    for n in range(7):
-        task = complexity_task(n)
-        assert inferential_complexity(task) == n
-        assert len(task.seen) == 16
-        assert broken_groups(task) == tuple(sorted(list(BROKEN_OFFSETS)[:n]))
-    keys = task.keys
-    assert (task.target((4, 3), keys) == keys - 6).all()
-    assert inferential_complexity(ai.TASKS["neurips"]) == 0  # one order alone
+    for level in range(7):
+        task = ai.TASKS[f"reasoning-complexity-{level}"]
+        assert broken_groups(task) == tuple(pair for pair, _ in BROKEN_GROUPS[:level])
+        assert broken_task(dict(BROKEN_GROUPS[:level])) == task
+    assert (task.target((4, 3), task.keys) == task.keys - 6).all()
+    assert broken_groups(ai.TASKS["neurips"]) == ()  # one order alone
 
 
 def test_randomly_broken_tasks_differ_and_always_break_something() -> None:
     tasks = [random_broken_task(seed) for seed in range(500, 520)]
-    assert {inferential_complexity(task) for task in tasks} == {1, 2}
+    assert {len(broken_groups(task)) for task in tasks} == {1, 2}
     assert len({(broken_groups(task), task.overrides) for task in tasks}) == len(tasks)
-    assert set().union(*(broken_groups(task) for task in tasks)) == set(BROKEN_OFFSETS)
+    assert set().union(*(broken_groups(task) for task in tasks)) == {
+        pair for pair, _ in BROKEN_GROUPS
+    }
     for task in tasks:
         for pair in broken_groups(task):
             gap = task.target(pair, task.keys) - task.composed(pair, task.keys)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anchor_interp.masks import mask_first_anchor as mask_first_anchor
     from anchor_interp.masks import mask_key_token as mask_key_token
     from anchor_interp.masks import mask_second_anchor as mask_second_anchor
+    from anchor_interp.mechanism import verdict as verdict
     from anchor_interp.model import build_model as build_model
     from anchor_interp.phase import Evaluation as Evaluation
     from anchor_interp.phase import classify as classify
@@ -53,6 +54,7 @@ _HOME = {
     "fingerprints": ("fingerprint",),
     "forward": ("last_logits",),
     "masks": ("mask_edges", "mask_first_anchor", "mask_key_token", "mask_second_anchor"),
+    "mechanism": ("verdict",),
     "model": ("build_model",),
     "phase": ("Evaluation", "classify"),
     "presets": ("preset",),

@@ -4,8 +4,8 @@ Take the state after a layer's attention, X^ao, in sequences of one key and one 
 anchor adds its own part to it, then the state of (a, b) is that of (a, b') plus that of (a', b)
 minus that of (a', b'), for any other anchors a' and b': a parallelogram. Such a *composed* state,
 the mean of all parallelograms of pairs that were trained on the rule, takes the place of the
-model's own, from the first anchor's position on, in a sequence of another pair. What the model answers
-from there on says what its later layers do with anchors that meet for the first time:
+model's own, from the first anchor's position on, in a sequence of another pair. What the model
+answers from there on says what its later layers do with anchors that meet for the first time:
 
 * the composition g(g(x; a); b), if they work anchor by anchor;
 * the same answer for (a, b) and (b, a), if they look a pair up whatever its order;

@@ -78,8 +78,8 @@ def _slowed(row: Row) -> float | None:
 
 def _moved(row: Row) -> float | None:
     """How much more the steps 2 and 5 stand out of the embedding than 3 and 4, in z."""
-    zs = [row.get(f"step_z_{step}") for step in (2, 5, 3, 4)]
-    return None if None in zs else min(zs[:2]) - min(zs[2:])
+    zs = [float(z) for step in (2, 5, 3, 4) if (z := row.get(f"step_z_{step}")) is not None]
+    return min(zs[:2]) - min(zs[2:]) if len(zs) == 4 else None
 
 
 def _by_complexity(small: bool) -> Callable[[Row], bool]:

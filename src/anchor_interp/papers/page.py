@@ -88,7 +88,7 @@ def write_ledger(ledger: Ledger, out: str | Path) -> list[Path]:
 
 def render_ledger(ledger: Ledger) -> str:
     """The page as HTML."""
-    counted = Counter(found.verdict for found in ledger.judgements.values())
+    counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
     return fill_page(
         "claims.html.jinja",
         [],

@@ -20,16 +20,20 @@ from anchor_interp.errors import ConfigError
 from anchor_interp.presets import preset
 from anchor_interp.schema import shown, suggestion
 from anchor_interp.sweep.spec import Grid, Sweep, read_sweep
-from anchor_interp.task import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
+from anchor_interp.task import (
+    BROKEN_GROUPS,
+    TASKS,
+    Affine,
+    Anchor,
+    AnchorTask,
+    Override,
+    Pair,
+    Table,
+    reasoning_complexity,
+)
 
 ScaleName = Literal["tiny", "small", "paper"]
 Measure = Literal["mechanism", "learning", "pairs", "embedding"]
-
-BROKEN_OFFSETS: Mapping[Pair, int] = MappingProxyType(
-    {(1, 2): 4, (1, 3): 1, (1, 4): -5, (2, 3): 5, (2, 4): -9, (3, 4): -6}
-)
-"""What the released code adds to the key where both orders of a pair break the rule, in its order:
-a task of inferential complexity n breaks the first n groups (NeurIPS paper, appendix A)."""
 
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
 """Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11), where those of the papers are
@@ -107,14 +111,6 @@ def broken_task(offsets: Mapping[Pair, int], *, unseen: Sequence[Pair] = ()) -> 
     return AnchorTask(overrides=overrides, unseen=tuple(unseen))
 
 
-def complexity_task(complexity: int) -> AnchorTask:
-    """All 16 pairs seen, the first groups of :data:`BROKEN_OFFSETS` broken.
-
-    Source: NeurIPS paper, section 6; complexity-control paper, section VIII.
-    """
-    return broken_task(dict(list(BROKEN_OFFSETS.items())[:complexity]))
-
-
 def random_broken_task(seed: int) -> AnchorTask:
     """All 16 pairs seen, one or two groups broken: which and how is drawn.
 
@@ -122,7 +118,7 @@ def random_broken_task(seed: int) -> AnchorTask:
     rule's own.
     """
     generator = np.random.default_rng(seed)
-    groups = list(BROKEN_OFFSETS)
+    groups = [pair for pair, _ in BROKEN_GROUPS]
     chosen = generator.choice(len(groups), size=1 + seed % 2, replace=False)
     add = {anchor.token: anchor.function.add for anchor in AnchorTask().anchors}  # type: ignore[union-attr]
     offsets = {}
@@ -147,16 +143,12 @@ def arbitrary_task(seed: int) -> AnchorTask:
     return AnchorTask(overrides=overrides)
 
 
-def inferential_complexity(task: AnchorTask) -> int:
-    """Number of unordered pairs that break the rule alike in both orders.
-
-    Source: NeurIPS paper, section 6 ("inferential complexity").
-    """
-    return len(broken_groups(task))
-
-
 def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
-    """The unordered pairs, as (a, b) with a < b, that break the rule alike in both orders."""
+    """The unordered pairs, as (a, b) with a < b, that break the rule alike in both orders.
+
+    Their number is the task's inferential complexity (NeurIPS paper, section 6), called reasoning
+    complexity in the complexity-control paper (section VIII).
+    """
     pairs = itertools.combinations(sorted(task.tokens), 2)
     return tuple(
         (a, b)
@@ -165,8 +157,18 @@ def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
     )
 
 
-def _read(name: str) -> Callable[[str], Sweep]:
-    return lambda scale: read_sweep(_FOLDER / f"{scale}-{name}.yaml")
+def _diagram(name: str) -> Callable[[str], Sweep]:
+    """The sweep of a phase diagram, which has three seeds as in the papers, with five."""
+
+    def sweep(scale: str) -> Sweep:
+        grids = read_sweep(_FOLDER / f"{scale}-{name}.yaml").grids
+        return Sweep(tuple(replace(grid, seeds=_five(grid.seeds)) for grid in grids))
+
+    return sweep
+
+
+def _five(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    return (*seeds, *range(seeds[-1] + 1, seeds[-1] + 6 - len(seeds)))
 
 
 def _phases(name: str) -> Sweep:
@@ -205,7 +207,7 @@ def _phases(name: str) -> Sweep:
 def _complexity(name: str) -> Sweep:
     scale = SCALES[name]
     start = override(scale.control, log_every=20, eval_every=500)
-    tasks = tuple(complexity_task(n) for n in (0, 1, 2, 4, 6))
+    tasks = tuple(reasoning_complexity(n) for n in (0, 1, 2, 4, 6))
     return Sweep((Grid(start, {"gamma": (scale.large, scale.small), "task": tasks}, seeds=_SEEDS),))
 
 
@@ -220,7 +222,7 @@ def _densely(name: str) -> RunConfig:
 
 def _pairs(name: str) -> Sweep:
     scale = SCALES[name]
-    start = override(_densely(name), task=broken_task({(3, 4): BROKEN_OFFSETS[3, 4]}))
+    start = override(_densely(name), task=broken_task({(3, 4): -6}))
     return Sweep((Grid(start, {"gamma": (scale.large, scale.small)}, seeds=_SEEDS),))
 
 
@@ -278,8 +280,8 @@ def _branches(name: str) -> Sweep:
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
     {
-        "decay": Study("gamma and weight decay", _read("decay"), ("mechanism",)),
-        "depth": Study("gamma and depth on the NeurIPS task", _read("depth"), ("mechanism",)),
+        "decay": Study("gamma and weight decay", _diagram("decay"), ("mechanism",)),
+        "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth"), ("mechanism",)),
         "phases": Study(
             "every phase, at other widths, depths and layouts",
             _phases,

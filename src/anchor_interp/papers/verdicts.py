@@ -21,10 +21,10 @@ from sklearn.tree import DecisionTreeClassifier
 from anchor_interp.errors import ConfigError
 from anchor_interp.mechanism import NUMBERS, Fingerprint, verdict
 from anchor_interp.papers.judging import Row
+from anchor_interp.schema import from_dict
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""
-SEED_ALONE = ("seed", "run_id")
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed", "blocks")
 _DRAWN = 2_000
 _DEPTH, _LEAF = 4, 3
@@ -108,11 +108,9 @@ def fingerprint_of(row: Row) -> Fingerprint:
     Raises:
         ConfigError: a number outside its range.
     """
-    numbers = {name: row.get(name) for name in NUMBERS}
     step = row.get("at_step", row.get("steps"))
-    return Fingerprint(
-        run_id=row["run_id"], step=None if step is None else int(step), **numbers, seed=0
-    )
+    about = {"run_id": row["run_id"], "step": None if step is None else int(step), "seed": 0}
+    return from_dict(Fingerprint, about | {name: row.get(name) for name in NUMBERS})
 
 
 def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore:

@@ -1,0 +1,346 @@
+"""Gathering a study's table, resuming, the ledger's command and page, the sections' scripts."""
+
+import csv
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anchor_interp as ai
+from anchor_interp import cli
+from anchor_interp.config import override
+from anchor_interp.errors import ConfigError, StoreError
+from anchor_interp.papers import measures, studies, tables
+from anchor_interp.papers.ledger import CLAIMS
+from anchor_interp.papers.page import make_ledger, render_ledger
+from anchor_interp.papers.studies import Study, broken_task
+from anchor_interp.papers.tables import (
+    checkpoints_table,
+    gather,
+    plan,
+    read_study,
+    read_tables,
+    task_columns,
+)
+from anchor_interp.papers.verdicts import judge_early, judge_verdict
+from anchor_interp.sweep.local import LocalEngine
+from anchor_interp.sweep.spec import Grid, Sweep
+from conftest import SHORT
+from small import Watched
+
+ROOT = Path(__file__).parent.parent
+TABLES = ROOT / "experiments" / "tables" / "tiny"
+ONE = LocalEngine(1)
+
+
+def _tiny(_scale: str) -> Sweep:
+    start = ai.preset("tiny", **SHORT)
+    return Sweep((Grid(override(start, checkpoint_every=20), seeds=(0, 1)),))
+
+
+def _broken(_scale: str) -> Sweep:
+    start = override(ai.preset("tiny", **SHORT), task=broken_task({(3, 4): -6}))
+    return Sweep((Grid(start), Grid(ai.preset("tiny", **{**SHORT, "checkpoint_every": 20}))))
+
+
+@pytest.fixture
+def micro(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two studies of runs that last a moment and share one."""
+    known = {
+        "decay": Study("one", _tiny, ("learning", "embedding"), checkpoints=False),
+        "pairs": Study("two", _broken, ("learning",)),
+    }
+    monkeypatch.setattr(studies, "STUDIES", MappingProxyType(known))
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the two studies' runs and tables."""
+    out: Path = tmp_path_factory.mktemp("papers")
+    with pytest.MonkeyPatch.context() as patch:
+        known = {
+            "decay": Study("one", _tiny, ("learning", "embedding")),
+            "pairs": Study("two", _broken, ("learning",)),
+        }
+        patch.setattr(studies, "STUDIES", MappingProxyType(known))
+        gather(["decay", "pairs"], "tiny", out, engine=ONE, quiet=True)
+    return out
+
+
+def test_a_table_has_the_runs_the_task_and_the_measures(gathered: Path) -> None:
+    rows = read_study(gathered / "tables" / "decay.csv")
+    assert [row["seed"] for row in rows] == [0, 1]
+    assert {row["status"] for row in rows} == {"done"}
+    for row in rows:
+        config = ai.read_config(gathered / "runs" / row["run_id"] / "config.json")
+        assert (row["gamma"], row["steps"]) == (config.init.gamma, config.train.steps)
+        assert np.isfinite(row["step_z_3"])
+        assert row["final_loss"] > 0
+        assert row["complexity"] == 0
+    (broken, _) = read_study(gathered / "tables" / "pairs.csv")
+    assert (broken["complexity"], broken["broken"]) == (1, "34")
+
+
+def test_what_studies_share_is_trained_once(gathered: Path) -> None:
+    assert len(list((gathered / "runs").iterdir())) == 3
+
+
+def test_numbers_come_back_exactly(gathered: Path, micro: None) -> None:
+    again = gather(["decay"], "tiny", gathered, engine=ONE, quiet=True)["decay"]
+    kept = read_study(gathered / "tables" / "decay.csv")
+    for one, two in zip(again, kept, strict=True):
+        assert {name: value for name, value in one.items() if value is not None} == {
+            name: value for name, value in two.items() if value is not None
+        }
+
+
+def test_rows_of_an_earlier_table_need_no_run(
+    gathered: Path, tmp_path: Path, micro: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "sweep", None)  # nothing is trained
+    found = gather(["decay"], "tiny", tmp_path, tables=gathered / "tables", quiet=True)
+    assert len(found["decay"]) == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_missing_of_a_table_is_made(gathered: Path, tmp_path: Path, micro: None) -> None:
+    first = read_study(gathered / "tables" / "decay.csv")
+    place = tmp_path / "tables"
+    place.mkdir()
+    lines = (gathered / "tables" / "decay.csv").read_text().splitlines(keepends=True)
+    (place / "decay.csv").write_text("".join(lines[:2]))  # one run of two
+    todo = plan(["decay"], "tiny", tmp_path, tables=place, workers=1)
+    assert (todo.runs, todo.known, todo.training.todo) == (2, 1, 1)
+    found = gather(["decay"], "tiny", tmp_path, tables=place, engine=ONE, quiet=True)["decay"]
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    for one, two in zip(first, found, strict=True):  # the same to the last bit
+        assert (one["run_id"], one["final_loss"]) == (two["run_id"], two["final_loss"])
+
+
+def test_a_measurement_that_was_lost_is_made_again(gathered: Path, micro: None) -> None:
+    file = next((gathered / "measured" / "embedding").iterdir())
+    before = file.read_text()
+    file.write_text(before[:10])
+    (gathered / "tables" / "decay.csv").unlink()
+    gather(["decay"], "tiny", gathered, engine=ONE, quiet=True)
+    assert json.loads(file.read_text()) == json.loads(before)
+
+
+def test_checkpoints_have_a_table_of_their_own(
+    gathered: Path, tmp_path: Path, micro: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(run: Any) -> dict[str, float | None]:
+        return {"noise_share": float(run.step)}
+
+    kept = dict(measures.MEASURES) | {"mechanism": short}
+    monkeypatch.setattr(measures, "MEASURES", kept)
+    jobs: list[tuple[str, str, int | None]]
+    jobs = [("mechanism", run.name, 20) for run in (gathered / "runs").iterdir()]
+    assert measures.work(gathered, jobs) == 0
+    rows = read_study(gathered / "tables" / "decay.csv")
+    tables._write_checkpoints(tmp_path, "decay", "tiny", gathered, rows)
+    found = read_study(checkpoints_table(tmp_path, "decay"))
+    assert [(row["at_step"], row["noise_share"]) for row in found] == [(20, 20), (20, 20)]
+
+
+def test_a_measurement_that_cannot_be_made_is_told(
+    gathered: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measures.work(gathered, [("learning", "0" * 16, None)]) == 1
+    assert "0000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "lacks the column"),
+    ("run_id,status\n1,done\n", "lacks the column"),
+    ("run_id,status,phase,censored,seed\nx,done,other,perhaps,1\n", "damaged"),
+    ("run_id,status,phase,censored,seed\nx,done,other,True\n", "damaged"),
+    ("run_id,status,phase,censored,seed\nx,done,other,True,many\n", "damaged"),
+])  # fmt: skip
+def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "decay.csv").write_text(text)
+    with pytest.raises(StoreError, match=message):
+        read_tables(tmp_path)
+    with pytest.raises(ConfigError, match="no folder"):
+        read_tables(tmp_path / "nothing")
+
+
+def test_tasks_are_told(gathered: Path) -> None:
+    assert task_columns(broken_task({(1, 2): 4, (3, 4): -6}))["broken"] == "12 34"
+    assert task_columns(ai.TASKS["neurips"])["broken"] is None
+
+
+def test_learning_is_the_first_mean_of_five_below_the_loss() -> None:
+    class Logged:
+        metrics = [{"step": 0}] + [
+            {"step": 10 * i, "loss": loss}
+            for i, loss in enumerate([1, 0.04, 1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.9], 1)
+        ]
+
+    assert measures.learning(Logged()) == {
+        "steps_to_loss": 80.0, "final_loss": pytest.approx(0.22)
+    }  # fmt: skip
+    Logged.metrics = [{"step": i, "loss": 1.0} for i in range(1, 9)]
+    assert measures.learning(Logged())["steps_to_loss"] is None
+
+
+def test_the_command_says_what_there_is_to_do(
+    gathered: Path, micro: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["claims", "decay", "--out", str(gathered), "--dry-run", "--quiet"]) == 0
+    assert "runs: 2, of which 2 are in tables and 0 new" in capsys.readouterr().out
+
+
+def test_the_command_trains_judges_and_writes(
+    tmp_path: Path, micro: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["claims", "decay", "--out", str(tmp_path), "--workers", "1", "--quiet", "--json"]
+    assert cli.main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["judgements"]) == {claim.name for claim in CLAIMS}
+    assert found["runs"] == {"decay": 2}
+    assert (tmp_path / "index.html").is_file()
+    assert cli.main([*command[:4], "--judge", "--quiet"]) == 0
+    assert "not run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["decai"], "no study is called 'decai'"),
+    (["--dry-run", "--judge"], "--dry-run and --judge exclude each other"),
+    (["--scale", "huge"], "huge"),
+    (["--judge", "--tables", "nowhere"], "nowhere is no folder"),
+])  # fmt: skip
+def test_a_wrong_command(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["claims", "--out", str(tmp_path / "out"), *arguments]) in (1, 2)
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, list[dict[str, Any]]]:
+    return read_tables(TABLES)
+
+
+def test_the_committed_verdicts_follow_from_the_committed_tables(
+    committed: dict[str, list[dict[str, Any]]],
+) -> None:
+    """What docs/results.md says is what the tables say, on this machine too."""
+    along = checkpoints_table(TABLES, "phases")
+    found = make_ledger("tiny", committed, read_study(along))
+    kept = json.loads((ROOT / "docs" / "evidence" / "claims.json").read_text())
+    assert {name: j.verdict for name, j in found.judgements.items()} == {
+        name: judged["verdict"] for name, judged in kept["judgements"].items()
+    }
+    for name, judged in found.judgements.items():
+        before = kept["judgements"][name]["finding"]
+        if judged.finding is not None and judged.finding.effect is not None:
+            assert judged.finding.effect == pytest.approx(before["effect"], rel=1e-9), name
+            assert judged.finding.p_value == pytest.approx(before["p_value"], rel=1e-9), name
+    assert found.verdict is not None
+    for rule, before in zip(found.verdict.rules, kept["verdict"]["rules"], strict=True):
+        assert rule.accuracy == pytest.approx(before["accuracy"])
+
+
+def test_the_verdict_beats_what_knows_less_and_chance_does_not(
+    committed: dict[str, list[dict[str, Any]]],
+) -> None:
+    fitted = [*committed["decay"], *committed["depth"]]
+    found = judge_verdict(committed["phases"], fitted)
+    first, *rest = found.rules
+    assert all(first.accuracy > rule.accuracy for rule in rest)
+    assert sum(sum(row.values()) for row in found.confusion.values()) == sum(found.n.values())
+    assert len(found.disagreements) == sum(
+        n for phase, row in found.confusion.items() for other, n in row.items() if other != phase
+    )
+    generator = np.random.default_rng(0)
+    phases = generator.permutation([row["phase"] for row in committed["phases"]])
+    mixed = [
+        row | {"phase": str(phase)} for row, phase in zip(committed["phases"], phases, strict=True)
+    ]
+    assert judge_verdict(mixed, fitted).rules[0].accuracy < 0.5
+
+
+def test_early_verdicts_end_at_the_verdict(committed: dict[str, list[dict[str, Any]]]) -> None:
+    along = read_study(checkpoints_table(TABLES, "phases"))
+    scores = judge_early(committed["phases"], along)
+    found = judge_verdict(committed["phases"], committed["decay"])
+    assert scores[-1].share == 1
+    assert scores[-1].accuracy == pytest.approx(found.rules[0].accuracy)
+    assert all(0 <= score.low <= score.accuracy <= score.high <= 1 for score in scores)
+
+
+def test_the_page_in_a_browser(
+    committed: dict[str, list[dict[str, Any]]], browser: Any, tmp_path: Path
+) -> None:
+    page_file = tmp_path / "index.html"
+    page_file.write_text(render_ledger(make_ledger("tiny", committed)))
+    for width in (390, 1280):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        watched = Watched(page)
+        page.goto(page_file.as_uri())
+        assert watched.complaints == []
+        assert watched.requests == [page_file.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#claims tbody tr").count() == len(CLAIMS)
+        page.close()
+
+
+SECTIONS = ("neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8", "control_c", "own")
+"""Scripts that draw from tables alone, which takes moments; the others look into models too."""
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_draws_its_figure_and_prints_its_claims(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = importlib.import_module(name)
+    section = importlib.import_module("section")
+    needs = {
+        "control_8": ["complexity", "pairs", "noise"],
+        "own": ["arbitrary", "phases", "branches"],
+    }
+    arguments = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    only = {
+        "neurips_4": ["depth"], "neurips_6": ["complexity"], "neurips_rates": ["rates"],
+        "control_4": ["decay"], "control_c": ["decay"],
+    }  # fmt: skip
+    assert section.run_section(name, name, (needs | only)[name], script.draw) == 0
+    printed = capsys.readouterr().out
+    for claim in section.section_claims(name):
+        assert claim.name in printed
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_section_without_tables_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = importlib.import_module("section")
+    script = importlib.import_module("neurips_4")
+    monkeypatch.setattr(sys, "argv", ["x", "--judge", "--tables", str(tmp_path / "none")])
+    assert section.run_section("neurips_4", "x", ["depth"], script.draw) == 2
+    assert "neurips_4: " in capsys.readouterr().err
+
+
+def test_the_tables_hold_every_run_of_their_studies(
+    committed: dict[str, list[dict[str, Any]]],
+) -> None:
+    assert set(committed) == set(studies.STUDIES)
+    for name, rows in committed.items():
+        wanted = list(studies.study_sweep(name, "tiny").configs())
+        assert [row["run_id"] for row in rows] == wanted
+        assert {row["status"] for row in rows} <= {"done", "diverged"}
+
+
+def test_no_table_is_too_wide_to_read() -> None:
+    for path in TABLES.glob("*.csv"):
+        with open(path, encoding="utf-8") as file:
+            assert len(next(csv.reader(file))) < 130
