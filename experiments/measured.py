@@ -73,7 +73,8 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     rows = [head, ["---"] * len(head), *lines]
-    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join("| " + " | ".join(row) + " |\n" for row in escaped)
 
 
 def tell(name: str, data: Any, text: str) -> None:

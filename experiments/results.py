@@ -1,0 +1,193 @@
+"""The tables of docs/results.md from the studies' tables, so that no number is typed by hand.
+
+On the page a table stands between two comments that name it; this puts it there::
+
+    python experiments/results.py
+    python experiments/results.py --check
+"""
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from anchor_interp.files import write_text
+from anchor_interp.papers.ledger import CLAIMS, section_of
+from anchor_interp.papers.page import Ledger, make_ledger, told
+from anchor_interp.papers.studies import STUDIES
+from anchor_interp.papers.tables import Row, checkpoints_table, read_study, read_tables
+from anchor_interp.papers.verdicts import PHASES
+from measured import table
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "results.md"
+TABLES = ROOT / "experiments" / "tables" / "tiny"
+
+_PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def read_ledger() -> Ledger:
+    """The ledger of the committed tables."""
+    along = checkpoints_table(TABLES, "phases")
+    return make_ledger("tiny", read_tables(TABLES), read_study(along) if along.is_file() else ())
+
+
+def claims_table(ledger: Ledger) -> str:
+    """Every claim with its verdict and numbers."""
+    head = ["claim", "source", "effect (95 %)", "least", "p / q", "runs", "verdict", "script"]
+    return table(head, list(_claims(ledger)))
+
+
+def _claims(ledger: Ledger) -> Iterator[list[str]]:
+    for claim in CLAIMS:
+        judged, shown = ledger.judgements[claim.name], told(claim, ledger)
+        verdict = judged.verdict if judged.verdict == "supported" else f"**{judged.verdict}**"
+        if judged.verdict in ("not supported", "inconclusive"):
+            verdict += f": {judged.reason}"
+        script = section_of(claim.name)
+        yield [
+            f"{claim.sentence} ({claim.statistic})",
+            claim.source,
+            shown["effect"],
+            f"{claim.minimum:.2g}",
+            shown["p"],
+            shown["n"],
+            verdict,
+            f"`{script}.py`" if script else "",
+        ]
+
+
+def rules_table(ledger: Ledger) -> str:
+    """The verdict beside rules that know less."""
+    if ledger.verdict is None:
+        return "not run\n"
+    lines = [
+        [
+            rule.rule,
+            f"{rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})",
+            "" if rule.behind is None else f"{rule.behind:.2f} (at least {rule.behind_low:.2f})",
+            "" if rule.mixed is None else f"{rule.mixed:.2f}",
+        ]
+        for rule in ledger.verdict.rules
+    ]
+    head = ["what the rule knows", "balanced accuracy (95 %)", "behind the verdict by"]
+    return table([*head, f"right in mixed cells ({ledger.verdict.mixed_runs} runs)"], lines)
+
+
+def confusion_table(ledger: Ledger) -> str:
+    """Runs by phase and verdict."""
+    if ledger.verdict is None:
+        return "not run\n"
+    columns = (*PHASES, "other")
+    lines = [
+        [phase, *(str(ledger.verdict.confusion[phase][column]) for column in columns)]
+        for phase in PHASES
+    ]
+    return table(["phase, from behaviour", *(f"verdict {name}" for name in columns)], lines)
+
+
+def disagreements_table(ledger: Ledger) -> str:
+    """Every run that the verdict names otherwise than its behaviour."""
+    if ledger.verdict is None:
+        return "not run\n"
+    lines = [
+        [run.settings, run.phase, run.verdict, run.reason, run.behaviour]
+        for run in ledger.verdict.disagreements
+    ]
+    return table(["run", "phase", "verdict", "because", "behaviour"], lines)
+
+
+def early_table(ledger: Ledger) -> str:
+    """The verdict along training."""
+    lines = [
+        [
+            f"{score.share:.0%}",
+            str(score.n),
+            f"{score.accuracy:.2f} ({score.low:.2f} to {score.high:.2f})",
+        ]
+        for score in ledger.early
+    ]
+    return table(["of the training done", "runs", "balanced accuracy of the final phase"], lines)
+
+
+def studies_table(_: Ledger) -> str:
+    """What was trained."""
+    tables = read_tables(TABLES)
+    return table(
+        ["study", "what is varied", "runs", "seeds", "censored", "core-minutes", "phases"],
+        [_study(name, tables[name]) for name in STUDIES if name in tables],
+    )
+
+
+def _study(name: str, rows: list[Row]) -> list[str]:
+    phases = [row["phase"] for row in rows if row["phase"] is not None]
+    found = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases)))
+    return [
+        name,
+        STUDIES[name].title,
+        str(len(rows)),
+        str(len({row["seed"] for row in rows})),
+        str(sum(bool(row["censored"]) for row in rows)),
+        f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}",
+        found,
+    ]
+
+
+def noise_table(_: Ledger) -> str:
+    """Areas under the ROC curve over the tasks with broken groups."""
+    from anchor_interp.statistics import mean_interval
+
+    rows = read_tables(TABLES, ["noise"]).get("noise", [])
+    lines = []
+    for score, title in (
+        ("late", "how late it is learned"),
+        ("loss", "mean loss along training"),
+        ("final", "loss at the end"),
+    ):
+        cells = [title]
+        for end in ("", "_neighbours", "_strangers"):
+            values = [v for row in rows if (v := row.get(f"auroc_{score}{end}")) is not None]
+            if len(values) < 2:
+                cells.append("")
+                continue
+            low, high = mean_interval(values)
+            cells.append(
+                f"{sum(values) / len(values):.2f} ({low:.2f} to {high:.2f}), n = {len(values)}"
+            )
+        lines.append(cells)
+    head = ["ranked by", "against all others", "against innocent neighbours", "against the rest"]
+    return table(head, lines)
+
+
+MADE = {
+    "claims": claims_table,
+    "rules": rules_table,
+    "confusion": confusion_table,
+    "disagreements": disagreements_table,
+    "early": early_table,
+    "studies": studies_table,
+    "noise": noise_table,
+}
+"""The tables by name."""
+
+
+def filled(page: str, ledger: Ledger) -> str:
+    """The page with every table made anew."""
+    return _PLACE.sub(lambda place: f"{place[1]}\n{MADE[place[2]](ledger)}\n{place[3]}", page)
+
+
+def main() -> None:
+    """Write the page, or with ``--check`` only tell whether it is up to date."""
+    parser = argparse.ArgumentParser(description="Fill in the tables of docs/results.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    asked = parser.parse_args()
+    before = PAGE.read_text(encoding="utf-8")
+    after = filled(before, read_ledger())
+    if asked.check and after != before:
+        parser.error("docs/results.md is out of date; run: python experiments/results.py")
+    if not asked.check:
+        write_text(PAGE, after)
+
+
+if __name__ == "__main__":
+    main()
