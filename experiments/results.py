@@ -91,10 +91,10 @@ def disagreements_table(ledger: Ledger) -> str:
     if ledger.verdict is None:
         return "not run\n"
     lines = [
-        [run.settings, run.phase, run.verdict, run.reason, run.behaviour]
+        [run.settings, run.phase, run.verdict, run.reason, run.behaviour, run.explanation]
         for run in ledger.verdict.disagreements
     ]
-    return table(["run", "phase", "verdict", "because", "behaviour"], lines)
+    return table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
 
 
 def early_table(ledger: Ledger) -> str:

@@ -19,13 +19,18 @@ import numpy.typing as npt
 from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp.errors import ConfigError
-from anchor_interp.mechanism import NUMBERS, Fingerprint, verdict
+from anchor_interp.mechanism import NUMBERS, THRESHOLDS, Fingerprint, verdict
 from anchor_interp.papers.judging import Row
+from anchor_interp.phase import PAPER
 from anchor_interp.schema import from_dict
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed", "blocks")
+_FAITHFUL = 0.9
+"""Share of seen pairs, composed and answered rightly, below which composed states are doubtful."""
+_NEAR = 0.1
+"""A number this close to a line could as well be on its other side."""
 _DRAWN = 2_000
 _DEPTH, _LEAF = 4, 3
 
@@ -66,6 +71,9 @@ class Disagreement:
     """The rule that spoke."""
     behaviour: str
     """The accuracies that decided the phase."""
+    explanation: str
+    """What makes the difference likely, by a fixed rule: the first attention layer mixes the
+    anchors, so that composed states are not the model's; or a number lies near its line."""
 
 
 @dataclass(frozen=True)
@@ -272,5 +280,31 @@ def _disagreement(row: Row) -> Disagreement:
         if row.get(name) is not None:
             behaviour.append(f"{title} {row[name]:.2f}")
     return Disagreement(
-        row["run_id"], settings, row["phase"], found.phase, found.reason, ", ".join(behaviour)
+        run_id=row["run_id"],
+        settings=settings,
+        phase=row["phase"],
+        verdict=found.phase,
+        reason=found.reason,
+        behaviour=", ".join(behaviour),
+        explanation=_explanation(row),
     )
+
+
+def _explanation(row: Row) -> str:
+    again = row.get("recomposed")
+    if again is not None and again < _FAITHFUL:
+        return f"layer 1 mixes the anchors: of seen pairs, composed, {again:.2f} are right"
+    lines = {
+        "ID": (row["id_accuracy"], PAPER.id),
+        "OOD": (row["ood_accuracy"], PAPER.ood),
+        "symmetric": (row.get("symmetric_accuracy"), PAPER.symmetric),
+        "commut.": (row.get("commutativity"), PAPER.commutativity),
+        "composed": (row.get("composed"), THRESHOLDS.composed),
+        "commutes": (row.get("commutes"), THRESHOLDS.commutes),
+    }
+    near = [
+        f"{name} {value:.2f} is near {line:g}"
+        for name, (value, line) in lines.items()
+        if value is not None and abs(value - line) < _NEAR
+    ]
+    return "; ".join(near) or "none known"

@@ -104,6 +104,18 @@ or undertrained. ``seconds`` adds up the wall time of the sessions, each to its 
 where it was stopped; the runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
 these files were written."""
 
+_ADDED = (
+    "branch_step",
+    "branch_lr",
+    "branch_weight_decay",
+    "blocks",
+    "composed",
+    "commutes",
+    "mirrored",
+    "recomposed",
+)
+"""Columns that the first tables did not have."""
+
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """The columns that say how a run came about: two sweeps with the same results may differ here."""
 
@@ -225,14 +237,17 @@ def to_csv(found: Sequence[Row]) -> str:
 
 
 def from_csv(text: str) -> list[Row]:
-    """The rows of :func:`to_csv`.
+    """The rows of :func:`to_csv`; a column that a later version added is empty.
 
     Raises:
         ValueError: other columns, or a field that its column cannot hold.
     """
     reader = csv.DictReader(io.StringIO(text), strict=True)
-    _check_columns(reader.fieldnames or ())
-    return [{name: _parsed(row[name], kind) for name, kind in COLUMNS.items()} for row in reader]
+    _check_columns([*(reader.fieldnames or ()), *_ADDED])
+    return [
+        {name: _parsed(row[name] if name in row else "", kind) for name, kind in COLUMNS.items()}
+        for row in reader
+    ]
 
 
 def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
