@@ -102,6 +102,7 @@ def finding(effect: float, low: float, high: float, p: float, n: int = 10) -> Fi
     (finding(0.5, 0.3, 0.7, 0.001), "supported"),
     (finding(0.15, 0.1, 0.19, 0.001), "not supported"),  # there, but smaller than what counts
     (finding(-0.5, -0.7, -0.3, 0.001), "not supported"),  # the other way round
+    (finding(0.15, 0.1, 0.25, 0.001), "inconclusive"),  # there, perhaps as large as counts
     (finding(0.05, -0.1, 0.19, 0.4), "not supported"),  # what would count is excluded
     (finding(0.05, -0.3, 0.4, 0.4), "inconclusive"),
     (finding(0.5, 0.3, 0.7, 0.001, n=4), "inconclusive"),

@@ -241,11 +241,10 @@ def _judged(name: str, found: Finding | None, minimum: float, q: float | None) -
         return verdict("supported", f"at least {minimum:g}, q <= {LEVEL:g}")
     if q <= LEVEL and found.effect < 0:
         return verdict("not supported", "the effect is the other way round")
-    if q <= LEVEL:
-        return verdict("not supported", f"there, but less than {minimum:g}")
     if found.high < minimum:
         return verdict("not supported", f"the interval ends below {minimum:g}")
-    return verdict("inconclusive", f"q > {LEVEL:g}, and the interval reaches {minimum:g}")
+    chance = "there" if q <= LEVEL else f"q > {LEVEL:g}"
+    return verdict("inconclusive", f"{chance}, and the interval reaches {minimum:g}")
 
 
 def _kept(rows: Iterable[Row], untrained: bool = False) -> tuple[list[Row], int]:

@@ -295,7 +295,6 @@ def _explanation(row: Row) -> str:
     if again is not None and again < _FAITHFUL:
         return f"layer 1 mixes the anchors: of seen pairs, composed, {again:.2f} are right"
     lines = {
-        "ID": (row["id_accuracy"], PAPER.id),
         "OOD": (row["ood_accuracy"], PAPER.ood),
         "symmetric": (row.get("symmetric_accuracy"), PAPER.symmetric),
         "commut.": (row.get("commutativity"), PAPER.commutativity),
