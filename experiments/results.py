@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anchor_interp.files import write_text
-from anchor_interp.papers.ledger import CLAIMS, section_of
+from anchor_interp.papers.ledger import CLAIMS
 from anchor_interp.papers.page import Ledger, make_ledger, told
 from anchor_interp.papers.studies import STUDIES
 from anchor_interp.papers.tables import Row, checkpoints_table, read_study, read_tables
@@ -44,7 +44,7 @@ def _claims(ledger: Ledger) -> Iterator[list[str]]:
         verdict = judged.verdict if judged.verdict == "supported" else f"**{judged.verdict}**"
         if judged.verdict in ("not supported", "inconclusive"):
             verdict += f": {judged.reason}"
-        script = section_of(claim.name)
+        script = claim.section
         yield [
             f"{claim.sentence} ({claim.statistic})",
             claim.source,
@@ -94,20 +94,29 @@ def disagreements_table(ledger: Ledger) -> str:
         [run.settings, run.phase, run.verdict, run.reason, run.behaviour, run.explanation]
         for run in ledger.verdict.disagreements
     ]
-    return table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
+    found = table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
+    right, all_right = ledger.verdict.faithful
+    doubtful, all_doubtful = ledger.verdict.doubtful
+    return (
+        f"{found}\nWhere seen pairs, composed in the same way, are answered rightly (0.9 or more) "
+        f"the verdict is right on {right} of {all_right} runs, elsewhere on {doubtful} of "
+        f"{all_doubtful}.\n"
+    )
 
 
 def early_table(ledger: Ledger) -> str:
-    """The verdict along training."""
+    """The verdict along training, and the behaviour."""
     lines = [
         [
             f"{score.share:.0%}",
             str(score.n),
             f"{score.accuracy:.2f} ({score.low:.2f} to {score.high:.2f})",
+            "" if score.behaviour is None else f"{score.behaviour:.2f}",
         ]
         for score in ledger.early
     ]
-    return table(["of the training done", "runs", "balanced accuracy of the final phase"], lines)
+    head = ["of the training done (mean)", "runs", "verdict then (95 %)", "phase by behaviour then"]
+    return table(head, lines)
 
 
 def studies_table(_: Ledger) -> str:

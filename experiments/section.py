@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from anchor_interp import load
-from anchor_interp.errors import AnchorInterpError
+from anchor_interp.errors import AnchorInterpError, ConfigError
 from anchor_interp.files import write_output
-from anchor_interp.papers.ledger import judge_ledger, section_claims
+from anchor_interp.papers.ledger import section_claims
 from anchor_interp.papers.page import make_ledger, told
 from anchor_interp.papers.studies import ScaleName
 from anchor_interp.papers.tables import Row, gather, plan, read_tables
@@ -32,7 +32,6 @@ from anchor_interp.sweep.local import LocalEngine
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parent.parent
 DPI = 110
 
 
@@ -50,7 +49,15 @@ class Data:
     """The folder of the runs."""
 
     def rows(self, study: str) -> Sequence[Row]:
-        """The rows of a study."""
+        """The rows of a study.
+
+        Raises:
+            ConfigError: its table is not there.
+        """
+        if study not in self.tables:
+            raise ConfigError(
+                f"{self.place} has no table of the study {study}; run this without --judge"
+            )
         return self.tables[study]
 
     def example(self, recipe: str) -> Run:
@@ -90,7 +97,7 @@ def run_section(
             _say(plan(studies, asked.scale, asked.out, tables=place, workers=asked.workers))
             engine = LocalEngine(asked.workers)
             gather(studies, asked.scale, asked.out, tables=place, engine=engine)
-        tables = read_tables(place, studies) if studies else {}
+        tables = read_tables(place, scale=asked.scale)
         panels = draw(Data(asked.scale, tables, place, asked.out))
         path = pictures / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,19 +118,20 @@ def _say(todo: Any) -> None:
     left = todo.training
     print(
         f"{todo.runs} runs: {todo.known} in tables, {left.todo} to be trained, "
-        f"{format_seconds(left.seconds)} on this machine",
+        f"{format_seconds(left.seconds)} of training and {format_seconds(todo.measuring)} of "
+        "measuring on this machine",
         file=sys.stderr,
         flush=True,
     )
 
 
 def _claims(name: str, tables: Mapping[str, Sequence[Row]], scale: str) -> Iterator[str]:
-    claims = section_claims(name)
+    """The section's claims, adjusted together with all others whose tables are there."""
     ledger = make_ledger(scale, tables)
-    judged = judge_ledger(tables, claims)
-    for claim in claims:
+    for claim in section_claims(name):
         shown = told(claim, ledger)
-        yield f"{claim.name}: {judged[claim.name].verdict} ({shown['effect']}; {shown['n']})"
+        verdict = ledger.judgements[claim.name].verdict
+        yield f"{claim.name}: {verdict} ({shown['effect']}; {shown['n']})"
 
 
 def montage(panels: Panels) -> bytes:

@@ -3,7 +3,8 @@
 Beside it rules that know less, and how early in training it tells what a run becomes.
 """
 
-from anchor_interp.papers.figures import confusion, early
+from anchor_interp.errors import ConfigError
+from anchor_interp.papers.figures import confusion, development, early
 from anchor_interp.papers.page import FITTED_ON, HELD_OUT, make_ledger
 from anchor_interp.papers.tables import checkpoints_table, read_study
 from section import Data, Panels, run_section
@@ -15,17 +16,19 @@ def draw(data: Data) -> Panels:
     ledger = make_ledger(data.scale, data.tables, read_study(along) if along.is_file() else ())
     score = ledger.verdict
     if score is None:
-        return []
+        raise ConfigError("the tables hold too few phases for a verdict; train the studies first")
     for rule in score.rules:
         print(f"{rule.rule}: {rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})")
     for run in score.disagreements:
         print(f"{run.settings}: {run.phase}, verdict {run.verdict} ({run.reason}; {run.behaviour})")
-    settings = next(rule for rule in score.rules if rule.rule.startswith("gamma"))
+    checkpoints = read_study(along) if along.is_file() else ()
+    numbers = {"noise_share": "noise", "value": "value", "composed": "composed: the rule"}
     return [
         [
             ("runs by phase and verdict", confusion(score)),
-            ("the verdict along training", early(ledger.early, settings.accuracy)),
-        ]
+            ("the verdict along training", early(ledger.early, score.accuracy_of("settings-here"))),
+        ],
+        [("by final phase", development(data.rows(HELD_OUT), checkpoints, numbers))],
     ]
 
 

@@ -61,6 +61,10 @@ def test_detection_scores_neighbours_apart() -> None:
 def test_detection_needs_both_kinds() -> None:
     with pytest.raises(ConfigError, match="expected some of the groups"):
         detection(np.zeros(2), [(1, 1), (1, 2)], [(3, 4)])
+    with pytest.raises(ConfigError, match="no number"):
+        detection(np.array([1.0, np.nan]), [(1, 1), (1, 2)], [(1, 2)])
+    with pytest.raises(ConfigError, match="expected ordered pairs"):
+        detection(np.zeros(2), ["a", "b"], [(1, 2)])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="2 groups with 3 scores"):
         detection(np.zeros(3), [(1, 1), (1, 2)], [(1, 2)])
 
@@ -77,7 +81,7 @@ def test_curves_of_a_run_are_its_checkpoints_accuracies(finished_run: Run, tmp_p
 def test_any_grouping_of_the_training_sequences_can_be_ranked(finished_run: Run) -> None:
     n = finished_run.config.train.n_sequences
     found = learning_curves(finished_run, ["even" if i % 2 else "odd" for i in range(n)], n=50)
-    assert found.groups == ("even", "odd")
+    assert found.groups == ("odd", "even")  # in the order in which they come
     assert found.sizes == (50, 50)
     with pytest.raises(
         ConfigError, match=r"groups has 3 entries; expected one for each of the 300"

@@ -77,7 +77,7 @@ def test_a_table_has_the_runs_the_task_and_the_measures(gathered: Path) -> None:
     assert [row["seed"] for row in rows] == [0, 1]
     assert {row["status"] for row in rows} == {"done"}
     for row in rows:
-        config = ai.read_config(gathered / "runs" / row["run_id"] / "config.json")
+        config = ai.read_config(gathered / "sweep" / "runs" / row["run_id"] / "config.json")
         assert (row["gamma"], row["steps"]) == (config.init.gamma, config.train.steps)
         assert np.isfinite(row["step_z_3"])
         assert row["final_loss"] > 0
@@ -87,7 +87,7 @@ def test_a_table_has_the_runs_the_task_and_the_measures(gathered: Path) -> None:
 
 
 def test_what_studies_share_is_trained_once(gathered: Path) -> None:
-    assert len(list((gathered / "runs").iterdir())) == 3
+    assert len(list((gathered / "sweep" / "runs").iterdir())) == 3
 
 
 def test_numbers_come_back_exactly(gathered: Path, micro: None) -> None:
@@ -105,7 +105,7 @@ def test_rows_of_an_earlier_table_need_no_run(
     monkeypatch.setattr(tables, "sweep", None)  # nothing is trained
     found = gather(["decay"], "tiny", tmp_path, tables=gathered / "tables", quiet=True)
     assert len(found["decay"]) == 2
-    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_what_is_missing_of_a_table_is_made(gathered: Path, tmp_path: Path, micro: None) -> None:
@@ -117,7 +117,7 @@ def test_what_is_missing_of_a_table_is_made(gathered: Path, tmp_path: Path, micr
     todo = plan(["decay"], "tiny", tmp_path, tables=place, workers=1)
     assert (todo.runs, todo.known, todo.training.todo) == (2, 1, 1)
     found = gather(["decay"], "tiny", tmp_path, tables=place, engine=ONE, quiet=True)["decay"]
-    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert len(list((tmp_path / "sweep" / "runs").iterdir())) == 1
     for one, two in zip(first, found, strict=True):  # the same to the last bit
         assert (one["run_id"], one["final_loss"]) == (two["run_id"], two["final_loss"])
 
@@ -139,13 +139,18 @@ def test_checkpoints_have_a_table_of_their_own(
 
     kept = dict(measures.MEASURES) | {"mechanism": short}
     monkeypatch.setattr(measures, "MEASURES", kept)
-    jobs: list[tuple[str, str, int | None]]
-    jobs = [("mechanism", run.name, 20) for run in (gathered / "runs").iterdir()]
+    runs = [run.name for run in (gathered / "sweep" / "runs").iterdir()]
+    jobs = [(measure, run, 20) for run in runs for measure in ("mechanism", "behaviour")]
     assert measures.work(gathered, jobs) == 0
     rows = read_study(gathered / "tables" / "decay.csv")
-    tables._write_checkpoints(tmp_path, "decay", "tiny", gathered, rows)
-    found = read_study(checkpoints_table(tmp_path, "decay"))
+    (of,) = tables._wanted(["decay"], "tiny", None)
+    path = checkpoints_table(tmp_path, "decay")
+    tables._write_checkpoints(path, of, gathered, rows)
+    found = read_study(path)
     assert [(row["at_step"], row["noise_share"]) for row in found] == [(20, 20), (20, 20)]
+    assert {row["behaviour"] for row in found} == {measures.PHASES.index("undertrained")}
+    tables._write_checkpoints(tmp_path / "none.csv", of, tmp_path, rows)
+    assert read_study(tmp_path / "none.csv") == []
 
 
 def test_a_measurement_that_cannot_be_made_is_told(
@@ -161,6 +166,8 @@ def test_a_measurement_that_cannot_be_made_is_told(
     ("run_id,status,phase,censored,seed\nx,done,other,perhaps,1\n", "damaged"),
     ("run_id,status,phase,censored,seed\nx,done,other,True\n", "damaged"),
     ("run_id,status,phase,censored,seed\nx,done,other,True,many\n", "damaged"),
+    ("run_id,status,phase,censored,seed\nx,done,other,True,\n", "lacks its seed"),
+    ("run_id,status,phase,censored,seed,value\nx,done,other,True,1,nan\n", "value is nan"),
 ])  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "decay.csv").write_text(text)
@@ -170,6 +177,32 @@ def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> 
         read_tables(tmp_path / "nothing")
 
 
+def test_a_table_of_another_scale_is_left_alone(gathered: Path, micro: None) -> None:
+    with pytest.raises(StoreError, match="of the scale tiny, not small"):
+        gather(["decay"], "small", gathered, engine=ONE, quiet=True)
+    with pytest.raises(StoreError, match="of the scale tiny, not paper"):
+        read_tables(gathered / "tables", scale="paper")
+    assert len(read_study(gathered / "tables" / "decay.csv")) == 2
+
+
+def test_a_row_that_lacks_a_measure_is_made_anew(
+    gathered: Path, tmp_path: Path, micro: None
+) -> None:
+    """What could not be measured once is not taken for measured the next time."""
+    table = (gathered / "tables" / "decay.csv").read_text()
+    (tmp_path / "decay.csv").write_text(table.replace("learning embedding", "embedding", 1))
+    todo = plan(["decay"], "tiny", gathered, tables=tmp_path, workers=1)
+    assert todo.known == 1
+    found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=ONE, quiet=True)["decay"]
+    assert {row["measured"] for row in found} == {"learning embedding"}
+
+
+def test_a_run_of_two_studies_keeps_the_numbers_of_both(gathered: Path, micro: None) -> None:
+    before = (gathered / "tables" / "decay.csv").read_text()
+    gather(["decay", "pairs"], "tiny", gathered, engine=ONE, quiet=True)
+    assert (gathered / "tables" / "decay.csv").read_text() == before
+
+
 def test_tasks_are_told(gathered: Path) -> None:
     assert task_columns(broken_task({(1, 2): 4, (3, 4): -6}))["broken"] == "12 34"
     assert task_columns(ai.TASKS["neurips"])["broken"] is None
@@ -177,16 +210,20 @@ def test_tasks_are_told(gathered: Path) -> None:
 
 def test_learning_is_the_first_mean_of_five_below_the_loss() -> None:
     class Logged:
+        path = Path("a run")
         metrics = [{"step": 0}] + [
             {"step": 10 * i, "loss": loss}
             for i, loss in enumerate([1, 0.04, 1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.9], 1)
         ]
 
     assert measures.learning(Logged()) == {
-        "steps_to_loss": 80.0, "final_loss": pytest.approx(0.22)
+        "steps_to_loss": 80.0, "steps_to_half": 50.0, "final_loss": pytest.approx(0.22)
     }  # fmt: skip
     Logged.metrics = [{"step": i, "loss": 1.0} for i in range(1, 9)]
     assert measures.learning(Logged())["steps_to_loss"] is None
+    Logged.metrics = Logged.metrics[:4]
+    with pytest.raises(StoreError, match="4 logged losses; 5 are needed"):
+        measures.learning(Logged())
 
 
 def test_the_command_says_what_there_is_to_do(
@@ -272,6 +309,7 @@ def test_early_verdicts_end_at_the_verdict(committed: dict[str, list[dict[str, A
     along = read_study(checkpoints_table(TABLES, "phases"))
     scores = judge_early(committed["phases"], along)
     found = judge_verdict(committed["phases"], committed["decay"])
+    assert {score.n for score in scores} == {sum(found.n.values())}  # the same runs at each
     assert scores[-1].share == 1
     assert scores[-1].accuracy == pytest.approx(found.rules[0].accuracy)
     assert all(0 <= score.low <= score.accuracy <= score.high <= 1 for score in scores)
@@ -303,17 +341,9 @@ def test_a_section_draws_its_figure_and_prints_its_claims(
 ) -> None:
     script = importlib.import_module(name)
     section = importlib.import_module("section")
-    needs = {
-        "control_8": ["complexity", "pairs", "noise"],
-        "own": ["arbitrary", "phases", "branches"],
-    }
     arguments = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    only = {
-        "neurips_4": ["depth"], "neurips_6": ["complexity"], "neurips_rates": ["rates"],
-        "control_4": ["decay"], "control_c": ["decay"],
-    }  # fmt: skip
-    assert section.run_section(name, name, (needs | only)[name], script.draw) == 0
+    assert section.run_section(name, name, [], script.draw) == 0
     printed = capsys.readouterr().out
     for claim in section.section_claims(name):
         assert claim.name in printed

@@ -267,7 +267,8 @@ class Claims:
     scale: Literal["tiny", "small", "paper"] = "tiny"
     """tiny for two cores of a laptop, small for one GPU, paper for the papers' own runs."""
     studies: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Studies to run, such as decay or noise; all if none is given."""
+    """Studies to train and measure, such as decay or noise; all if none is given. Every claim is
+    judged whose tables are there."""
     tables: Path | None = None
     """Folder of the studies' tables, whose finished runs need no training; OUT/tables if None."""
     workers: int | None = None
@@ -761,14 +762,24 @@ def _run_claims(command: Claims) -> int:
     if command.dry_run:
         from anchor_interp.progress import format_seconds
 
-        todo = plan(names, command.scale, command.out, tables=tables, workers=command.workers)
+        todo = plan(
+            names,
+            command.scale,
+            command.out,
+            tables=tables,
+            workers=command.workers,
+            device=command.device,
+        )
         if command.output.json:
             print(json.dumps(to_dict(todo)))
             return 0
         print(
             f"runs: {todo.runs}, of which {todo.known} are in tables and {todo.training.todo} new"
         )
-        print(f"time: {format_seconds(todo.training.seconds)} of training on this machine")
+        print(
+            f"time: {format_seconds(todo.training.seconds)} of training and "
+            f"{format_seconds(todo.measuring)} of measuring on this machine"
+        )
         print(f"disk: {todo.training.disk_bytes / 1e6:,.0f} MB")
         return 0
     from anchor_interp.papers.page import HELD_OUT, make_ledger, write_ledger
@@ -788,7 +799,9 @@ def _run_claims(command: Claims) -> int:
         )
     along = checkpoints_table(tables, HELD_OUT)
     ledger = make_ledger(
-        command.scale, read_tables(tables, names), read_study(along) if along.is_file() else ()
+        command.scale,
+        read_tables(tables, scale=command.scale),
+        read_study(along) if along.is_file() else (),
     )
     page, numbers = write_ledger(ledger, command.out)
     if command.output.json:

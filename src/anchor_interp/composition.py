@@ -153,7 +153,8 @@ class _States:
                 "(a', b') have its anchors and others"
             )
         state = torch.stack([self._of[p] + self._of[q] - self._of[r] for p, q, r in sides]).mean(0)
-        instead = self._instead(pair, [side[2] for side in sides])
+        # any pair can be run instead: all that depends on it is replaced, in a causal model
+        instead = sides[0][2]
 
         def compose(own: Float[Tensor, "n pos d"]) -> Float[Tensor, "n pos d"]:
             return torch.where(self._replaced, state, own)
@@ -168,11 +169,6 @@ class _States:
         a, b = pair
         others = [(c, d) for c, d in self.pairs if c != a and d != b]
         return [((a, d), (c, b), (c, d)) for c, d in others if {(a, d), (c, b)} <= set(self.pairs)]
-
-    def _instead(self, pair: Pair, options: Sequence[Pair]) -> Pair:
-        """What is run: of both orders of a pair the same, if possible of two other anchors."""
-        other = [option for option in options if not set(option) & set(pair)]
-        return (other or options)[0]
 
     def _sequences(self, pair: Pair) -> Sequences:
         index = np.full(self.n, self.task.pairs.index(pair))

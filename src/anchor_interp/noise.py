@@ -103,7 +103,7 @@ def learning_curves(
     members: dict[Any, list[int]] = {}
     for index, label in enumerate(labels):
         members.setdefault(label, []).append(index)
-    names = sorted(members)
+    names = sorted(members) if groups is None else list(members)
     chosen = [members[name][:n] for name in names]
     rows = np.concatenate([np.array(part) for part in chosen])
     ends = np.cumsum([len(part) for part in chosen])[:-1]
@@ -166,6 +166,10 @@ def detection(
         ConfigError: no broken pair among the groups, or nothing but broken ones.
     """
     values = np.asarray(scores, dtype=np.float64)
+    if np.isnan(values).any() or np.isneginf(values).any():
+        raise ConfigError("scores hold a value that is no number, or minus infinity")
+    if not all(isinstance(pair, tuple) for pair in groups):
+        raise ConfigError(f"groups is {shown(list(groups))}; expected ordered pairs of anchors")
     is_broken = np.array([pair in set(broken) for pair in groups])
     if len(values) != len(groups) or not is_broken.any() or is_broken.all():
         raise ConfigError(

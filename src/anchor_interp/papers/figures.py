@@ -34,7 +34,10 @@ _MOST = 8.0
 
 
 def forest(judgements: Mapping[str, Judgement]) -> "Figure":
-    """Every claim's effect with its interval, in units of the smallest effect that counts."""
+    """Every claim's effect with its interval, in units of the smallest effect that counts.
+
+    The one claim without such an effect, of a share above one half, is shown in tenths.
+    """
     minima = {claim.name: claim.minimum for claim in CLAIMS}
     shown = [
         j for j in judgements.values() if j.finding is not None and j.finding.effect is not None
@@ -105,6 +108,9 @@ def early(scores: Sequence[EarlyScore], reference: float | None = None) -> "Figu
             linewidth=0,
         )
         axes.plot(at, [s.accuracy for s in scores], "o-", color=_SMALL, label="verdict then")
+        behaved = [(s.share, s.behaviour) for s in scores if s.behaviour is not None]
+        if behaved:
+            axes.plot(*zip(*behaved, strict=True), "s--", color=_LARGE, label="behaviour then")
         if reference is not None:
             axes.axhline(reference, color=NEITHER, linestyle="--", label="from the settings alone")
         axes.axhline(1 / len(PHASES), color=INK, linewidth=0.8, linestyle=":", label="chance")
@@ -242,6 +248,46 @@ def grid(
         axes.set_yticks(range(len(up)), [f"{value:g}" for value in up])
         axes.set(xlabel=labels[0], ylabel=labels[1])
         figure.colorbar(image, ax=axes, label=labels[2])
+    return figure
+
+
+def development(
+    rows: Sequence[Row], checkpoints: Sequence[Row], numbers: Mapping[str, str]
+) -> "Figure":
+    """Numbers of the mechanism along training: every run thin, the mean of each final phase thick.
+
+    Args:
+        rows: the runs with their numbers at the end.
+        checkpoints: rows of the checkpoints between, with ``at_step``.
+        numbers: columns to show, with what to call them.
+    """
+    steps = {row["run_id"]: row["steps"] for row in rows}
+    with single(2.9 * len(numbers) + 0.4, 3.2) as figure:
+        panels: Any = figure.subplots(1, len(numbers), squeeze=False)[0]
+        for axes, (name, title) in zip(panels, numbers.items(), strict=True):
+            for phase in PHASES:
+                points: dict[float, list[float]] = {}
+                for row in (*checkpoints, *rows):
+                    if row["phase"] == phase and row.get(name) is not None:
+                        share = (row.get("at_step") or row["steps"]) / steps[row["run_id"]]
+                        points.setdefault(round(share, 2), []).append(row[name])
+                colour = COLOURS[phase]  # type: ignore[index]
+                for share, values in points.items():
+                    axes.plot([share] * len(values), values, ".", color=colour, alpha=0.3)
+                means = [
+                    (share, float(np.mean(values))) for share, values in sorted(points.items())
+                ]
+                if means:
+                    axes.plot(
+                        *zip(*means, strict=True), "-", color=colour, linewidth=2, label=phase
+                    )
+            axes.set_title(title)
+            axes.set_xlabel("share of the training done")
+            axes.grid(alpha=0.25)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=4
+        )
     return figure
 
 

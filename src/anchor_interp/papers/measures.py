@@ -7,23 +7,25 @@ work and none of it is lost when they are stopped; :mod:`anchor_interp.papers.ta
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from anchor_interp import files
 from anchor_interp.errors import AnchorInterpError, StoreError
+from anchor_interp.phase import Phase, decide
 
 Numbers = dict[str, float | None]
 
-FITTED = 0.05
-"""Training loss, in nats, at which data count as fitted (NeurIPS paper, section 6)."""
+LEVELS: Mapping[str, float] = MappingProxyType({"steps_to_loss": 0.05, "steps_to_half": 0.5})
+"""Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6)."""
 _LOGGED = 5
 _STEPS = range(2, 7)
-SCHEMA = 1
+SCHEMA = 2
+"""Schema number of the files that keep measurements."""
 
 
 def mechanism(run: Any) -> Numbers:
@@ -36,16 +38,24 @@ def mechanism(run: Any) -> Numbers:
 
 
 def learning(run: Any) -> Numbers:
-    """The step from which the training loss is fitted: first mean of five logged ones that is.
+    """The steps from which the training loss is fitted, and half a nat: see :data:`LEVELS`.
 
-    None of a run that never came there.
+    The first step at which the mean of five logged losses is no larger; None of a run that never
+    came there.
+
+    Raises:
+        StoreError: fewer than five logged losses.
     """
     logged = [(row["step"], row["loss"]) for row in run.metrics if "loss" in row]
+    if len(logged) < _LOGGED:
+        raise StoreError(f"{run.path} has {len(logged)} logged losses; {_LOGGED} are needed")
     steps, losses = map(np.array, zip(*logged, strict=True))
     means = np.convolve(losses, np.full(_LOGGED, 1 / _LOGGED), mode="valid")
-    fitted = np.flatnonzero(means <= FITTED)
-    step = float(steps[fitted[0] + _LOGGED - 1]) if len(fitted) else None
-    return {"steps_to_loss": step, "final_loss": float(means[-1])}
+    found: Numbers = {"final_loss": float(means[-1])}
+    for name, level in LEVELS.items():
+        there = np.flatnonzero(means <= level)
+        found[name] = float(steps[there[0] + _LOGGED - 1]) if len(there) else None
+    return found
 
 
 def pairs(run: Any) -> Numbers:
@@ -81,10 +91,36 @@ def embedding(run: Any) -> Numbers:
     return {f"step_z_{step}": float(z[steps.steps == step][0]) for step in _STEPS}
 
 
+def behaviour(run: Any) -> Numbers:
+    """The phase of the checkpoint by its behaviour, as its place in :data:`PHASES`.
+
+    Training accuracy is that of fresh sequences of the training cells: in the middle of a training
+    it says whether what there is to be generalised was.
+    """
+    found = decide(run.evaluate(n=100))
+    return {"behaviour": float(PHASES.index(found.phase))}
+
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""The phases, in the order in which :func:`behaviour` counts them."""
 MEASURES: Mapping[str, Callable[[Any], Numbers]] = MappingProxyType(
-    {"mechanism": mechanism, "learning": learning, "pairs": pairs, "embedding": embedding}
+    {
+        "mechanism": mechanism,
+        "learning": learning,
+        "pairs": pairs,
+        "embedding": embedding,
+        "behaviour": behaviour,
+    }
 )
 """The measures by name; each takes a :class:`anchor_interp.run.Run`."""
+VERSIONS: Mapping[str, int] = MappingProxyType(
+    {"mechanism": 2, "learning": 2, "pairs": 1, "embedding": 1, "behaviour": 1}
+)
+"""Of every measure its version: numbers that another one kept are made anew."""
+SECONDS: Mapping[str, float] = MappingProxyType(
+    {"mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0}
+)
+"""About how long each takes on a core at ``tiny``."""
 
 
 def kept(out: Path, measure: str, name: str, step: int | None = None) -> Numbers | None:
@@ -98,7 +134,8 @@ def kept(out: Path, measure: str, name: str, step: int | None = None) -> Numbers
     """
     try:
         found = files.read_json(_file(out, measure, name, step))
-        numbers = found["numbers"] if found["schema"] == SCHEMA else None
+        about = found["schema"], found["version"], found["run_id"], found["step"]
+        numbers = found["numbers"] if about == (SCHEMA, VERSIONS[measure], name, step) else None
     except (StoreError, LookupError, TypeError):
         return None
     return numbers if isinstance(numbers, dict) else None
@@ -108,7 +145,7 @@ def _file(out: Path, measure: str, name: str, step: int | None) -> Path:
     return out / "measured" / measure / (f"{name}.json" if step is None else f"{name}-{step}.json")
 
 
-def work(out: Path, jobs: list[tuple[str, str, int | None]]) -> int:
+def work(out: Path, jobs: Sequence[tuple[str, str, int | None]]) -> int:
     """Measure and keep; returns how many jobs failed, whose errors go to standard error."""
     import torch
 
@@ -118,13 +155,15 @@ def work(out: Path, jobs: list[tuple[str, str, int | None]]) -> int:
     failed = 0
     for measure, name, step in jobs:
         try:
-            numbers = MEASURES[measure](load(out / "runs" / name, step=step))
+            numbers = MEASURES[measure](load(out / "sweep" / "runs" / name, step=step))
             file = _file(out, measure, name, step)
             file.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(file, {"schema": SCHEMA, "run_id": name, "numbers": numbers})
-        except AnchorInterpError as error:
+            about = {"schema": SCHEMA, "version": VERSIONS[measure], "run_id": name, "step": step}
+            files.write_json(file, about | {"numbers": numbers})
+        except Exception as error:  # of one run: the others are measured all the same
             failed += 1
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            kind = "" if isinstance(error, AnchorInterpError) else f"{type(error).__name__}: "
+            print(f"{measure} of {name}: {kind}{error}", file=sys.stderr, flush=True)
         print(name, flush=True)
     return failed
 

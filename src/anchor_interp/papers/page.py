@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from anchor_interp import plotting
-from anchor_interp.errors import ConfigError
 from anchor_interp.files import write_output
 from anchor_interp.papers import figures
 from anchor_interp.papers.judging import Judgement, Row
-from anchor_interp.papers.ledger import CLAIMS, Claim, judge_ledger, section_of
-from anchor_interp.papers.verdicts import EarlyScore, VerdictScore, judge_early, judge_verdict
+from anchor_interp.papers.ledger import CLAIMS, Claim, judge_ledger
+from anchor_interp.papers.verdicts import (
+    PHASES,
+    EarlyScore,
+    VerdictScore,
+    judge_early,
+    judge_verdict,
+)
 from anchor_interp.report import fill_page, output_folder
 from anchor_interp.schema import canonical_json
 
@@ -53,12 +58,9 @@ def make_ledger(
     """
     rows = tables.get(HELD_OUT, ())
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
-    score: VerdictScore | None = None
-    if rows and fitted:
-        try:
-            score = judge_verdict(rows, fitted)
-        except ConfigError:  # too few phases for a verdict on the verdict
-            score = None
+    # without two phases there is nothing to tell apart
+    enough = all(len({row["phase"] for row in part} & set(PHASES)) > 1 for part in (rows, fitted))
+    score = judge_verdict(rows, fitted) if enough else None
     return Ledger(
         scale=scale,
         judgements=judge_ledger(tables),
@@ -122,9 +124,8 @@ def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
     if ledger.verdict is not None:
         caption = "Runs by phase, which behaviour decides, and by the verdict from their mechanism."
         found.append(("confusion", caption, plotting.settle(figures.confusion(ledger.verdict))))
-        settings = next(rule for rule in ledger.verdict.rules if rule.rule.startswith("gamma"))
-        caption = "The verdict at every checkpoint against the phase that a run ends in."
-        figure = figures.early(ledger.early, settings.accuracy)
+        caption = "The verdict along the training against the phase that a run ends in."
+        figure = figures.early(ledger.early, ledger.verdict.accuracy_of("settings-here"))
         found.append(("early", caption, plotting.settle(figure)))
     return found
 
@@ -143,7 +144,7 @@ def told(claim: Claim, ledger: Ledger) -> dict[str, str]:
         "n": f"{' + '.join(map(str, found.n))} runs, {found.seeds} seeds{censored}",
         "effect": effect,
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
-        "figure": section_of(claim.name) or "",
+        "figure": claim.section or "",
     }
 
 

@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -23,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from anchor_interp import files
-from anchor_interp.config import RunConfig, run_id
+from anchor_interp.config import RunConfig
 from anchor_interp.errors import ConfigError, StoreError
-from anchor_interp.papers.measures import kept
+from anchor_interp.papers.measures import SECONDS, kept
 from anchor_interp.papers.studies import STUDIES, Study, broken_groups, study, study_sweep
 from anchor_interp.progress import reporting_all
 from anchor_interp.schema import checked_path
@@ -40,6 +41,10 @@ from anchor_interp.task import AnchorTask
 
 Row = dict[str, Any]
 
+_NEEDED = frozenset(("run_id", "status", "phase", "censored", "seed"))
+"""Columns that every table has."""
+_TEXTS = frozenset(("broken", "offsets", "scale", "measured"))
+"""Columns of text beside a sweep's."""
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 _LIMIT = 1 << 28
 _LOGGER = logging.getLogger(__name__)
@@ -55,6 +60,8 @@ class Plan:
     """Runs whose rows are in earlier tables."""
     training: Estimate
     """What is left to be trained, and what it takes."""
+    measuring: float
+    """About how many seconds measuring takes after that."""
 
 
 def plan(
@@ -64,17 +71,21 @@ def plan(
     *,
     tables: Path | None = None,
     workers: int | None = None,
+    device: str = "auto",
 ) -> Plan:
     """What :func:`gather` would do for these studies.
 
     Raises:
         ConfigError: an unknown study or scale.
     """
-    configs, known = _wanted(names, scale, tables)
-    todo = {name: config for name, config in configs.items() if name not in known}
+    wanted = _wanted(names, scale, tables)
+    configs = {run: config for of in wanted for run, config in of.configs.items()}
+    todo = {run: config for of in wanted for run, config in of.todo().items()}
     count = available_cores() if workers is None else workers
-    cost = estimate(todo, SweepFolder(out), workers=count)
-    return Plan(len(configs), len(configs) - len(todo), cost)
+    cost = estimate(todo, SweepFolder(out / "sweep"), workers=count, device=device)
+    jobs = [job for of in wanted for job in _jobs(of, set(of.todo()))]
+    left = sum(SECONDS[job[0]] for job in jobs if kept(out, *job) is None)
+    return Plan(len(configs), len(configs) - len(todo), cost, left / count)
 
 
 def gather(
@@ -107,44 +118,54 @@ def gather(
     """
     folder = checked_path(out, "out")
     place = folder / "tables" if tables is None else checked_path(tables, "tables")
-    configs, known = _wanted(names, scale, place)
-    todo = {name: config for name, config in configs.items() if name not in known}
+    wanted = _wanted(names, scale, place)
+    todo = {run: config for of in wanted for run, config in of.todo().items()}
     found: dict[str, Row] = {}
     if todo:
         grids = tuple(Grid(config, seeds=(config.seed,)) for config in todo.values())
-        sweep(Sweep(grids), folder, engine=engine, quiet=quiet)
-        found = {row["run_id"]: row for row in read_table(folder)}
-    done = {name for name in todo if found[name]["status"] == "done"}
-    jobs = _jobs(names, scale, folder, done)
-    _measure(folder, jobs, engine, quiet)
+        sweep(Sweep(grids), folder / "sweep", engine=engine, quiet=quiet)
+        found = {row["run_id"]: row for row in read_table(folder / "sweep")}
+    done = {run for run in todo if found[run]["status"] == "done"}
+    jobs = dict.fromkeys(job for of in wanted for job in _jobs(of, done))
+    _measure(folder, [job for job in jobs if kept(folder, *job) is None], engine, quiet)
     gathered = {}
-    for name in names:
+    for of in wanted:
         rows = [
-            known[run] if run in known else _row(found[run], config, folder, study(name))
-            for run, config in study_sweep(name, scale).configs().items()
+            of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
+            for run, config in of.configs.items()
         ]
-        _write(place / f"{name}.csv", rows)
-        gathered[name] = rows
-        if study(name).checkpoints:
-            _write_checkpoints(place, name, scale, folder, rows)
+        _write(place / f"{of.name}.csv", rows)
+        gathered[of.name] = rows
+        if of.study.checkpoints:
+            _write_checkpoints(checkpoints_table(place, of.name), of, folder, rows)
     return gathered
 
 
-def read_tables(folder: str | Path, names: Sequence[str] = tuple(STUDIES)) -> dict[str, list[Row]]:
+def read_tables(
+    folder: str | Path, names: Sequence[str] = tuple(STUDIES), *, scale: str | None = None
+) -> dict[str, list[Row]]:
     """The tables of a folder; studies without one are left out.
 
+    Args:
+        folder: where they are.
+        names: the studies.
+        scale: refuse tables of another scale.
+
     Raises:
-        StoreError: a damaged table.
+        StoreError: a damaged table, or one of another scale.
         ConfigError: no folder.
     """
     place = checked_path(folder, "tables")
     if not place.is_dir():
         raise ConfigError(f"{place} is no folder; expected the folder of the studies' tables")
-    return {
-        name: read_study(place / f"{name}.csv")
-        for name in names
-        if (place / f"{name}.csv").is_file()
-    }
+    found = {}
+    for name in names:
+        path = place / f"{name}.csv"
+        if path.is_file():
+            found[name] = read_study(path)
+            if scale is not None:
+                check_scale(found[name], scale, path)
+    return found
 
 
 def read_study(path: str | Path) -> list[Row]:
@@ -154,13 +175,17 @@ def read_study(path: str | Path) -> list[Row]:
         StoreError: it cannot be read, or is damaged.
     """
     path = checked_path(path, "path")
-    text = files.read_bytes(path, limit=_LIMIT).decode()
+    data = files.read_bytes(path, limit=_LIMIT)
     try:
+        text = data.decode()
         reader = csv.DictReader(io.StringIO(text), strict=True)
         columns = list(reader.fieldnames or ())
-        if missing := {"run_id", "status", "phase", "censored", "seed"} - set(columns):
+        if missing := _NEEDED - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
-        return [{name: _parsed(name, row[name]) for name in columns} for row in reader]
+        rows = [{name: _parsed(name, row[name]) for name in columns} for row in reader]
+        if any(row["censored"] is None or row["seed"] is None for row in rows):
+            raise ValueError("a run lacks its seed, or whether it is censored")
+        return rows
     except (ValueError, LookupError, csv.Error) as error:
         raise StoreError(f"{path} is damaged: {error}; remove it to have it made anew") from error
 
@@ -170,43 +195,75 @@ def _parsed(name: str, text: str | None) -> Any:
         raise ValueError("a line is too short")
     if text == "":
         return None
-    kind = COLUMNS.get(name, "text" if name in ("broken", "offsets") else "number")
+    kind = COLUMNS.get(name, "text" if name in _TEXTS else "number")
     if kind == "truth":
         return {"True": True, "False": False}[text]
-    return {"text": str, "integer": int, "number": float}[kind](text)
+    value = {"text": str, "integer": int, "number": float}[kind](text)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
+    return value
 
 
-def _wanted(
-    names: Sequence[str], scale: str, tables: Path | None
-) -> tuple[dict[str, RunConfig], dict[str, Row]]:
-    """The runs of some studies, and the rows of those that a table already has."""
-    configs: dict[str, RunConfig] = {}
-    known: dict[str, Row] = {}
+@dataclass(frozen=True)
+class _Wanted:
+    """One study's runs, and the rows of those that its table already has."""
+
+    name: str
+    study: Study
+    configs: dict[str, RunConfig]
+    known: dict[str, Row]
+
+    def todo(self) -> dict[str, RunConfig]:
+        """The runs without a row."""
+        return {run: config for run, config in self.configs.items() if run not in self.known}
+
+
+def _wanted(names: Sequence[str], scale: str, tables: Path | None) -> list[_Wanted]:
+    """Raises StoreError where a table is of another scale."""
+    wanted = []
     for name in names:
-        mine = study_sweep(name, scale).configs()
-        configs |= mine
+        configs, known = study_sweep(name, scale).configs(), {}
         path = None if tables is None else tables / f"{name}.csv"
         if path is not None and path.is_file():
-            rows = {row["run_id"]: row for row in read_study(path)}
-            known |= {
-                run: rows[run] for run in mine if run in rows and rows[run]["status"] == "done"
+            rows = read_study(path)
+            check_scale(rows, scale, path)
+            known = {
+                row["run_id"]: row
+                for row in rows
+                if row["run_id"] in configs
+                and row["status"] == "done"
+                and set(study(name).measures) <= set((row.get("measured") or "").split())
             }
-    return configs, known
+        wanted.append(_Wanted(name, study(name), configs, known))
+    return wanted
 
 
-def _jobs(
-    names: Sequence[str], scale: str, folder: Path, done: set[str]
-) -> list[tuple[str, str, int | None]]:
-    """What is left to be measured."""
-    jobs: dict[tuple[str, str, int | None], None] = {}
-    for name in names:
-        of = study(name)
-        for run, config in study_sweep(name, scale).configs().items():
-            if run in done:
-                jobs |= dict.fromkeys((measure, run, None) for measure in of.measures)
-                if of.checkpoints:
-                    jobs |= dict.fromkeys(("mechanism", run, step) for step in _between(config))
-    return [job for job in jobs if kept(folder, *job) is None]
+def check_scale(rows: Sequence[Row], scale: str, path: Path) -> None:
+    """Refuse a table of another scale.
+
+    Raises:
+        StoreError: names the table, its scale and what to do.
+    """
+    other = next((row["scale"] for row in rows if row.get("scale") not in (None, scale)), None)
+    if other is not None:
+        raise StoreError(
+            f"{path} is of the scale {other}, not {scale}; name another folder for the tables"
+        )
+
+
+def _jobs(of: _Wanted, done: set[str]) -> list[tuple[str, str, int | None]]:
+    """All that is to be measured of some runs of a study."""
+    jobs: list[tuple[str, str, int | None]] = []
+    for run, config in of.configs.items():
+        if run in done:
+            jobs += [(measure, run, None) for measure in of.study.measures]
+            if of.study.checkpoints:
+                jobs += [
+                    (measure, run, step)
+                    for step in _between(config)
+                    for measure in ("mechanism", "behaviour")
+                ]
+    return jobs
 
 
 def _between(config: RunConfig) -> list[int]:
@@ -224,9 +281,9 @@ def _measure(
     """Measure in processes of their own, as many as train."""
     if not jobs:
         return
-    count = (
-        engine.workers if isinstance(engine, LocalEngine) and engine.workers else available_cores()
-    )
+    count = available_cores()
+    if isinstance(engine, LocalEngine) and engine.workers:
+        count = engine.workers
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "anchor_interp.papers.measures", str(folder)]
     workers = []
@@ -240,6 +297,7 @@ def _measure(
                     stdout=subprocess.PIPE,
                     env=environment,
                     text=True,
+                    start_new_session=True,  # Ctrl-C is for this process, which ends them
                 )
                 workers.append(worker)
                 assert worker.stdin is not None
@@ -273,13 +331,15 @@ def _measure(
         )
 
 
-def _row(row: Row, config: RunConfig, folder: Path, of: Study) -> Row:
+def _row(row: Row, config: RunConfig, folder: Path, of: _Wanted, scale: str) -> Row:
     """A run's row with what is said of its task and what was measured."""
     out = {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
     out |= {name: row[name] for name in _KEPT_CIRCUMSTANCES}
-    out |= task_columns(config.task)
-    for measure in of.measures:
-        out |= kept(folder, measure, run_id(config)) or {}
+    out |= {"scale": scale} | task_columns(config.task)
+    found = {measure: kept(folder, measure, row["run_id"]) for measure in of.study.measures}
+    out["measured"] = " ".join(name for name, numbers in found.items() if numbers is not None)
+    for numbers in found.values():
+        out |= numbers or {}
     return out
 
 
@@ -295,17 +355,19 @@ def task_columns(task: AnchorTask) -> Row:
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a table with the columns that any row fills."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    needed = {"run_id", "status", "phase", "censored", "seed"}
+    names = dict.fromkeys([*sorted(_NEEDED), *(name for row in rows for name in row)])
     columns = [
-        name for name in names if name in needed or any(row.get(name) is not None for row in rows)
+        name for name in names if name in _NEEDED or any(row.get(name) is not None for row in rows)
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore", restval="")
     writer.writeheader()
     writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, text.getvalue())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write the table {path}: {error}") from error
+    files.write_output(path, text.getvalue().encode())
 
 
 def checkpoints_table(tables: str | Path, name: str) -> Path:
@@ -313,32 +375,28 @@ def checkpoints_table(tables: str | Path, name: str) -> Path:
     return Path(tables) / f"{name}-checkpoints.csv"
 
 
-def _write_checkpoints(
-    place: Path, name: str, scale: str, folder: Path, rows: Sequence[Row]
-) -> None:
-    """The mechanism at every checkpoint between, beside what became of the run."""
-    path = checkpoints_table(place, name)
-    configs = study_sweep(name, scale).configs()
-    about = (
-        "run_id",
-        "status",
-        "phase",
-        "censored",
-        "seed",
-        "task",
-        "gamma",
-        "weight_decay",
-        "n_layers",
-    )
-    before = (
-        {(row["run_id"], row["at_step"]): row for row in read_study(path)} if path.is_file() else {}
-    )
+_ABOUT = (
+    "run_id", "status", "phase", "censored", "seed", "task", "normalization", "gamma",
+    "weight_decay", "n_layers", "steps",
+)  # fmt: skip
+"""What the table of checkpoints repeats of a run."""
+
+
+def _write_checkpoints(path: Path, of: _Wanted, folder: Path, rows: Sequence[Row]) -> None:
+    """The mechanism and the behaviour at every checkpoint between, beside what the run became."""
+    before: dict[tuple[str, float], Row] = {}
+    if path.is_file():
+        before = {(row["run_id"], row["at_step"]): row for row in read_study(path)}
     found = []
     for row in rows:
-        for step in _between(configs[row["run_id"]]):
-            numbers = kept(folder, "mechanism", row["run_id"], step)
-            if numbers is not None:
-                found.append({key: row[key] for key in about} | {"at_step": step} | numbers)
-            elif (row["run_id"], float(step)) in before:
-                found.append(before[row["run_id"], float(step)])
+        run = row["run_id"]
+        for number, step in enumerate(_between(of.configs[run]), 1):
+            numbers = kept(folder, "mechanism", run, step)
+            then = kept(folder, "behaviour", run, step)
+            if numbers is not None and then is not None:
+                about = {key: row.get(key) for key in _ABOUT}
+                about |= {"at_step": float(step), "at_number": float(number)}
+                found.append(about | numbers | then)
+            elif (run, float(step)) in before:
+                found.append(before[run, float(step)])
     _write(path, found)

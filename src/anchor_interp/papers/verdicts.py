@@ -2,12 +2,16 @@
 
 :func:`judge_verdict` holds :func:`anchor_interp.mechanism.verdict` against the phase of every run
 of a table, beside rules that know less. Those are decision trees, fitted on other runs: one on
-stable rank alone, one on gamma and weight decay (with the depth and the task, which a user knows as
-well), one on the fingerprint's numbers without those of composed states. Runs that did not converge
-have no phase to be told and are left out, counted.
+stable rank alone, one on gamma, weight decay and everything else that is set before training, one
+on the fingerprint's numbers without those of composed states. The rule on settings is given another
+chance: fitted on the judged runs themselves, of every cell on all other cells. Runs that did not
+converge have no phase to be told and are left out, counted.
 
-:func:`judge_early` does the same at every checkpoint of a run: how early does the mechanism say
-what the run becomes?
+Intervals of balanced accuracy add up Jeffreys' intervals of the phases; what a rule lacks to the
+verdict is bootstrapped over the runs of each phase.
+
+:func:`judge_early` does the same along training: how early does the mechanism say what the run
+becomes, and how early does its behaviour?
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +25,13 @@ from sklearn.tree import DecisionTreeClassifier
 from anchor_interp.errors import ConfigError
 from anchor_interp.mechanism import NUMBERS, THRESHOLDS, Fingerprint, verdict
 from anchor_interp.papers.judging import Row
+from anchor_interp.papers.measures import PHASES as ALL_PHASES
 from anchor_interp.phase import PAPER
 from anchor_interp.schema import from_dict
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""
-_COMPOSED = ("composed", "commutes", "mirrored", "recomposed", "blocks")
+_COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
 _FAITHFUL = 0.9
 """Share of seen pairs, composed and answered rightly, below which composed states are doubtful."""
 _NEAR = 0.1
@@ -39,12 +44,14 @@ _DEPTH, _LEAF = 4, 3
 class RuleScore:
     """How well one rule names phases."""
 
+    name: str
+    """A short name."""
     rule: str
     """What it knows."""
     accuracy: float
     """Balanced accuracy: the mean over phases of the share named rightly."""
     low: float
-    """Lower end of its 95 % interval: a bootstrap over the runs of each phase."""
+    """Lower end of its 95 % interval."""
     high: float
     """Upper end."""
     behind: float | None
@@ -92,22 +99,33 @@ class VerdictScore:
     """Runs in cells whose seeds end in different phases."""
     disagreements: tuple[Disagreement, ...]
     """Every run that is named wrongly."""
+    faithful: tuple[int, int]
+    """Of the runs whose seen pairs, composed, are answered rightly (0.9 or more): those named
+    rightly, and all."""
+    doubtful: tuple[int, int]
+    """The same of the other runs."""
+
+    def accuracy_of(self, name: str) -> float:
+        """The balanced accuracy of the rule with this short name."""
+        return next(rule.accuracy for rule in self.rules if rule.name == name)
 
 
 @dataclass(frozen=True)
 class EarlyScore:
-    """The verdict at one moment of training against the final phase."""
+    """What can be told at one moment of training of the final phase; the same runs at each."""
 
     share: float
-    """The moment, as a share of the run's steps."""
+    """The moment, as a share of the run's steps; the mean over runs."""
     n: int
     """Runs."""
     accuracy: float
-    """Balanced accuracy."""
+    """Balanced accuracy of the verdict at that moment."""
     low: float
     """Lower end of its 95 % interval."""
     high: float
     """Upper end."""
+    behaviour: float | None
+    """Balanced accuracy of the phase that the behaviour has at that moment."""
 
 
 def fingerprint_of(row: Row) -> Fingerprint:
@@ -131,40 +149,42 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
     Raises:
         ConfigError: fewer than two phases among the runs.
     """
-    kept = [row for row in rows if _counts(row) and row.get("noise_share") is not None]
-    given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
+    kept = [row for row in rows if _counts(row)]
+    known = [row for row in fitted_on if _counts(row)]
     truth = np.array([row["phase"] for row in kept])
-    if len(set(truth)) < 2:
-        raise ConfigError("expected finished runs of two phases or more, with fingerprints")
-    known = [row for row in fitted_on if _counts(row) and row.get("noise_share") is not None]
-    named = {"the verdict, from the mechanism": given}
-    for title, features in _RULES.items():
-        tree = DecisionTreeClassifier(
-            max_depth=_DEPTH, min_samples_leaf=_LEAF, class_weight="balanced", random_state=0
+    if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
+        raise ConfigError(
+            "expected finished runs of two phases or more, with fingerprints, to judge and to fit "
+            "other rules on"
         )
-        tree.fit([features(row) for row in known], [row["phase"] for row in known])
-        named[title] = tree.predict([features(row) for row in kept])
+    given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
+    named = {"verdict": given}
+    for name, (_, features) in _RULES.items():
+        named[name] = _tree(features, known, kept)
+    named["settings-here"] = _across_cells(_settings, kept)
     mixed = _mixed(kept)
     drawn = _resampled(truth)
-    first = next(iter(named.values()))
-    base = np.array([_balanced(truth[chosen], first[chosen]) for chosen in drawn])
+    base = np.array([_balanced(truth[chosen], given[chosen]) for chosen in drawn])
     scores = []
-    for title, answers in named.items():
+    for name, answers in named.items():
         samples = np.array([_balanced(truth[chosen], answers[chosen]) for chosen in drawn])
-        low, high = np.quantile(samples, [0.025, 0.975])
-        is_first = answers is first
-        behind = _balanced(truth, first) - _balanced(truth, answers)
+        low, high = _interval(truth, answers)
+        is_first = name == "verdict"
+        behind = _balanced(truth, given) - _balanced(truth, answers)
         scores.append(
             RuleScore(
-                rule=title,
+                name=name,
+                rule=_TITLES[name],
                 accuracy=_balanced(truth, answers),
-                low=float(low),
-                high=float(high),
+                low=low,
+                high=high,
                 behind=None if is_first else behind,
                 behind_low=None if is_first else float(np.quantile(base - samples, 0.025)),
                 mixed=float((truth == answers)[mixed].mean()) if mixed.any() else None,
             )
         )
+    right = truth == given
+    sure = np.array([(row.get("recomposed") or 0.0) >= _FAITHFUL for row in kept])
     return VerdictScore(
         n={phase: int((truth == phase).sum()) for phase in PHASES},
         left_out=len(rows) - len(kept),
@@ -182,34 +202,77 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
             for row, name in zip(kept, given, strict=True)
             if name != row["phase"]
         ),
+        faithful=(int(right[sure].sum()), int(sure.sum())),
+        doubtful=(int(right[~sure].sum()), int((~sure).sum())),
     )
 
 
 def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlyScore]:
-    """The verdict along training against what the runs become.
+    """The verdict along training, and the behaviour, against what the runs become.
 
     Args:
         rows: the runs, with their fingerprints at the end.
-        checkpoints: rows of the checkpoints between, with ``at_step``.
+        checkpoints: rows of the checkpoints between, with ``at_step`` and ``at_number``.
+
+    Returns:
+        One score for each number of a checkpoint that every run has, and one for the end.
     """
-    steps = {row["run_id"]: row["steps"] for row in rows}
+    final = {row["run_id"]: row for row in rows if _counts(row)}
     moments: dict[float, list[Row]] = {}
     for row in checkpoints:
-        if _counts(row) and row.get("noise_share") is not None and row["run_id"] in steps:
-            moments.setdefault(round(row["at_step"] / steps[row["run_id"]], 2), []).append(row)
-    moments[1.0] = [row for row in rows if _counts(row) and row.get("noise_share") is not None]
+        if row["run_id"] in final and row.get("noise_share") is not None:
+            moments.setdefault(row["at_number"], []).append(row)
+    whole = [moment for moment in moments.values() if len(moment) == len(final)]
     found = []
-    for share, mine in sorted(moments.items()):
-        truth = np.array([row["phase"] for row in mine])
+    for mine in [*whole, list(final.values())] if final else []:
+        truth = np.array([final[row["run_id"]]["phase"] for row in mine])
         given = np.array([verdict(fingerprint_of(row)).phase for row in mine])
-        samples = [_balanced(truth[chosen], given[chosen]) for chosen in _resampled(truth)]
-        low, high = np.quantile(samples, [0.025, 0.975])
-        found.append(EarlyScore(share, len(mine), _balanced(truth, given), float(low), float(high)))
+        shares = [row.get("at_step", row["steps"]) / final[row["run_id"]]["steps"] for row in mine]
+        low, high = _interval(truth, given)
+        then = [row.get("behaviour") for row in mine]
+        behaved = None
+        if None not in then:
+            behaved = _balanced(truth, np.array([ALL_PHASES[int(index or 0)] for index in then]))
+        found.append(
+            EarlyScore(
+                share=float(np.mean(shares)),
+                n=len(mine),
+                accuracy=_balanced(truth, given),
+                low=low,
+                high=high,
+                behaviour=behaved,
+            )
+        )
     return found
 
 
+def _tree(
+    features: Callable[[Row], list[float]], known: Sequence[Row], asked: Sequence[Row]
+) -> npt.NDArray[np.str_]:
+    """What a decision tree that was fitted on some runs says of others."""
+    tree = DecisionTreeClassifier(
+        max_depth=_DEPTH, min_samples_leaf=_LEAF, class_weight="balanced", random_state=0
+    )
+    tree.fit([features(row) for row in known], [row["phase"] for row in known])
+    answers: npt.NDArray[np.str_] = tree.predict([features(row) for row in asked])
+    return answers
+
+
+def _across_cells(
+    features: Callable[[Row], list[float]], rows: Sequence[Row]
+) -> npt.NDArray[np.str_]:
+    """Of every cell what a tree says that was fitted on all other cells."""
+    keys = [_cell(row) for row in rows]
+    answers = np.empty(len(rows), dtype=object)
+    for key in dict.fromkeys(keys):
+        others = [row for row, own in zip(rows, keys, strict=True) if own != key]
+        mine = [index for index, own in enumerate(keys) if own == key]
+        answers[mine] = _tree(features, others, [rows[index] for index in mine])
+    return answers.astype(str)
+
+
 def _counts(row: Row) -> bool:
-    return row["status"] == "done" and row["phase"] in PHASES
+    return row["status"] == "done" and row["phase"] in PHASES and row.get("noise_share") is not None
 
 
 def _number(row: Row, name: str) -> float:
@@ -221,27 +284,50 @@ def _is_neurips(row: Row) -> float:
     return float(row["task"] == "neurips")
 
 
-_RULES: Mapping[str, Callable[[Row], list[float]]] = {
-    "stable rank of W_Q(1), and its share of the initial one": lambda row: [
-        _number(row, "stable_rank"),
-        _number(row, "stable_rank") / max(_number(row, "stable_rank_at_init"), 1e-9),
-    ],
-    "gamma, weight decay, depth, layout and task": lambda row: [
-        _number(row, "gamma"),
-        _number(row, "weight_decay"),
-        _number(row, "n_layers"),
-        float(row["normalization"] == "pre"),
-        _is_neurips(row),
-    ],
-    "the fingerprint without composed states": lambda row: (
-        [_number(row, name) for name in NUMBERS if name not in _COMPOSED] + [_is_neurips(row)]
+def _settings(row: Row) -> list[float]:
+    numbers = ("gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "n_sequences", "lr")
+    layout = [float(row["normalization"] == "pre"), _is_neurips(row)]
+    return [_number(row, name) for name in numbers] + layout
+
+
+_RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
+    "stable-rank": (
+        "stable rank of W_Q(1), and its share of the initial one",
+        lambda row: [
+            _number(row, "stable_rank"),
+            _number(row, "stable_rank") / max(_number(row, "stable_rank_at_init"), 1e-9),
+        ],
+    ),
+    "settings": ("gamma, weight decay and all other settings", _settings),
+    "without-composed": (
+        "the fingerprint without composed states",
+        lambda row: [
+            *(_number(row, name) for name in NUMBERS if name not in _COMPOSED),
+            _is_neurips(row),
+        ],
     ),
 }
-"""Rules that know less than the verdict: their name, and what they see of a run."""
+"""Rules that know less than the verdict: what they know, and what they see of a run."""
+_TITLES = {
+    "verdict": "the verdict, from the mechanism",
+    **{name: title for name, (title, _) in _RULES.items()},
+    "settings-here": "all settings, fitted on these runs' other cells",
+}
 
 
 def _balanced(truth: npt.NDArray[np.str_], given: npt.NDArray[np.str_]) -> float:
     return float(np.mean([(given[truth == phase] == phase).mean() for phase in np.unique(truth)]))
+
+
+def _interval(truth: npt.NDArray[np.str_], given: npt.NDArray[np.str_]) -> tuple[float, float]:
+    """95 % of balanced accuracy, each phase's share drawn from Jeffreys' posterior."""
+    generator = np.random.default_rng(0)
+    shares = []
+    for phase in np.unique(truth):
+        right, n = int((given[truth == phase] == phase).sum()), int((truth == phase).sum())
+        shares.append(generator.beta(right + 0.5, n - right + 0.5, _DRAWN))
+    low, high = np.quantile(np.mean(shares, axis=0), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _resampled(truth: npt.NDArray[np.str_]) -> list[npt.NDArray[np.int64]]:
@@ -260,10 +346,15 @@ _SETTINGS = (
 )  # fmt: skip
 
 
+def _cell(row: Row) -> tuple[Any, ...]:
+    """All settings but the seed."""
+    return tuple(row.get(name) for name in _SETTINGS)
+
+
 def _mixed(rows: Sequence[Row]) -> npt.NDArray[np.bool_]:
     """The runs in cells whose seeds end in different phases."""
     cells: dict[tuple[Any, ...], set[str]] = {}
-    keys = [tuple(row.get(name) for name in _SETTINGS) for row in rows]
+    keys = [_cell(row) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         cells.setdefault(key, set()).add(row["phase"])
     return np.array([len(cells[key]) > 1 for key in keys])
@@ -294,16 +385,17 @@ def _explanation(row: Row) -> str:
     again = row.get("recomposed")
     if again is not None and again < _FAITHFUL:
         return f"layer 1 mixes the anchors: of seen pairs, composed, {again:.2f} are right"
-    lines = {
-        "OOD": (row["ood_accuracy"], PAPER.ood),
-        "symmetric": (row.get("symmetric_accuracy"), PAPER.symmetric),
-        "commut.": (row.get("commutativity"), PAPER.commutativity),
-        "composed": (row.get("composed"), THRESHOLDS.composed),
-        "commutes": (row.get("commutes"), THRESHOLDS.commutes),
-    }
+    on_the_way = {"OOD": (row["ood_accuracy"], PAPER.ood)}
+    if row.get("symmetric_accuracy") is not None:
+        on_the_way["symmetric"] = (row["symmetric_accuracy"], PAPER.symmetric)
+    elif row["ood_accuracy"] < PAPER.ood:
+        on_the_way["commut."] = (row.get("commutativity"), PAPER.commutativity)
+    on_the_way["composed"] = (row.get("composed"), THRESHOLDS.composed)
+    if row.get("mirrored") is None and (row.get("composed") or 0.0) < THRESHOLDS.composed:
+        on_the_way["commutes"] = (row.get("commutes"), THRESHOLDS.commutes)
     near = [
         f"{name} {value:.2f} is near {line:g}"
-        for name, (value, line) in lines.items()
+        for name, (value, line) in on_the_way.items()
         if value is not None and abs(value - line) < _NEAR
     ]
     return "; ".join(near) or "none known"

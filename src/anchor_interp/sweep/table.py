@@ -245,8 +245,7 @@ def from_csv(text: str) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text), strict=True)
     _check_columns([*(reader.fieldnames or ()), *_ADDED])
     return [
-        {name: _parsed(row[name] if name in row else "", kind) for name, kind in COLUMNS.items()}
-        for row in reader
+        {name: _parsed(row.get(name, ""), kind) for name, kind in COLUMNS.items()} for row in reader
     ]
 
 
