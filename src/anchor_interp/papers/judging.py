@@ -293,10 +293,10 @@ def _judged(name: str, found: Finding | None, minimum: float, q: float | None) -
     def verdict(what: ClaimVerdict, reason: str) -> Judgement:
         return Judgement(name, what, reason, found, None if q is None else float(q))
 
+    if found is not None and found.note is not None:
+        return verdict("inconclusive", found.note)
     if found is None or not (sum(found.n) or found.censored):
         return verdict("not run", "no run of it is there")
-    if found.note is not None:
-        return verdict("inconclusive", found.note)
     if min(found.n) < FEWEST or found.seeds < FEWEST:
         fewest = f"{' and '.join(map(str, found.n))} runs, {found.seeds} seeds"
         return verdict("inconclusive", f"{fewest}; {FEWEST} of each are needed")
