@@ -13,7 +13,7 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp import cli
-from anchor_interp.config import override
+from anchor_interp.config import override, read_config
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.papers import measures, studies, tables
 from anchor_interp.papers.ledger import CLAIMS
@@ -77,7 +77,7 @@ def test_a_table_has_the_runs_the_task_and_the_measures(gathered: Path) -> None:
     assert [row["seed"] for row in rows] == [0, 1]
     assert {row["status"] for row in rows} == {"done"}
     for row in rows:
-        config = ai.read_config(gathered / "sweep" / "runs" / row["run_id"] / "config.json")
+        config = read_config(gathered / "sweep" / "runs" / row["run_id"] / "config.json")
         assert (row["gamma"], row["steps"]) == (config.init.gamma, config.train.steps)
         assert np.isfinite(row["step_z_3"])
         assert row["final_loss"] > 0
@@ -213,11 +213,11 @@ def test_learning_is_the_first_mean_of_five_below_the_loss() -> None:
         path = Path("a run")
         metrics = [{"step": 0}] + [
             {"step": 10 * i, "loss": loss}
-            for i, loss in enumerate([1, 0.04, 1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.9], 1)
+            for i, loss in enumerate([1, 0.04, 1, 0.05, 0.04, 0.05, 0.05, 0.05, 0.9], 1)
         ]
 
     assert measures.learning(Logged()) == {
-        "steps_to_loss": 80.0, "steps_to_half": 50.0, "final_loss": pytest.approx(0.22)
+        "steps_to_loss": 80.0, "steps_to_half": 50.0, "final_loss": pytest.approx(0.218)
     }  # fmt: skip
     Logged.metrics = [{"step": i, "loss": 1.0} for i in range(1, 9)]
     assert measures.learning(Logged())["steps_to_loss"] is None
@@ -248,7 +248,7 @@ def test_the_command_trains_judges_and_writes(
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["decai"], "no study is called 'decai'"),
-    (["--dry-run", "--judge"], "--dry-run and --judge exclude each other"),
+    (["--dry-run", "--judge"], "--judge is for tables that are there, --dry-run for what is missing"),
     (["--scale", "huge"], "huge"),
     (["--judge", "--tables", "nowhere"], "nowhere is no folder"),
 ])  # fmt: skip

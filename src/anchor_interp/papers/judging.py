@@ -297,7 +297,7 @@ def _judged(name: str, found: Finding | None, minimum: float, q: float | None) -
         return verdict("inconclusive", found.note)
     if found is None or not (sum(found.n) or found.censored):
         return verdict("not run", "no run of it is there")
-    if min(found.n) < FEWEST or found.seeds < FEWEST:
+    if min(found.n, default=0) < FEWEST or found.seeds < FEWEST:
         fewest = f"{' and '.join(map(str, found.n))} runs, {found.seeds} seeds"
         return verdict("inconclusive", f"{fewest}; {FEWEST} of each are needed")
     if found.effect is None or q is None or found.low is None or found.high is None:

@@ -36,15 +36,18 @@ from anchor_interp.sweep.folder import SweepFolder
 from anchor_interp.sweep.job import Engine
 from anchor_interp.sweep.local import LocalEngine, available_cores
 from anchor_interp.sweep.spec import Grid, Sweep
-from anchor_interp.sweep.table import CIRCUMSTANCES, COLUMNS, read_table
+from anchor_interp.sweep.table import CIRCUMSTANCES, COLUMNS, Kind, read_table
 from anchor_interp.task import AnchorTask
 
 Row = dict[str, Any]
 
 _NEEDED = frozenset(("run_id", "status", "phase", "censored", "seed"))
 """Columns that every table has."""
-_TEXTS = frozenset(("broken", "offsets", "scale", "measured"))
-"""Columns of text beside a sweep's."""
+_KINDS: Mapping[str, Kind] = {
+    "complexity": "integer",
+    **dict.fromkeys(("broken", "offsets", "scale", "measured"), "text"),
+}
+"""What columns hold beside a sweep's; all others hold numbers."""
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 _LIMIT = 1 << 28
 _LOGGER = logging.getLogger(__name__)
@@ -195,7 +198,7 @@ def _parsed(name: str, text: str | None) -> Any:
         raise ValueError("a line is too short")
     if text == "":
         return None
-    kind = COLUMNS.get(name, "text" if name in _TEXTS else "number")
+    kind = COLUMNS.get(name) or _KINDS.get(name, "number")
     if kind == "truth":
         return {"True": True, "False": False}[text]
     value = {"text": str, "integer": int, "number": float}[kind](text)
@@ -321,6 +324,9 @@ def _measure(
                 if worker.poll() is None:
                     worker.terminate()
                 worker.wait()
+                for pipe in (worker.stdin, worker.stdout):
+                    if pipe is not None:
+                        pipe.close()
     if missing := [job for job in jobs if kept(folder, *job) is None]:
         _LOGGER.warning(
             "%d of %d measurements are missing, %s of %s among them; give the command again",
