@@ -25,12 +25,13 @@ def draw(data: Data) -> Panels:
                 row[name + end] for row in data.rows("noise") if row.get(name + end) is not None
             ]
             areas[f"{title}\n{against_whom}"] = found
+    broken = [row for row in data.rows("pairs") if row["complexity"]]
     return [
         [("reasoning complexity", speed)],
         [
             (
                 "(3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",
-                pair_steps(data.rows("pairs"), BROKEN),
+                pair_steps(broken, BROKEN),
             )
         ],
         [("broken groups found, task by task", strips(areas, "AUROC", reference=0.5))],

@@ -757,7 +757,9 @@ def _run_claims(command: Claims) -> int:
     for name in names:
         study(name)
     if command.dry_run and command.judge:
-        raise ConfigError("judge is for tables that are there, dry_run for what is missing; use one")
+        raise ConfigError(
+            "judge is for tables that are there, dry_run for what is missing; use one"
+        )
     tables = command.out / "tables" if command.tables is None else command.tables
     if command.dry_run:
         from anchor_interp.progress import format_seconds

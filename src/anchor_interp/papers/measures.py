@@ -72,6 +72,8 @@ def pairs(run: Any) -> Numbers:
         found[f"late_pair_{a}{b}"] = float(min(step, curves.steps[-1]))
         found[f"loss_pair_{a}{b}"] = float(value)
     broken = broken_pairs(run.config.task)
+    if not broken:
+        return found
     for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
         areas = detection(scores, curves.groups, broken)
         found |= {

@@ -225,8 +225,10 @@ def _densely(name: str) -> RunConfig:
 def _pairs(name: str) -> Sweep:
     scale = SCALES[name]
     start = override(_densely(name), task=broken_task({(3, 4): -6}))
-    seeds = range(400, 410)  # a sign-flip test of five cannot come below 0.06
-    return Sweep((Grid(start, {"gamma": (scale.large, scale.small)}, seeds=tuple(seeds)),))
+    seeds = tuple(range(400, 410))  # a sign-flip test of five cannot come below 0.06
+    unbroken = override(start, task=reasoning_complexity(0), gamma=scale.small)
+    gammas = {"gamma": (scale.large, scale.small)}
+    return Sweep((Grid(start, gammas, seeds=seeds), Grid(unbroken, seeds=seeds)))
 
 
 def _noise(name: str) -> Sweep:
@@ -292,7 +294,7 @@ STUDIES: Mapping[str, Study] = MappingProxyType(
             checkpoints=True,
         ),
         "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
-        "pairs": Study("one broken group, pair by pair", _pairs, ("pairs",)),
+        "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
         "noise": Study("randomly chosen broken groups", _noise, ("pairs",)),
         "rates": Study("learning rate and weight decay", _rates, ()),
         "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
