@@ -1,6 +1,7 @@
 """Complexity-control paper, section VIII: fitting speed (figures 8A, 8B) and noise detection."""
 
-from anchor_interp.papers.figures import against, pair_steps, strips
+from anchor_interp.papers.figures import pair_steps, strips
+from neurips_6 import LEVELS, speed
 from section import Data, Panels, run_section
 
 BROKEN = ("33", "34", "43", "44")
@@ -9,15 +10,6 @@ SCORES = {"auroc_late": "late", "auroc_loss": "mean loss", "auroc_final": "final
 
 def draw(data: Data) -> Panels:
     """Figure 8A, figure 8B, and the areas under the ROC curve of every task."""
-    speed = against(
-        data.rows("complexity"),
-        "complexity",
-        lambda row: row.get("steps_to_loss") or row["steps"],
-        "gamma",
-        labels=("reasoning complexity", "steps to a training loss of 0.05"),
-        log=True,
-        name=lambda gamma: f"gamma {gamma:g}",
-    )
     areas = {}
     for end, against_whom in (("", "all"), ("_neighbours", "neighbours"), ("_strangers", "others")):
         for name, title in SCORES.items():
@@ -27,7 +19,7 @@ def draw(data: Data) -> Panels:
             areas[f"{title}\n{against_whom}"] = found
     broken = [row for row in data.rows("pairs") if row["complexity"]]
     return [
-        [("reasoning complexity", speed)],
+        [(f"reasoning complexity, loss {LEVELS[name]}", speed(data, name)) for name in LEVELS],
         [
             (
                 "(3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",

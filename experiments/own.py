@@ -30,7 +30,8 @@ def draw(data: Data) -> Panels:
         "n_layers",
         labels=("gamma", "steps to a training loss of 0.05"),
         log=True,
-        name=lambda _: "every run, and their mean",
+        name=lambda _: "mean",
+        bound=lambda row: row.get("steps_to_loss") is None,
     )
     travelled = by_phase(data.rows("phases"), {"distance": "distance from initialisation"})
     changed = strips(branches(data.rows("branches")), "OOD accuracy", reference=0.5)

@@ -155,30 +155,39 @@ def against(
     labels: tuple[str, str],
     log: bool = False,
     name: Callable[[Any], str] = str,
+    bound: Callable[[Row], bool] = lambda _: False,
 ) -> "Figure":
-    """A number of every run over a setting, in groups, with the groups' means."""
+    """A number of every run over a setting, in groups, with the groups' means.
+
+    Args:
+        rows: the runs.
+        x: the setting's column.
+        y: the number.
+        by: the column of the groups.
+        labels: of the axes.
+        log: whether the number's axis is logarithmic.
+        name: what to call a group.
+        bound: runs whose number is a lower bound, drawn hollow.
+    """
     groups = sorted({row[by] for row in rows if row[by] is not None})
-    with single(5.0, 3.4) as figure:
+    with single(5.0, 3.6) as figure:
         axes = figure.subplots()
         places = sorted({row[x] for row in rows})
+        hollow = False
         for index, group in enumerate(groups):
             colour = _group_colour(index, len(groups))
             means = []
             for place, value in enumerate(places):
                 mine = [row for row in rows if row[by] == group and row[x] == value]
-                values = [found for row in mine if (found := y(row)) is not None]
                 shift = (index - (len(groups) - 1) / 2) * 0.16
-                axes.plot(
-                    [place + shift] * len(values),
-                    values,
-                    "o",
-                    color=colour,
-                    alpha=0.5,
-                    markersize=4,
-                )
-                means.append(
-                    (place + shift, np.mean(values)) if values else (place + shift, math.nan)
-                )
+                for row in mine:
+                    if (found := y(row)) is not None:
+                        face = "none" if bound(row) else colour
+                        hollow |= bound(row)
+                        axes.plot(place + shift, found, "o", color=colour, markerfacecolor=face,
+                                  alpha=0.6, markersize=4)  # fmt: skip
+                values = [found for row in mine if (found := y(row)) is not None]
+                means.append((place + shift, float(np.mean(values)) if values else math.nan))
             axes.plot(*zip(*means, strict=True), "-", color=colour, label=name(group))
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
         axes.set(xlabel=labels[0], ylabel=labels[1])
@@ -186,8 +195,20 @@ def against(
             axes.set_yscale("log")
             plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
-        figure.legend(loc="outside upper center", frameon=False, fontsize=8, ncols=3)
+        handles = axes.get_legend_handles_labels()[0]
+        if hollow:
+            handles.append(_hollow())
+        figure.legend(
+            handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=3
+        )
     return figure
+
+
+def _hollow() -> Any:
+    from matplotlib.lines import Line2D
+
+    style = {"marker": "o", "linestyle": "none", "color": INK, "markerfacecolor": "none"}
+    return Line2D([], [], label="never came there (hollow)", **style)  # type: ignore[arg-type]
 
 
 def pair_steps(rows: Sequence[Row], marked: Sequence[str]) -> "Figure":
