@@ -275,35 +275,39 @@ def grid(
 def development(
     rows: Sequence[Row], checkpoints: Sequence[Row], numbers: Mapping[str, str]
 ) -> "Figure":
-    """Numbers of the mechanism along training: every run thin, the mean of each final phase thick.
+    """Numbers of the mechanism along training: every run a point, the mean of each final phase.
 
     Args:
         rows: the runs with their numbers at the end.
-        checkpoints: rows of the checkpoints between, with ``at_step``.
+        checkpoints: rows of the checkpoints between, with ``at_step`` and ``at_number``.
         numbers: columns to show, with what to call them.
     """
     steps = {row["run_id"]: row["steps"] for row in rows}
+    last = 1 + max((row["at_number"] for row in checkpoints), default=0.0)
+    moments: dict[float, list[Row]] = {}
+    for row in (*checkpoints, *rows):
+        moments.setdefault(row.get("at_number") or last, []).append(row)
+    shares = {
+        number: float(np.mean([r.get("at_step", r["steps"]) / steps[r["run_id"]] for r in mine]))
+        for number, mine in sorted(moments.items())
+    }
     with single(2.9 * len(numbers) + 0.4, 3.2) as figure:
         panels: Any = figure.subplots(1, len(numbers), squeeze=False)[0]
         for axes, (name, title) in zip(panels, numbers.items(), strict=True):
-            for phase in PHASES:
-                points: dict[float, list[float]] = {}
-                for row in (*checkpoints, *rows):
-                    if row["phase"] == phase and row.get(name) is not None:
-                        share = (row.get("at_step") or row["steps"]) / steps[row["run_id"]]
-                        points.setdefault(round(share, 2), []).append(row[name])
-                colour = COLOURS[phase]  # type: ignore[index]
-                for share, values in points.items():
-                    axes.plot([share] * len(values), values, ".", color=colour, alpha=0.3)
-                means = [
-                    (share, float(np.mean(values))) for share, values in sorted(points.items())
-                ]
-                if means:
-                    axes.plot(
-                        *zip(*means, strict=True), "-", color=colour, linewidth=2, label=phase
-                    )
+            for index, phase in enumerate(PHASES):
+                colour, means = COLOURS[phase], []  # type: ignore[index]
+                for number, share in shares.items():
+                    values = [
+                        row[name]
+                        for row in moments[number]
+                        if row["phase"] == phase and row.get(name) is not None
+                    ]
+                    place = share + (index - 1.5) * 0.012
+                    axes.plot([place] * len(values), values, ".", color=colour, alpha=0.35)
+                    means.append((place, float(np.mean(values)) if values else math.nan))
+                axes.plot(*zip(*means, strict=True), "-", color=colour, linewidth=2, label=phase)
             axes.set_title(title)
-            axes.set_xlabel("share of the training done")
+            axes.set_xlabel("share of the training done (mean)")
             axes.grid(alpha=0.25)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(
