@@ -137,18 +137,16 @@ def _claims(name: str, tables: Mapping[str, Sequence[Row]], scale: str) -> Itera
 def montage(panels: Panels) -> bytes:
     """A figure of rows of panels, lettered as in the papers, as PNG."""
     from matplotlib.figure import Figure
-    from matplotlib.image import imread
 
     rows, number = [], 0
     for row in panels:
         images = []
         for title, figure in row:
             letter = f"({chr(ord('a') + number)}) " if sum(map(len, panels)) > 1 else ""
-            figure.suptitle(f"{letter}{title}", fontsize=10)
-            data = io.BytesIO()
-            figure.savefig(data, format="png", dpi=DPI, facecolor="white")
-            data.seek(0)
-            images.append(np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8))
+            image = _pixels(figure)
+            heading = Figure(figsize=(image.shape[1] / DPI, 0.3))
+            heading.text(0.5, 0.4, f"{letter}{title}", ha="center", va="center", fontsize=11)
+            images.append(np.vstack([_padded(_pixels(heading), 33, image.shape[1]), image]))
             number += 1
         height = max(image.shape[0] for image in images)
         rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
@@ -161,7 +159,16 @@ def montage(panels: Panels) -> bytes:
     return data.getvalue()
 
 
+def _pixels(figure: "Figure") -> np.ndarray:
+    from matplotlib.image import imread
+
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=DPI, facecolor="white")
+    data.seek(0)
+    return np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
+
+
 def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:
     out = np.full((height, width, 3), 255, np.uint8)
-    out[: image.shape[0], : image.shape[1]] = image
+    out[: image.shape[0], : image.shape[1]] = image[:height, :width]
     return out

@@ -248,7 +248,7 @@ def test_the_command_trains_judges_and_writes(
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["decai"], "no study is called 'decai'"),
-    (["--dry-run", "--judge"], "--judge is for tables that are there, --dry-run for what is missing"),
+    (["--dry-run", "--judge"], "--judge is for tables that are there, --dry-run for"),
     (["--scale", "huge"], "huge"),
     (["--judge", "--tables", "nowhere"], "nowhere is no folder"),
 ])  # fmt: skip
