@@ -29,6 +29,7 @@ from anchor_interp import (
     mask_first_anchor,
     mask_key_token,
     mask_second_anchor,
+    verdict,
 )
 from anchor_interp.config import (
     InitConfig,
@@ -259,6 +260,8 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),
     (lambda: given(fingerprint, 3), "the path of the run is 3; expected a path"),
     (lambda: given(fingerprint, "tiny/inferential/1", step="x"), "step is 'x'; expected an int"),
+    (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
+    (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
     (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected an AnchorTask"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),

@@ -105,12 +105,12 @@ def test_imports_run_one_way() -> None:
     order = (
         "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
         "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
-        "exact", "ablation", "flow", "routes", "composition", "circuits", "training", "stacked", "lock", "store",
-        "complexity", "embeddings", "attribution", "phase", "mechanism", "evaluation", "pairs",
-        "patching", "representations", "rule_contrasts", "progress", "interchange", "tracking",
-        "zoo", "session", "run", "noise", "fingerprints", "findings", "analysis", "plotting", "views",
-        "report", "diagrams", "diagram_figures", "diagram_page", "sweep", "papers", "quickstart", "doctor",
-        "flags", "completion", "cli", "__main__",
+        "exact", "ablation", "flow", "routes", "composition", "circuits", "training", "stacked",
+        "lock", "store", "complexity", "embeddings", "attribution", "phase", "mechanism",
+        "evaluation", "pairs", "patching", "representations", "rule_contrasts", "progress",
+        "interchange", "tracking", "zoo", "session", "run", "noise", "fingerprints", "findings",
+        "analysis", "plotting", "views", "report", "diagrams", "diagram_figures", "diagram_page",
+        "sweep", "papers", "quickstart", "doctor", "flags", "completion", "cli", "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")
