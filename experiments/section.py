@@ -165,7 +165,8 @@ def _pixels(figure: "Figure") -> np.ndarray:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=DPI, facecolor="white")
     data.seek(0)
-    return np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
+    found: np.ndarray = np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
+    return found
 
 
 def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:

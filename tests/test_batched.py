@@ -44,7 +44,17 @@ SHAPES: list[dict[str, Any]] = [
 ]
 OWN: list[dict[str, Any]] = [
     {"gamma": 0.3, "lr": 1e-2, "clip": None, "steps": 200, "task": TASKS["neurips"], "eps": 1e-6},
-    {"seed": 1, "lr": 3e-3, "weight_decay": 1.0, "clip": 0.05, "steps": 50, "warmup": 0.0},
+    {
+        "seed": 1,
+        "lr": 3e-3,
+        "weight_decay": 1.0,
+        "clip": 0.05,
+        "steps": 50,
+        "warmup": 0.0,
+        "branch_step": 3,
+        "branch_lr": 1e-3,
+        "branch_weight_decay": 9.0,
+    },
     {"seed": 2, "n_sequences": 130, "beta1": 0.5, "beta2": 0.9, "lr_start": 1e-3, "lr_end": 1e-4},
     {"seed": 2, "n_sequences": 131, "gamma": 1.0, "gamma_qk": 0.2, "eps": 1e-5, "weight_decay": 0},
 ]

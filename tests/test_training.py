@@ -206,3 +206,18 @@ def test_total_decay_adds_up_the_schedule(changes: dict[str, float]) -> None:
 def test_a_branch_that_cannot_be(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**{"steps": 100, **changes})  # type: ignore[arg-type]
+
+
+def test_a_branch_is_resumed_on_either_side_of_its_step(short: RunConfig) -> None:
+    config = override(short, steps=30, branch_step=20, branch_weight_decay=5.0)
+
+    def fitted(state: TrainState, until: int) -> TrainState:
+        return fit(state, AnchorObjective(config, CPU), until=until, on_event=lambda _s, _e: None)
+
+    whole = fitted(TrainState.fresh(config, CPU), 30).weights()
+    for step in (15, 20, 25):
+        before = fitted(TrainState.fresh(config, CPU), step)
+        after = TrainState(before.model, config.train, step)
+        after.load_optimizer(before.optimizer_tensors())
+        resumed = fitted(after, 30).weights()
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole), step
