@@ -197,5 +197,3 @@ def test_the_verdict_on_a_model_set_by_hand(name: str, phase: str) -> None:
 def test_the_verdicts_own_lines_can_be_given() -> None:
     with pytest.raises(ConfigError, match=r"thresholds.composed is 2"):
         VerdictThresholds(composed=2)
-    with pytest.raises(ConfigError, match="fingerprint is 'tiny'"):
-        verdict("tiny")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from anchor_interp.diagram_figures import COLOURS
 from anchor_interp.papers.judging import Judgement, Row
 from anchor_interp.papers.ledger import CLAIMS
 from anchor_interp.papers.verdicts import PHASES, EarlyScore, VerdictScore
+from anchor_interp.phase import Phase
 from anchor_interp.plotting import INK, NEITHER, plain_ticks, single
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def early(scores: Sequence[EarlyScore], reference: float | None = None) -> "Figu
 
 
 def by_phase(
-    rows: Sequence[Row], numbers: Mapping[str, str], *, phases: Sequence[str] = PHASES
+    rows: Sequence[Row], numbers: Mapping[str, str], *, phases: Sequence[Phase] = PHASES
 ) -> "Figure":
     """Numbers of every run, phase by phase, with means.
 
@@ -139,7 +140,7 @@ def by_phase(
                 values = [
                     row[name] for row in rows if row["phase"] == phase and row.get(name) is not None
                 ]
-                _strip(axes, place, values, COLOURS[phase])  # type: ignore[index]
+                _strip(axes, place, values, COLOURS[phase])
             axes.axhline(0, color=INK, linewidth=0.6)
             axes.set_xticks(range(len(phases)), phases, rotation=35, ha="right", fontsize=8)
             axes.set_title(title)
@@ -207,8 +208,8 @@ def against(
 def _hollow() -> Any:
     from matplotlib.lines import Line2D
 
-    style = {"marker": "o", "linestyle": "none", "color": INK, "markerfacecolor": "none"}
-    return Line2D([], [], label="never came there (hollow)", **style)  # type: ignore[arg-type]
+    label = "never came there (hollow)"
+    return Line2D([], [], label=label, marker="o", ls="none", color=INK, markerfacecolor="none")
 
 
 def pair_steps(rows: Sequence[Row], marked: Sequence[str]) -> "Figure":
@@ -295,7 +296,7 @@ def development(
         panels: Any = figure.subplots(1, len(numbers), squeeze=False)[0]
         for axes, (name, title) in zip(panels, numbers.items(), strict=True):
             for index, phase in enumerate(PHASES):
-                colour, means = COLOURS[phase], []  # type: ignore[index]
+                colour, means = COLOURS[phase], []
                 for number, share in shares.items():
                     values = [
                         row[name]

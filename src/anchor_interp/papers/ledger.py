@@ -5,7 +5,7 @@ so that a positive effect is what is claimed, and the smallest effect that count
 smallest effects were written down before the runs of the studies ``phases``, ``complexity``,
 ``pairs``, ``noise``, ``rates``, ``arbitrary``, ``steps`` and ``branches``, and before those of the
 seeds 303 and 304 of ``decay`` and ``depth``, whose seeds 300 to 302 were known. What was changed
-after some of these runs had been seen, and made no claim easier, is told in ``docs/results.md``.
+after some of these runs had been seen is told in ``docs/results.md``.
 
 Phases come with layouts and tasks: nearly all inferential runs of ``phases`` are pre-LayerNorm
 models. So claims that compare phases compare runs of one task and layout with each other; those of

@@ -121,11 +121,11 @@ def random_broken_task(seed: int) -> AnchorTask:
     generator = np.random.default_rng(seed)
     groups = [pair for pair, _ in BROKEN_GROUPS]
     chosen = generator.choice(len(groups), size=1 + seed % 2, replace=False)
-    add = {anchor.token: anchor.function.add for anchor in AnchorTask().anchors}  # type: ignore[union-attr]
     offsets = {}
     for index in sorted(chosen):
         a, b = groups[index]
-        allowed = [c for c in range(-12, 13) if abs(c - add[a] - add[b]) >= 2]
+        own = int(AnchorTask().composed((a, b), np.zeros(1, np.int64))[0])
+        allowed = [c for c in range(-12, 13) if abs(c - own) >= 2]
         offsets[(a, b)] = int(generator.choice(allowed))
     return broken_task(offsets)
 

@@ -26,10 +26,10 @@ from anchor_interp.errors import ConfigError
 from anchor_interp.mechanism import NUMBERS, THRESHOLDS, Fingerprint, verdict
 from anchor_interp.papers.judging import Row
 from anchor_interp.papers.measures import PHASES as ALL_PHASES
-from anchor_interp.phase import PAPER
+from anchor_interp.phase import PAPER, Phase
 from anchor_interp.schema import from_dict
 
-PHASES = ("memorizing", "composite", "symmetric", "inferential")
+PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
 _FAITHFUL = 0.9
