@@ -158,12 +158,12 @@ def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
     )
 
 
-def _diagram(name: str, n_seeds: int) -> Callable[[str], Sweep]:
-    """The sweep of a phase diagram, which has three seeds as in the papers, with as many."""
+def _diagram(name: str) -> Callable[[str], Sweep]:
+    """The sweep of a phase diagram, with five seeds for the papers' three."""
 
     def sweep(scale: str) -> Sweep:
         grids = read_sweep(_FOLDER / f"{scale}-{name}.yaml").grids
-        return Sweep(tuple(replace(grid, seeds=_more(grid.seeds, n_seeds)) for grid in grids))
+        return Sweep(tuple(replace(grid, seeds=_more(grid.seeds, 5)) for grid in grids))
 
     return sweep
 
@@ -285,8 +285,8 @@ def _branches(name: str) -> Sweep:
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
     {
-        "decay": Study("gamma and weight decay", _diagram("decay", 5), ("mechanism",)),
-        "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 3), ("mechanism",)),
+        "decay": Study("gamma and weight decay", _diagram("decay"), ("mechanism",)),
+        "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth"), ("mechanism",)),
         "phases": Study(
             "every phase, at other widths, depths and layouts",
             _phases,
