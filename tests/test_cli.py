@@ -15,6 +15,7 @@ import pytest
 import anchor_interp
 from anchor_interp import cli
 from anchor_interp.cli import main
+from anchor_interp.commands import COMMANDS, Evaluate, Presets, Train
 from anchor_interp.config import RunConfig, override
 from anchor_interp.flags import flags_of
 from anchor_interp.phase import decide
@@ -78,11 +79,11 @@ def test_train_from_a_config_file_gives_the_same_run(
 def test_flags_reach_the_configuration_whatever_the_start(tmp_path: Path) -> None:
     for preset in RUNS:
         parsed = cli._parse(["train", "--preset", preset, "--out", "x", "--n-layers", "3"])
-        assert isinstance(parsed, cli.Train)
+        assert isinstance(parsed, Train)
         assert parsed.configuration() == override(RUNS[preset], n_layers=3)
     flags = ["--task", "neurips", "--clip", "None", "--split", "every-position", "--key-min", "30"]
     parsed = cli._parse(["train", "--out", "x", *flags])
-    assert isinstance(parsed, cli.Train)
+    assert isinstance(parsed, Train)
     assert parsed.configuration() == override(
         RUNS["tiny"], task=TASKS["neurips"], clip=None, split="every-position", key_min=30
     )
@@ -249,35 +250,35 @@ def _json(capsys: Capture) -> dict[str, Any]:
 def test_none_and_null_mean_the_same(tmp_path: Path) -> None:
     for text in ("None", "none", "null"):
         parsed = cli._parse(["train", "--out", "x", "--clip", text, "--task", text])
-        assert isinstance(parsed, cli.Train)
+        assert isinstance(parsed, Train)
         assert parsed.configuration() == override(RUNS["tiny"], clip=None)
 
 
 def test_values_may_look_like_flags() -> None:
     parsed = cli._parse(["train", "--out=--odd", "--gamma_qk", "-1e-3", "--gamma", "-.5"])
-    assert isinstance(parsed, cli.Train)
+    assert isinstance(parsed, Train)
     assert parsed.out == Path("--odd")
     assert (parsed.init.gamma_qk, parsed.init.gamma) == (-0.001, -0.5)
     found = cli._parse(["evaluate", "--n", "5", "--", "--run"])
-    assert isinstance(found, cli.Evaluate)
+    assert isinstance(found, Evaluate)
     assert (found.run, found.n) == (Path("--run"), 5)
 
 
-@pytest.mark.parametrize("name", cli._NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_lists_the_flags_that_are_parsed(name: str, capsys: Capture) -> None:
     assert main([name, "--help"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert "\x1b" not in captured.out
     listed = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", captured.out.split("options", 1)[1]))
-    flags = [flag for flag in flags_of(cli._NAMES[name]) if not flag.positional]
+    flags = [flag for flag in flags_of(COMMANDS[name]) if not flag.positional]
     assert listed - {"--help"} == {text for flag in flags for text in flag.spellings}
 
 
 def test_help_of_the_program_lists_the_commands(capsys: Capture) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in cli._NAMES)
+    assert all(name in text for name in COMMANDS)
 
 
 def test_json_is_one_object_alone(
@@ -365,7 +366,7 @@ def test_an_unexpected_error_is_one_line_and_its_place_on_request(
     def broken(_command: object) -> None:
         raise RuntimeError("two\nlines \x1b[31m")
 
-    monkeypatch.setitem(cli._COMMANDS, cli.Presets, broken)
+    monkeypatch.setitem(cli._RUN, Presets, broken)
     assert main(["presets"]) == 1
     error = capsys.readouterr().err
     assert error.splitlines() == [

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from anchor_interp.cli import _NAMES
+from anchor_interp.commands import COMMANDS
 from anchor_interp.completion import Shell, completion
 from anchor_interp.flags import flags_of
 from anchor_interp.presets import RUNS
 
 FLAGS = {
     name: {t for flag in flags_of(kind) if not flag.positional for t in flag.spellings} | {"--help"}
-    for name, kind in _NAMES.items()
+    for name, kind in COMMANDS.items()
 }
 CASES = [
-    ("", {*_NAMES, "--help", "--version"}),
+    ("", {*COMMANDS, "--help", "--version"}),
     ("tra", {"train"}),
     ("train --gamma-", {"--gamma-embed", "--gamma-qk", "--gamma-vo", "--gamma-mlp"}),
     ("train --", FLAGS["train"]),
@@ -36,7 +36,7 @@ def test_the_shell_accepts_its_script(shell: Shell, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "script"
-    script.write_text(completion(shell, _NAMES))
+    script.write_text(completion(shell, COMMANDS))
     done = subprocess.run([shell, "-n", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -51,7 +51,7 @@ def test_bash_completes() -> None:
 def test_fish_completes(tmp_path: Path) -> None:
     if shutil.which("fish") is None:
         pytest.skip("fish is not installed")
-    script = completion("fish", _NAMES)
+    script = completion("fish", COMMANDS)
     for case, expected in CASES:
         if case and not case.endswith("--"):  # after -- and nothing, fish offers what it likes
             line = shlex.quote(f"anchor-interp {case}")
@@ -62,7 +62,7 @@ def test_fish_completes(tmp_path: Path) -> None:
 
 def _bash(cases: list[str]) -> list[set[str]]:
     """What bash's own machinery hands back for each command line, its last word unfinished."""
-    lines = [completion("bash", _NAMES)]
+    lines = [completion("bash", COMMANDS)]
     for case in cases:
         *words, last = case.split(" ")
         typed = " ".join(map(shlex.quote, ["anchor-interp", *words, last]))

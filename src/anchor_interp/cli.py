@@ -1,40 +1,52 @@
 """The command line: ``anchor-interp quickstart | train | evaluate | report | ...``.
 
-Its flags are derived from the configurations' fields. Data goes to standard output, progress and
+The commands' flags are in ``commands``. Data goes to standard output, progress and
 messages to standard error, one line each. Exit codes: 0 done, 1 runtime, 2 usage, 130 interrupted.
 """
 
 import contextlib
+import functools
 import io
 import json
 import logging
+import operator
 import os
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from anchor_interp import __version__
-from anchor_interp.completion import Shell, completion
-from anchor_interp.config import (
-    InitConfig,
-    ModelConfig,
-    RunConfig,
-    TrainConfig,
-    read_config,
-    run_id,
+from anchor_interp.commands import (
+    COMMANDS,
+    Analyze,
+    Claims,
+    Completion,
+    Diagram,
+    Doctor,
+    Evaluate,
+    Export,
+    Output,
+    Presets,
+    Quickstart,
+    Report,
+    Status,
+    SweepCommand,
+    Table,
+    Train,
 )
+from anchor_interp.completion import completion
+from anchor_interp.config import RunConfig, read_config, run_id
 from anchor_interp.errors import AnchorInterpError, ConfigError
 from anchor_interp.flags import HELP, build, in_flags, parse
 from anchor_interp.presets import MODELS, RUNS, preset
 from anchor_interp.schema import checked, suggestion, to_dict
-from anchor_interp.task import TASKS, AnchorTask, SplitRule, named_task
+from anchor_interp.task import TASKS, named_task
 
 if TYPE_CHECKING:
     from anchor_interp.phase import Evaluation
@@ -42,287 +54,8 @@ if TYPE_CHECKING:
     from anchor_interp.sweep.folder import SweepFolder
     from anchor_interp.sweep.job import Engine
 
-_BASE = RUNS["tiny"]
 _LOGGER = logging.getLogger("anchor_interp")
 _MOST_ERRORS = 20
-
-Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""A flag without a value."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """What is told, the same for every command."""
-
-    json: Switch = False
-    """Print one JSON object on standard output and nothing else there."""
-    quiet: Switch = False
-    """No progress and no notes: warnings and errors only."""
-    verbose: Switch = False
-    """Also say what is done in detail, and where an unexpected error came from."""
-
-    @property
-    def level(self) -> int:
-        """The least level of the messages that are shown."""
-        return logging.DEBUG if self.verbose else logging.WARNING if self.quiet else logging.INFO
-
-
-@dataclass(frozen=True)
-class Quickstart:
-    """Train one model per phase; print what each learned and where its checkpoints are."""
-
-    out: Path = Path("runs/quickstart")
-    """Folder of the runs; give it again to resume."""
-    seed: int = 0
-    """Seed of every run."""
-    workers: int | None = None
-    """Runs at a time; all usable cores if None."""
-    device: str = "auto"
-    """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train one model into a run folder, or resume it."""
-
-    out: Path
-    """The run folder; give the same command again to resume."""
-    preset: str = "tiny"
-    """Named run to start from (see the presets command); the flags below change it."""
-    config: Path | None = None
-    """Configuration file to start from instead, such as RUN/config.json."""
-    task: str | None = None
-    """Named task (see the presets command); None keeps the one of the preset or file."""
-    model: ModelConfig = _BASE.model
-    init: InitConfig = _BASE.init
-    train: TrainConfig = _BASE.train
-    seed: int = _BASE.seed
-    """Seed of data, order and initial weights."""
-    device: str = "auto"
-    """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
-    threads: int | None = None
-    """CPU threads; PyTorch's choice if None."""
-    track: Literal["tensorboard", "wandb"] | None = None
-    """Show the metrics there as well; needs the package of that name."""
-    split: SplitRule = _BASE.task.split
-    """What keeps training apart from test data: the key alone, or every position's token."""
-    length: int = _BASE.task.length
-    """Tokens per sequence."""
-    key_min: int = _BASE.task.key_min
-    """Smallest key and noise token."""
-    key_max: int = _BASE.task.key_max
-    """Largest key and noise token."""
-    base_task: tyro.conf.Suppress[AnchorTask] = field(default=_BASE.task)
-    output: Output = Output()
-
-    def configuration(self) -> RunConfig:
-        """The run that was asked for."""
-        task = replace(
-            self.base_task,
-            split=self.split,
-            length=self.length,
-            key_min=self.key_min,
-            key_max=self.key_max,
-        )
-        return RunConfig(task, self.model, self.init, self.train, self.seed)
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Measure a run's model and name its phase."""
-
-    run: tyro.conf.Positional[Path]
-    """The run folder, or a name of the zoo such as tiny/inferential/1."""
-    step: int | None = None
-    """Checkpoint to measure; the newest if None."""
-    n: int = 500
-    """Sequences per ordered pair and side of the split."""
-    seed: int = 0
-    """Seed of the evaluation sequences."""
-    device: str = "cpu"
-    """Where to run the model."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Export:
-    """Write a run's weights as one safetensors file that plain TransformerLens can read."""
-
-    run: tyro.conf.Positional[Path]
-    """The run folder, or a name of the zoo such as tiny/inferential/1."""
-    out: Path
-    """The file; one that is there is replaced."""
-    step: int | None = None
-    """Checkpoint to write; the newest if None."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Report:
-    """Write one self-contained HTML page about one or several runs."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """The run folders, or names of the zoo such as tiny/inferential/1."""
-    out: Path = Path("report.html")
-    """The page; one that is there is replaced."""
-    pictures: Path | None = None
-    """Folder for every figure as PNG and SVG as well."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Analyze:
-    """Look inside one model: flow, masks, patching, representations, complexity."""
-
-    run: tyro.conf.Positional[Path]
-    """A run folder, a named model (tiny/inferential/1, exact/symmetric), or a .safetensors file of
-    a HookedTransformer's weights, of which the complexity alone is measured."""
-    out: Path
-    """Folder for the page, the figures and the numbers."""
-    step: int | None = None
-    """Checkpoint of the run; the newest if None."""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, ..."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class SweepCommand:
-    """Train many runs: every combination of the axes that is not done yet."""
-
-    spec: tyro.conf.Positional[str]
-    """A sweep's file, or a preset to start from."""
-    out: Path
-    """Folder of the sweep; give the same command again to resume, another sweep to extend it."""
-    axes: tyro.conf.Positional[tuple[str, ...]] = ()
-    """With a preset: gamma=0.3,0.5 is an axis, steps=2000 the same for all."""
-    seeds: int | None = None
-    """With a preset: seeds of every combination, counted from 0."""
-    engine: Literal["local", "ray"] = "local"
-    """Worker processes on this machine, or tasks on a Ray cluster (needs the package ray)."""
-    workers: int | None = None
-    """Runs at a time on this machine; all usable cores if None, one on a GPU."""
-    batch: int = 1
-    """Runs of one shape that a worker trains together as a batch of models; 0 chooses."""
-    device: str = "auto"
-    """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
-    address: str | None = None
-    """With ray: the cluster, such as auto or 10.0.0.1:6379; a cluster of this machine if None."""
-    gpus: float = 0.0
-    """With ray: GPUs of each task, also a share such as 0.25."""
-    dry_run: Switch = False
-    """Only say what there is to do, how long it takes, run by run, and how much disk."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Status:
-    """Say how far a sweep is and what went wrong."""
-
-    sweep: tyro.conf.Positional[Path]
-    """The sweep folder."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Table:
-    """Bring a sweep's table.parquet up to date, and print it as CSV or JSON if asked to."""
-
-    sweep: tyro.conf.Positional[Path]
-    """The sweep folder."""
-    csv: Switch = False
-    """Print the table as CSV on standard output."""
-    mechanism: Switch = False
-    """Measure the mechanism of finished runs first, where that was not done yet; seconds a run."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Diagram:
-    """Draw a sweep's phase diagrams: a page, figures and numbers."""
-
-    sweep: tyro.conf.Positional[Path]
-    """The sweep folder, or a table of one (.parquet or .csv)."""
-    out: Path
-    """Folder for the page, the figures and the numbers."""
-    where: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Runs to draw, such as lr=0.001 or n_layers=2,3; all if none is given."""
-    x: str | None = None
-    """Field of the horizontal axis; found from the runs if None."""
-    y: str | None = None
-    """Field of the vertical axis; found from the runs if None."""
-    best_over: str | None = None
-    """Field, such as lr, of whose values the best accuracy of each seed counts, as in the NeurIPS
-    paper's figure 2; if None every run counts."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Claims:
-    """Hold both papers' claims against runs: train and measure what is missing, then judge."""
-
-    out: Path = Path("runs/papers")
-    """Folder of the runs, the page and the numbers; give the same command again to resume."""
-    scale: Literal["tiny", "small", "paper"] = "tiny"
-    """tiny for two cores of a laptop, small for one GPU, paper for the papers' own runs."""
-    studies: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Studies to train and measure, such as decay or noise; all if none is given. Every claim is
-    judged whose tables are there."""
-    tables: Path | None = None
-    """Folder of the studies' tables, whose finished runs need no training; OUT/tables if None."""
-    workers: int | None = None
-    """Runs at a time on this machine; all usable cores if None, one on a GPU."""
-    device: str = "auto"
-    """auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ..."""
-    dry_run: Switch = False
-    """Only say what there is to do and how long it takes."""
-    judge: Switch = False
-    """Train nothing: judge the tables that are there."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Presets:
-    """List the named runs, model shapes and tasks."""
-
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """Check that this machine can do the work; exit code 1 if something is wrong."""
-
-    out: Path = Path("runs")
-    """Folder that runs will go to."""
-    output: Output = Output()
-
-
-@dataclass(frozen=True)
-class Completion:
-    """Print a script that makes a shell complete commands, flags and values."""
-
-    shell: tyro.conf.Positional[Shell]
-    """The shell."""
-
-
-Command = (
-    Quickstart
-    | Train
-    | Evaluate
-    | Export
-    | Report
-    | Analyze
-    | SweepCommand
-    | Status
-    | Table
-    | Diagram
-    | Claims
-    | Presets
-    | Doctor
-    | Completion
-)
-"""What the command line can be asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -413,33 +146,33 @@ def _run(arguments: list[str]) -> int:
         print(__version__)
         return 0
     options = rest[: rest.index("--")] if "--" in rest else rest
-    if name in HELP or (name in _NAMES and set(HELP) & set(options)):
+    if name in HELP or (name in COMMANDS and set(HELP) & set(options)):
         _print_help(name, rest)
         return 0
     command = _parse(arguments)
     _LOGGER.setLevel(getattr(command, "output", Output()).level)
     try:
-        return _COMMANDS[type(command)](command) or 0
+        return _RUN[type(command)](command) or 0
     except ConfigError as error:
         raise ConfigError(in_flags(str(error), type(command))) from error
 
 
-def _parse(arguments: list[str]) -> Command:
+def _parse(arguments: list[str]) -> Any:
     """Turn arguments into a command; the defaults of ``train`` are its preset's or file's."""
-    if not arguments or arguments[0] not in _NAMES:
-        commands = ", ".join(_NAMES)
+    if not arguments or arguments[0] not in COMMANDS:
+        commands = ", ".join(COMMANDS)
         what = "no command"
         if arguments:
-            what += f" is called {arguments[0]!r}{suggestion(arguments[0], _NAMES)}"
+            what += f" is called {arguments[0]!r}{suggestion(arguments[0], COMMANDS)}"
         raise ConfigError(f"{what}; commands: {commands}; see anchor-interp --help")
-    name, kind = arguments[0], _NAMES[arguments[0]]
+    name, kind = arguments[0], COMMANDS[arguments[0]]
     try:
         return _build(kind, arguments[1:])
     except ConfigError as error:
         raise ConfigError(f"{error}; see anchor-interp {name} --help") from error
 
 
-def _build(kind: type[Command], arguments: list[str]) -> Command:
+def _build(kind: type, arguments: list[str]) -> Any:
     values = parse(kind, arguments)
     if values.get("quiet") and values.get("verbose"):
         raise ConfigError("--quiet and --verbose contradict each other; use one of them")
@@ -472,7 +205,7 @@ def _train_starts(values: Mapping[str, Any]) -> dict[str, Any]:
 def _print_help(name: str, arguments: list[str]) -> None:
     """Print tyro's help; of ``train`` with the defaults of the preset or file asked for."""
     parser: dict[str, Any] = {"prog": "anchor-interp", "config": _TYRO}
-    if name in _NAMES:
+    if name in COMMANDS:
         parser["prog"] += f" {name}"
     if name == "train":
         given = parse(Train, [text for text in arguments if text not in HELP])
@@ -480,7 +213,7 @@ def _print_help(name: str, arguments: list[str]) -> None:
     # tyro looks at the terminal alone to choose colours
     plain = io.StringIO() if os.environ.get("NO_COLOR") else sys.stdout
     with contextlib.redirect_stdout(plain), contextlib.suppress(SystemExit):
-        what: Any = _NAMES.get(name, _ANY_COMMAND)
+        what: Any = COMMANDS.get(name, _ANY_COMMAND)
         tyro.cli(what, args=["--help"], **parser)
     if isinstance(plain, io.StringIO):
         print(plain.getvalue(), end="")
@@ -749,9 +482,9 @@ def _run_diagram(command: Diagram) -> None:
     print(f"figures: {len(figures)} files in {command.out / 'figures'}")
 
 
-def _run_claims(command: Claims) -> int:
+def _run_claims(command: Claims) -> None:
     from anchor_interp.papers.studies import STUDIES, study
-    from anchor_interp.papers.tables import checkpoints_table, gather, plan, read_study, read_tables
+    from anchor_interp.papers.tables import checkpoints_table, gather, read_study, read_tables
 
     names = list(dict.fromkeys(command.studies)) or list(STUDIES)
     for name in names:
@@ -762,41 +495,20 @@ def _run_claims(command: Claims) -> int:
         )
     tables = command.out / "tables" if command.tables is None else command.tables
     if command.dry_run:
-        from anchor_interp.progress import format_seconds
-
-        todo = plan(
-            names,
-            command.scale,
-            command.out,
-            tables=tables,
-            workers=command.workers,
-            device=command.device,
-        )
-        if command.output.json:
-            print(json.dumps(to_dict(todo)))
-            return 0
-        print(
-            f"runs: {todo.runs}, of which {todo.known} are in tables and {todo.training.todo} new"
-        )
-        print(
-            f"time: {format_seconds(todo.training.seconds)} of training and "
-            f"{format_seconds(todo.measuring)} of measuring on this machine"
-        )
-        print(f"disk: {todo.training.disk_bytes / 1e6:,.0f} MB")
-        return 0
+        _plan_claims(command, names, tables)
+        return
     from anchor_interp.papers.page import HELD_OUT, make_ledger, write_ledger
     from anchor_interp.report import output_folder
     from anchor_interp.sweep.local import LocalEngine
 
     output_folder(command.out, "the ledger")
     if not command.judge:
-        engine = LocalEngine(command.workers, command.device)
         gather(
             names,
             command.scale,
             command.out,
             tables=tables,
-            engine=engine,
+            engine=LocalEngine(command.workers, command.device),
             quiet=command.output.quiet,
         )
     along = checkpoints_table(tables, HELD_OUT)
@@ -808,12 +520,34 @@ def _run_claims(command: Claims) -> int:
     page, numbers = write_ledger(ledger, command.out)
     if command.output.json:
         print(numbers.read_text(encoding="utf-8"))
-        return 0
+        return
     counted = Counter(found.verdict for found in ledger.judgements.values())
     print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items())))
     print(f"page: {page}")
     print(f"numbers: {numbers}")
-    return 0
+
+
+def _plan_claims(command: Claims, names: Sequence[str], tables: Path) -> None:
+    from anchor_interp.papers.tables import plan
+    from anchor_interp.progress import format_seconds
+
+    todo = plan(
+        names,
+        command.scale,
+        command.out,
+        tables=tables,
+        workers=command.workers,
+        device=command.device,
+    )
+    if command.output.json:
+        print(json.dumps(to_dict(todo)))
+        return
+    print(f"runs: {todo.runs}, of which {todo.known} are in tables and {todo.training.todo} new")
+    print(
+        f"time: {format_seconds(todo.training.seconds)} of training and "
+        f"{format_seconds(todo.measuring)} of measuring on this machine"
+    )
+    print(f"disk: {todo.training.disk_bytes / 1e6:,.0f} MB")
 
 
 def _run_presets(command: Presets) -> None:
@@ -849,26 +583,10 @@ def _run_doctor(command: Doctor) -> int:
 
 
 def _run_completion(command: Completion) -> None:
-    print(completion(command.shell, _NAMES), end="")
+    print(completion(command.shell, COMMANDS), end="")
 
 
-_NAMES: dict[str, type[Command]] = {
-    "quickstart": Quickstart,
-    "train": Train,
-    "evaluate": Evaluate,
-    "export": Export,
-    "report": Report,
-    "analyze": Analyze,
-    "sweep": SweepCommand,
-    "status": Status,
-    "table": Table,
-    "diagram": Diagram,
-    "claims": Claims,
-    "presets": Presets,
-    "doctor": Doctor,
-    "completion": Completion,
-}
-_COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
+_RUN: dict[type, Callable[[Any], int | None]] = {
     Quickstart: _run_quickstart,
     Train: _run_train,
     Evaluate: _run_evaluate,
@@ -884,20 +602,8 @@ _COMMANDS: dict[type[Command], Callable[[Any], int | None]] = {
     Doctor: _run_doctor,
     Completion: _run_completion,
 }
-_ANY_COMMAND: Any = (
-    Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-    | Annotated[Analyze, tyro.conf.subcommand("analyze")]
-    | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
-    | Annotated[Status, tyro.conf.subcommand("status")]
-    | Annotated[Table, tyro.conf.subcommand("table")]
-    | Annotated[Diagram, tyro.conf.subcommand("diagram")]
-    | Annotated[Claims, tyro.conf.subcommand("claims")]
-    | Annotated[Presets, tyro.conf.subcommand("presets")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-    | Annotated[Completion, tyro.conf.subcommand("completion")]
+_ANY_COMMAND: Any = functools.reduce(
+    operator.or_,
+    (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items()),
 )
 _TYRO = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
