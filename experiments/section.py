@@ -75,7 +75,7 @@ def run_section(
     """Do what one of the scripts is for.
 
     Args:
-        name: its section, as in :data:`anchor_interp.papers.ledger.SECTIONS`.
+        name: its section, as in :attr:`anchor_interp.papers.ledger.Claim.section`.
         title: the paper and section.
         studies: the studies that it needs.
         draw: from their tables to the panels of the figure.

@@ -5,7 +5,7 @@ the common rule is learned first, what breaks it later. "For a set of data with 
 distribution, we can differentiate ... by studying the convergence rate of different types of data
 using models with small initialization" (complexity-control paper, end of section VIII). So:
 divide the training data into *groups*, train a model of small initialisation with checkpoints kept
-all along, and rank the groups by how late it learns them::
+all along, and rank the groups by how late it learns them, or by their mean loss along the way::
 
     config = ai.preset("inferential", gamma=0.7, steps=1500, checkpoint_every=50)
     run = ai.train(config, "runs/mine")
@@ -13,8 +13,10 @@ all along, and rank the groups by how late it learns them::
     for pair, step in ranked(curves):
         print(pair, step)
 
-Groups that share their parts with broken ones are slowed down with them, though nothing is wrong
-with them; :func:`detection` scores these *neighbours* apart.
+Do not take the ranking for a finding: on our tasks it does no better than chance
+(``docs/results.md``). Groups that have less data come late, and groups that share their parts with
+broken ones are slowed down with them, though nothing is wrong with them; :func:`detection` scores
+these *neighbours* apart.
 """
 
 from collections.abc import Sequence

@@ -2,9 +2,11 @@
 
 Every effect is turned so that a positive one is what the claim says. Tests are permutation tests
 (:mod:`anchor_interp.statistics`), two-sided. Runs that did not converge are censored: they are
-counted and stand in no sample. All p-values of a ledger are adjusted together (Benjamini and
-Hochberg 1995), so that of the claims called supported one in twenty at most is expected to be
-chance.
+counted and stand in no sample, and a trend that is another one with them decides nothing. Runs that
+differ in their seed alone are no independent witnesses where phases are compared, because settings
+decide the phase: there each *cell* of equal settings counts once. All p-values of a ledger are
+adjusted together (Benjamini and Hochberg 1995), so that of the claims called supported one in
+twenty at most is expected to be chance.
 """
 
 import math
@@ -27,7 +29,8 @@ ClaimVerdict = Literal["supported", "not supported", "inconclusive", "not run"]
 LEVEL = 0.05
 """Largest adjusted p of a supported claim."""
 FEWEST = 5
-"""Fewest runs, and fewest seeds, in each sample of a claim that is decided."""
+"""Fewest runs, fewest seeds and fewest cells, where these are compared, in each sample of a claim
+that is decided."""
 _DRAWN = 9_999
 
 
@@ -40,7 +43,7 @@ class Finding:
     seeds: int
     """Different seeds in the sample that has fewest."""
     censored: int
-    """Runs of the study that did not converge or end, and are in no sample."""
+    """Runs in question that did not converge or end, and are in no sample."""
     effect: float | None
     """The effect, positive as claimed; None where it cannot be computed."""
     low: float | None
@@ -51,8 +54,12 @@ class Finding:
     """Two-sided, of a permutation test."""
     runs: tuple[str, ...]
     """The runs in the samples."""
+    cells: tuple[int, ...] | None = None
+    """Cells of equal settings in each sample, where they are what is compared."""
     pooled: float | None = None
-    """Of an effect within strata, what it would be without them."""
+    """Of an effect within strata, what it would be run by run and without them."""
+    with_censored: float | None = None
+    """The effect with the runs that did not converge, where they have one."""
     note: str | None = None
     """Why there is no effect."""
 
@@ -83,6 +90,18 @@ def having(**values: Any) -> Test:
     return lambda row: all(row[name] == value for name, value in values.items())
 
 
+SETTINGS = (
+    "task", "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "normalization", "lr",
+    "steps", "n_sequences",
+)  # fmt: skip
+"""Columns that tell cells apart."""
+
+
+def cell(row: Row) -> tuple[Any, ...]:
+    """All settings of a run but its seed."""
+    return tuple(row.get(name) for name in SETTINGS)
+
+
 def difference(
     rows: Sequence[Row],
     of: Callable[[Row], float | None] | str,
@@ -90,16 +109,10 @@ def difference(
     less: Test,
     *,
     sign: int = 1,
-    within: tuple[str, ...] = (),
     untrained: bool = False,
     unreached: Test = lambda _: False,
 ) -> Finding:
-    """The mean of a number in some runs minus that in others.
-
-    With ``within`` runs are compared with runs of equal settings only: the effect is that of a
-    linear model with a level for each stratum (its interval is Student's), labels change places
-    inside strata for p, and a stratum without runs of both kinds says nothing. Without it the
-    interval is Welch's.
+    """The mean of a number in some runs minus that in others, with Welch's interval.
 
     Args:
         rows: the runs.
@@ -107,57 +120,101 @@ def difference(
         more: the runs in which it is larger, as claimed.
         less: those in which it is smaller.
         sign: -1 where the claim is that ``more`` has less of it.
-        within: columns that tell the strata apart.
         untrained: keep runs that did not converge, where that is what is measured.
-        unreached: runs whose number is a bound only, such as a time that was never reached; where
-            they are more than half of a sample there is no effect to tell.
+        unreached: runs whose number is a bound only, such as the last step of a time that was never
+            reached. The same last step for all is taken as their time: p stays valid, and where
+            they are in one sample alone the difference is larger than the effect. Where they are
+            more than half of both there is no effect to tell.
     """
     value = _column(of) if isinstance(of, str) else of
-    kept, censored = _kept(rows, untrained)
+    kept, dropped = _kept(rows, untrained)
     samples = [
         [row for row in kept if test(row) and value(row) is not None] for test in (more, less)
     ]
-    pooled = None
-    if within:
-        strata = [{_key(row, within) for row in sample} for sample in samples]
-        both = strata[0] & strata[1]
-        if all(samples):
-            pooled = sign * float(
-                np.mean([value(row) for row in samples[0]])
-                - np.mean([value(row) for row in samples[1]])
-            )
-        samples = [[row for row in sample if _key(row, within) in both] for sample in samples]
+    censored = sum(more(row) or less(row) for row in dropped)
     bounds = [sum(map(unreached, sample)) for sample in samples]
-    for bound, sample in zip(bounds, samples, strict=True):
-        if 2 * bound > len(sample):
-            note = f"{bound} of {len(sample)} runs of a sample never came there"
-            return _finding(samples, censored, pooled=pooled, note=note)
+    if all(2 * bound > len(sample) for bound, sample in zip(bounds, samples, strict=True)):
+        return _finding(samples, censored, note="most runs of both samples never came there")
     if min(map(len, samples)) < 2:
-        few = "too few runs of both kinds under equal settings" if within else None
-        return _finding(samples, censored, pooled=pooled, note=few)
-    numbers = [np.array([sign * float(value(row) or 0.0) for row in s]) for s in samples]
-    if not within:
-        found = two_samples(*numbers)
-        return _finding(samples, censored, (found.mean, found.low, found.high, found.p_value))
-    keys = [_key(row, within) for sample in samples for row in sample]
-    known = list(dict.fromkeys(keys))
-    stratum = np.array([known.index(key) for key in keys])
-    label = np.repeat([1.0, 0.0], [len(sample) for sample in samples])
-    effect = _within(np.concatenate(numbers), label, stratum)
-    return _finding(samples, censored, effect, pooled=pooled)
+        return _finding(samples, censored)
+    found = two_samples(*([sign * _number(value, row) for row in sample] for sample in samples))
+    return _finding(samples, censored, (found.mean, found.low, found.high, found.p_value))
+
+
+def between_cells(
+    rows: Sequence[Row],
+    of: Callable[[Row], float | None] | str,
+    more: Test,
+    less: Test,
+    *,
+    within: tuple[str, ...],
+    sign: int = 1,
+) -> Finding:
+    """The mean of a number in runs of some phases minus that in others, cell by cell.
+
+    Settings decide phases, so that the seeds of a cell are no independent witnesses: runs of equal
+    settings and of the same sample count as their mean. Cells are compared with those of their
+    stratum, which has equal values of ``within`` and two cells of each kind at least: the effect
+    is that of a linear model with a level for each stratum, labels change places inside strata for
+    p, and the interval is Student's with standard errors that allow for unequal variances (HC3:
+    MacKinnon and White 1985).
+
+    Args:
+        rows: the runs.
+        of: the number, or its column.
+        more: the runs in which it is larger, as claimed.
+        less: those in which it is smaller.
+        within: columns that tell the strata apart.
+        sign: -1 where the claim is that ``more`` has less of it.
+    """
+    value = _column(of) if isinstance(of, str) else of
+    kept, dropped = _kept(rows)
+    samples = [
+        [row for row in kept if test(row) and value(row) is not None] for test in (more, less)
+    ]
+    one, two = ([sign * _number(value, row) for row in sample] for sample in samples)
+    pooled = float(np.mean(one) - np.mean(two)) if one and two else None
+    strata = [_strata(sample, within) for sample in samples]
+    told = [key for key in strata[0] if min(len(side.get(key, ())) for side in strata) > 1]
+    samples = [[row for row in sample if _key(row, within) in told] for sample in samples]
+    units = [
+        (sign * float(np.mean([_number(value, row) for row in mine])), label, place)
+        for place, key in enumerate(told)
+        for label, side in zip((1.0, 0.0), strata, strict=True)
+        for mine in side[key].values()
+    ]
+    if not units:
+        note = "fewer than two cells of both kinds under equal settings"
+        return _finding(samples, len(dropped), pooled=pooled, note=note)
+    numbers, labels, places = map(np.array, zip(*units, strict=True))
+    cells = (int(labels.sum()), int((1 - labels).sum()))
+    effect = _within(numbers, labels, places)
+    return _finding(samples, len(dropped), effect, pooled=pooled, cells=cells)
+
+
+def _strata(
+    sample: Sequence[Row], within: tuple[str, ...]
+) -> dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]]:
+    """Runs by stratum and, in it, by cell."""
+    found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
+    for row in sample:
+        found.setdefault(_key(row, within), {}).setdefault(cell(row), []).append(row)
+    return found
 
 
 def _within(values: Floats, label: Floats, stratum: Ints) -> tuple[float, float, float, float]:
     """Effect of a label beside the levels of strata, its interval, and p of labels that move."""
     levels = np.eye(int(stratum.max()) + 1)[stratum]
-    means = levels.T @ np.stack([values, label], axis=1) / levels.sum(0)[:, None]
+    sizes = levels.sum(0)
+    means = levels.T @ np.stack([values, label], axis=1) / sizes[:, None]
     y, x = (np.stack([values, label], axis=1) - means[stratum]).T
     power = float(x @ x)
     effect = float(x @ y) / power
     df = len(values) - levels.shape[1] - 1
-    rest = y - effect * x
-    error = math.sqrt(float(rest @ rest) / max(df, 1) / power)
-    reach = float(t.ppf(0.975, max(df, 1))) * error
+    leverage = 1 / sizes[stratum] + x**2 / power
+    rest = (y - effect * x) / (1 - leverage)
+    error = math.sqrt(float((x * rest) @ (x * rest))) / power
+    reach = float(t.ppf(0.975, df)) * error
     generator = np.random.default_rng(0)
     drawn = np.zeros(_DRAWN)
     for level in range(levels.shape[1]):
@@ -176,11 +233,12 @@ def mean(
 ) -> Finding:
     """The mean of a number over runs, above a reference (Student's interval, sign flips)."""
     value = _column(of) if isinstance(of, str) else of
-    kept, censored = _kept(rows)
+    kept, dropped = _kept(rows)
+    censored = sum(map(only, dropped))
     used = [row for row in kept if only(row) and value(row) is not None]
     if len(used) < 2:
         return _finding([used], censored)
-    found = against_zero([float(value(row) or 0.0) - at_least for row in used])
+    found = against_zero([_number(value, row) - at_least for row in used])
     return _finding([used], censored, (found.mean, found.low, found.high, found.p_value))
 
 
@@ -209,11 +267,13 @@ def trend(
         only: which runs.
         sign: -1 where the claim is that it falls.
         untrained: keep runs that did not converge, where that is what is measured.
-        unreached: as in :func:`difference`.
+        unreached: runs whose number is a bound only; where they are more than half there is no
+            effect to tell.
     """
     value = _column(y) if isinstance(y, str) else y
     setting = _column(x) if isinstance(x, str) else x
-    kept, censored = _kept(rows, untrained)
+    kept, dropped = _kept(rows, untrained)
+    censored = sum(map(only, dropped))
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in kept:
         if only(row) and value(row) is not None and setting(row) is not None:
@@ -238,30 +298,48 @@ def trend(
     p = (1 + int((np.abs(drawn) >= abs(rho) - 1e-9).sum())) / (1 + _DRAWN)
     z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(n - 3 * len(told))
     low, high = math.tanh(z - 1.96 * error), math.tanh(z + 1.96 * error)
-    return _finding([used], censored, (rho, low, high, p))
+    all_of_them = None
+    if censored:
+        options: Any = {"within": within, "only": only, "sign": sign, "unreached": unreached}
+        all_of_them = trend(rows, x, y, untrained=True, **options).effect
+    return _finding([used], censored, (rho, low, high, p), with_censored=all_of_them)
 
 
-def explained(rows: Sequence[Row], of: str, by: str, *, more_than: float) -> Finding:
-    """Share of a number's variance that groups of runs explain (eta squared), above a reference.
+def unexplained(
+    rows: Sequence[Row], of: Callable[[Row], float | None] | str, within: str, *, more_than: float
+) -> Finding:
+    """Share of a number's variance within groups that settings do not explain, above a reference.
 
-    Interval and p are the bootstrap's over the runs of each group: p is twice the share of
-    resampled runs on the other side of the reference.
+    That is the variance within the cells of equal settings of a group over that within the group.
+    Interval and p are the bootstrap's over the runs of each cell: p is twice the share of resampled
+    runs on the other side of the reference. A cell with a single run in a group is left out.
     """
-    kept, censored = _kept(rows)
-    used = [row for row in kept if row.get(of) is not None and row.get(by) is not None]
-    names = list(dict.fromkeys(row[by] for row in used))
-    samples = [[row for row in used if row[by] == name] for name in names]
-    if len(samples) < 2 or min(map(len, samples)) < 2:
-        return _finding(samples, censored)
-    values = [np.array([float(row[of]) for row in sample]) for sample in samples]
+    value = _column(of) if isinstance(of, str) else of
+    kept, dropped = _kept(rows)
+    groups = _strata([row for row in kept if value(row) is not None], (within,))
+    told = [[mine for mine in by_cell.values() if len(mine) > 1] for by_cell in groups.values()]
+    told = [cells for cells in told if len(cells) > 1]
+    samples = [[row for mine in cells for row in mine] for cells in told]
+    if not told:
+        return _finding(samples, len(dropped))
+    values = [[np.array([_number(value, row) for row in mine]) for mine in cells] for cells in told]
     generator = np.random.default_rng(0)
-    again = np.array(
-        [_eta([generator.choice(mine, len(mine)) for mine in values]) for _ in range(_DRAWN // 5)]
-    )
+    again = np.array([
+        _share_within([[generator.choice(mine, len(mine)) for mine in cells] for cells in values])
+        for _ in range(_DRAWN // 5)
+    ])  # fmt: skip
     below = int((again <= more_than).sum())
     p = min(1.0, 2 * (1 + min(below, len(again) - below)) / (1 + len(again)))
     low, high = (float(end) - more_than for end in np.quantile(again, [0.025, 0.975]))
-    return _finding(samples, censored, (_eta(values) - more_than, low, high, p))
+    return _finding(samples, len(dropped), (_share_within(values) - more_than, low, high, p))
+
+
+def _share_within(groups: Sequence[Sequence[Floats]]) -> float:
+    """Squares within cells over squares within groups."""
+    inner = sum(float(((mine - mine.mean()) ** 2).sum()) for cells in groups for mine in cells)
+    whole = [np.concatenate(cells) for cells in groups]
+    outer = sum(float(((values - values.mean()) ** 2).sum()) for values in whole)
+    return inner / outer if outer else 0.0
 
 
 def judge(
@@ -300,23 +378,41 @@ def _judged(name: str, found: Finding | None, minimum: float, q: float | None) -
     if min(found.n, default=0) < FEWEST or found.seeds < FEWEST:
         fewest = f"{' and '.join(map(str, found.n))} runs, {found.seeds} seeds"
         return verdict("inconclusive", f"{fewest}; {FEWEST} of each are needed")
+    if found.cells is not None and min(found.cells) < FEWEST:
+        fewest = " and ".join(map(str, found.cells))
+        return verdict("inconclusive", f"{fewest} cells of equal settings; {FEWEST} are needed")
     if found.effect is None or q is None or found.low is None or found.high is None:
         return verdict("inconclusive", "the number does not vary between these runs")
+    other = found.effect if found.with_censored is None else found.with_censored
     if q <= LEVEL and found.effect >= minimum:
+        if other < minimum:
+            return verdict("inconclusive", f"{other:+.2f} with the runs that did not converge")
         return verdict("supported", f"at least {minimum:.2g}, q <= {LEVEL:g}")
     if q <= LEVEL and found.effect < 0:
+        if other >= 0:
+            return verdict("inconclusive", f"{other:+.2f} with the runs that did not converge")
         return verdict("not supported", "the effect is the other way round")
     if found.high < minimum:
+        if other >= minimum:
+            return verdict("inconclusive", f"{other:+.2f} with the runs that did not converge")
         return verdict("not supported", f"the interval ends below {minimum:.2g}")
     chance = "there" if q <= LEVEL else f"q > {LEVEL:g}"
     return verdict("inconclusive", f"{chance}, and the interval reaches {minimum:.2g}")
 
 
-def _kept(rows: Iterable[Row], untrained: bool = False) -> tuple[list[Row], int]:
-    rows = list(rows)
-    done = [row for row in rows if row["status"] == "done"]
-    kept = [row for row in done if untrained or not row["censored"]]
-    return kept, len(rows) - len(kept)
+def _kept(rows: Iterable[Row], untrained: bool = False) -> tuple[list[Row], list[Row]]:
+    """The runs that count, and those that did not converge or end."""
+    kept: list[Row] = []
+    dropped: list[Row] = []
+    for row in rows:
+        counts = row["status"] == "done" and (untrained or not row["censored"])
+        (kept if counts else dropped).append(row)
+    return kept, dropped
+
+
+def _number(value: Callable[[Row], float | None], row: Row) -> float:
+    """A number that is there."""
+    return float(value(row) or 0.0)
 
 
 def _column(name: str) -> Callable[[Row], float | None]:
@@ -331,9 +427,7 @@ def _finding(
     samples: Sequence[Sequence[Row]],
     censored: int,
     effect: tuple[float, float, float, float] | None = None,
-    *,
-    pooled: float | None = None,
-    note: str | None = None,
+    **more: Any,
 ) -> Finding:
     """A finding about samples; the effect with its interval's ends and p."""
     value, low, high, p = (None,) * 4 if effect is None else effect
@@ -346,8 +440,7 @@ def _finding(
         high=high,
         p_value=p,
         runs=tuple(sorted({row["run_id"] for sample in samples for row in sample})),
-        pooled=pooled,
-        note=note,
+        **more,
     )
 
 
@@ -357,11 +450,3 @@ def _standard(values: Sequence[float | None]) -> Floats:
     ranks -= ranks.mean()
     length = float(np.linalg.norm(ranks))
     return ranks / length if length else ranks
-
-
-def _eta(groups: Sequence[Floats]) -> float:
-    values = np.concatenate(groups)
-    centre = values.mean()
-    total = float(((values - centre) ** 2).sum())
-    between = sum(len(group) * float(group.mean() - centre) ** 2 for group in groups)
-    return between / total if total else 0.0

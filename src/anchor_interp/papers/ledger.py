@@ -7,8 +7,8 @@ smallest effects were written down before the runs of the studies ``phases``, ``
 seeds 303 and 304 of ``decay`` and ``depth``, whose seeds 300 to 302 were known. What was changed
 after some of these runs had been seen is told in ``docs/results.md``.
 
-Phases come with layouts and tasks: nearly all inferential runs of ``phases`` are pre-LayerNorm
-models. So claims that compare phases compare runs of one task and layout with each other; those of
+Phases come with settings: nearly all inferential runs of ``phases`` are pre-LayerNorm models. So
+claims that compare phases compare cells of one task, layout and depth with each other; those of
 ``decay`` and ``depth`` that were trained after the claims were written stand beside those of
 ``phases``.
 
@@ -19,21 +19,23 @@ the studies' tables.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from anchor_interp.errors import StoreError
 from anchor_interp.papers.judging import (
     Finding,
     Judgement,
     Row,
     Test,
+    between_cells,
     difference,
-    explained,
     having,
     judge,
     mean,
     phase,
     trend,
+    unexplained,
 )
 
 Tables = Mapping[str, Sequence[Row]]
@@ -67,7 +69,7 @@ class Claim:
 
 KNOWN_SEEDS = frozenset((300, 301, 302))
 """Seeds of ``decay`` and ``depth`` at ``tiny`` that were known when the claims were written."""
-_ALIKE = ("task", "normalization")
+_ALIKE = ("task", "normalization", "n_layers")
 """What runs of different phases must have in common to be compared."""
 
 
@@ -86,16 +88,18 @@ def _log_final_loss(row: Row) -> float | None:
     return math.log(row["final_loss"]) if row.get("final_loss") else None
 
 
+_NUMBERED = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
+"""Phases as the complexity-control paper counts them (section IV)."""
+
+
+def _in_a_phase(row: Row) -> bool:
+    return row["phase"] in _NUMBERED
+
+
 def _rank_share(row: Row) -> float | None:
     if row["stable_rank"] is None or not row["stable_rank_at_init"]:
         return None
     return float(row["stable_rank"] / row["stable_rank_at_init"])
-
-
-def _phase_index(row: Row) -> float | None:
-    """1, 2 or 3 as in the complexity-control paper's section IV."""
-    index = {"memorizing": 1.0, "composite": 2.0, "symmetric": 2.0, "inferential": 3.0}
-    return index.get(row["phase"])
 
 
 def _slowed(row: Row) -> float | None:
@@ -125,22 +129,27 @@ def _small_and_broken(row: Row) -> bool:
 
 def _price(rows: Sequence[Row], column: str) -> Finding:
     """Whether complexity costs a small initialisation more steps than a large one."""
+    ends = [row for row in rows if row["status"] == "done" and row["complexity"] in (0, 6)]
     ratios = []
-    for gamma in sorted({row["gamma"] for row in rows}):
-        for seed in sorted({row["seed"] for row in rows}):
-            ends = {
-                row["complexity"]: row
-                for row in rows
-                if (row["gamma"], row["seed"]) == (gamma, seed)
-                and row["status"] == "done"
-                and row["complexity"] in (0, 6)
-            }
-            logs = {level: _log_steps(row, column) for level, row in ends.items()}
-            if (low := logs.get(0)) is not None and (high := logs.get(6)) is not None:
-                bound = any(_never(row, column) for row in ends.values())
-                ratios.append({**ends[0], "censored": False, "ratio": high - low, "bound": bound})
+    for gamma in sorted({row["gamma"] for row in ends}):
+        for seed in sorted({row["seed"] for row in ends}):
+            pair = [row for row in ends if (row["gamma"], row["seed"]) == (gamma, seed)]
+            low, high = (
+                next((_log_steps(row, column) for row in pair if row["complexity"] == level), None)
+                for level in (0, 6)
+            )
+            if low is not None and high is not None:
+                never = any(_never(row, column) for row in pair)
+                ratio = None if never else high - low
+                ratios.append({**pair[0], "censored": False, "never": never, "ratio": ratio})
     small, large = _by_complexity(True), _by_complexity(False)
-    return difference(ratios, "ratio", small, large, unreached=lambda row: bool(row["bound"]))
+    found = difference(ratios, "ratio", small, large)
+    note = None
+    for test in (small, large):
+        mine = [row["never"] for row in ratios if test(row)]
+        if 2 * sum(mine) > len(mine):
+            note = f"{sum(mine)} of {len(mine)} seeds of a sample never came there"
+    return replace(found, runs=tuple(sorted(row["run_id"] for row in ends)), note=note)
 
 
 def _shadow(rows: Sequence[Row], *, untrained: bool) -> Finding:
@@ -152,6 +161,12 @@ def _shadow(rows: Sequence[Row], *, untrained: bool) -> Finding:
         lambda row: row["gamma"] < middle,
         untrained=untrained,
     )
+
+
+def _deeper(rows: Sequence[Row]) -> Finding:
+    middle = statistics.median(sorted({row["gamma"] for row in rows}))
+    large = [row for row in rows if row["gamma"] < middle]
+    return trend(large, "n_layers", "id_accuracy", within=("gamma",), sign=-1, untrained=True)
 
 
 def _ends(
@@ -176,13 +191,22 @@ def _later(tables: Tables) -> list[Row]:
     return list(found.values())
 
 
-def _phases(number: str, more: Test, less: Test, *, sign: int = 1) -> dict[str, Any]:
+def _phases(
+    number: str, more: Test, less: Test, *, within: tuple[str, ...] = _ALIKE, **having_: Any
+) -> dict[str, Any]:
     """A claim that runs of some phases have more of a number than those of others."""
 
     def find(tables: Tables) -> Finding:
-        return difference(_later(tables), number, more, less, sign=sign, within=_ALIKE)
+        rows = [row for row in _later(tables) if having(**having_)(row)]
+        return between_cells(rows, number, more, less, within=within)
 
     return {"studies": ("phases",), "find": find}
+
+
+def _at_equal_decay(
+    rows: Sequence[Row], of: Callable[[Row], float | None] | str, more: Test, less: Test
+) -> Finding:
+    return between_cells(rows, of, more, less, within=("weight_decay",))
 
 
 def _in(study: str, find: Callable[[Sequence[Row]], Finding]) -> dict[str, Any]:
@@ -191,7 +215,6 @@ def _in(study: str, find: Callable[[Sequence[Row]], Finding]) -> dict[str, Any]:
 
 _INFERENTIAL, _SYMMETRIC = phase("inferential"), phase("symmetric")
 _COMPOSITE, _MEMORIZING, _TWO = phase("composite"), phase("memorizing"), phase(*PHASE_2)
-_TRAINED_2 = phase("composite", "symmetric", "other")
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -235,13 +258,23 @@ CLAIMS: tuple[Claim, ...] = (
         **_in("depth", lambda rows: _shadow(rows, untrained=True)),
     ),
     Claim(
+        "n4-shadow-deep",
+        "It fails on seen pairs the more the deeper the model is.",
+        "N 4, figure 2, shaded zone",
+        "Spearman's correlation of depth with ID accuracy, gammas below the middle, whether or not "
+        "runs converge, falling",
+        0.3,
+        "neurips_4",
+        **_in("depth", _deeper),
+    ),
+    Claim(
         "n51-symmetric-route",
         "In symmetric models layer 1 takes both anchors to the last position and layer 2 the key.",
         "N 5.1, figure 3a",
         "share of the effect on the symmetric route, symmetric minus inferential runs",
         0.3,
         "neurips_5_1",
-        **_phases("route_symmetric", _SYMMETRIC, _INFERENTIAL),
+        **_phases("route_symmetric", _SYMMETRIC, _INFERENTIAL, n_layers=2),
     ),
     Claim(
         "n51-inferential-route",
@@ -251,7 +284,7 @@ CLAIMS: tuple[Claim, ...] = (
         "share of the effect on the inferential route, inferential minus symmetric runs",
         0.2,
         "neurips_5_1",
-        **_phases("route_inferential", _INFERENTIAL, _SYMMETRIC),
+        **_phases("route_inferential", _INFERENTIAL, _SYMMETRIC, n_layers=2),
     ),
     Claim(
         "n51-merged",
@@ -370,19 +403,28 @@ CLAIMS: tuple[Claim, ...] = (
         "Between memorizing and inferential runs lie some of good ID and poor OOD accuracy: they "
         "have a larger gamma than memorizing ones,",
         "C IV, figure 3A",
-        "mean gamma, runs of phase 2 minus of phase 1",
+        "mean gamma of the cells at equal weight decay, phase 2 minus phase 1",
         0.05,
         "control_4",
-        **_in("decay", lambda rows: difference(rows, "gamma", _TRAINED_2, _MEMORIZING)),
+        **_in("decay", lambda rows: _at_equal_decay(rows, "gamma", _TWO, _MEMORIZING)),
     ),
     Claim(
         "c4-phase-3",
         "and a smaller one than inferential runs.",
         "C IV, figure 3A",
-        "mean gamma, runs of phase 3 minus of phase 2",
+        "mean gamma of the cells at equal weight decay, phase 3 minus phase 2",
         0.05,
         "control_4",
-        **_in("decay", lambda rows: difference(rows, "gamma", _INFERENTIAL, _TRAINED_2)),
+        **_in("decay", lambda rows: _at_equal_decay(rows, "gamma", _INFERENTIAL, _TWO)),
+    ),
+    Claim(
+        "c4-commutes",
+        "Where OOD accuracy is high commutativity is high as well.",
+        "C IV, footnote 2",
+        "commutativity of the cells at equal weight decay, phase 3 minus phase 2",
+        0.1,
+        "control_4",
+        **_in("decay", lambda rows: _at_equal_decay(rows, "commutativity", _INFERENTIAL, _TWO)),
     ),
     Claim(
         "c4-commutativity",
@@ -393,9 +435,7 @@ CLAIMS: tuple[Claim, ...] = (
         "control_4",
         **_in(
             "decay",
-            lambda rows: trend(
-                rows, "gamma", "commutativity", within=("weight_decay",), only=_TRAINED_2
-            ),
+            lambda rows: trend(rows, "gamma", "commutativity", within=("weight_decay",), only=_TWO),
         ),
     ),
     Claim(
@@ -453,30 +493,38 @@ CLAIMS: tuple[Claim, ...] = (
         "z score of the weaker of the steps 3 and 4, inferential minus other runs",
         2.0,
         "control_6b",
-        **_phases("embedding_steps", _INFERENTIAL, phase("memorizing", "composite", "symmetric")),
+        **_phases("embedding_steps", _INFERENTIAL, phase("memorizing", *PHASE_2)),
     ),
     Claim(
-        "c6c-phases",
-        "The stable rank of W_Q(1) falls from phase to phase.",
+        "c6c-first",
+        "The stable rank of W_Q(1) falls from phase 1 to phase 2,",
         "C VI-C, figure 5C",
-        "Spearman's correlation of the phase (1, 2, 3) with stable rank over its initial value, "
-        "falling",
-        0.3,
+        "stable rank over its initial value at equal weight decay, phase 1 minus phase 2",
+        0.1,
         "control_6c",
-        **_in("decay", lambda rows: trend(rows, _phase_index, _rank_share, sign=-1)),
+        **_in("decay", lambda rows: _at_equal_decay(rows, _rank_share, _MEMORIZING, _TWO)),
+    ),
+    Claim(
+        "c6c-second",
+        "and again from phase 2 to phase 3.",
+        "C VI-C, figure 5C",
+        "stable rank over its initial value at equal weight decay, phase 2 minus phase 3",
+        0.1,
+        "control_6c",
+        **_in("decay", lambda rows: _at_equal_decay(rows, _rank_share, _TWO, _INFERENTIAL)),
     ),
     Claim(
         "c6c-within",
         "Within a phase it is about the same whatever the settings.",
         "C VI-C, figure 5C",
-        "share of the variance of the stable rank that the phases explain, above one half",
+        "share of the variance within phases that settings do not explain, above one half",
         0.0,
         "control_6c",
         **_in(
             "decay",
-            lambda rows: explained(
-                [row for row in rows if row["phase"] != "other"],
-                "stable_rank",
+            lambda rows: unexplained(
+                [{**row, "phase": _NUMBERED[row["phase"]]} for row in rows if _in_a_phase(row)],
+                _rank_share,
                 "phase",
                 more_than=0.5,
             ),
@@ -557,7 +605,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "price-of-reasoning",
         "A small initialisation memorizes arbitrary mappings more slowly than a large one.",
-        "what N 6 and C VI suggest",
+        "C IX, limitations",
         "log ratio of the steps to a training loss of 0.05 without any rule, small against large",
         math.log(1.2),
         "own",
@@ -566,7 +614,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "price-in-loss",
         "A small initialisation memorizes arbitrary mappings worse than a large one.",
-        "what N 6 and C VI suggest",
+        "C IX, limitations",
         "log ratio of the training loss at the end without any rule, small against large",
         math.log(1.2),
         "own",
@@ -654,7 +702,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "c7-prontoqa",
-        "On PrOntoQA they converge faster and generalise better.",
+        "On PrOntoQA they generalise better.",
         "C VII, figure 7E",
         "test accuracy at equal data, small minus large initialisation",
         0.1,
@@ -674,11 +722,21 @@ def judge_ledger(tables: Tables, claims: Sequence[Claim] = CLAIMS) -> dict[str, 
     Args:
         tables: the rows of every study that was run.
         claims: the claims; p-values are adjusted for these together.
+
+    Raises:
+        StoreError: a table lacks a column that a claim needs.
     """
-    findings = {
-        claim.name: claim.find(tables)
-        if claim.find is not None and all(tables.get(name) for name in claim.studies)
-        else None
-        for claim in claims
-    }
+    findings = {claim.name: _found(claim, tables) for claim in claims}
     return judge(findings, {claim.name: claim.minimum for claim in claims})
+
+
+def _found(claim: Claim, tables: Tables) -> Finding | None:
+    if claim.find is None or not all(tables.get(name) for name in claim.studies):
+        return None
+    try:
+        return claim.find(tables)
+    except KeyError as error:
+        raise StoreError(
+            f"the claim {claim.name} needs the column {error.args[0]}, which the table of "
+            f"{' or '.join(claim.studies)} lacks; remove the table to have it made anew"
+        ) from error

@@ -140,8 +140,9 @@ def told(claim: Claim, ledger: Ledger) -> dict[str, str]:
     if found.effect is not None and found.low is not None and found.high is not None:
         effect = f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
     censored = f", {found.censored} censored" if found.censored else ""
+    cells = f" in {' + '.join(map(str, found.cells))} cells" if found.cells else ""
     return {
-        "n": f"{' + '.join(map(str, found.n))} runs, {found.seeds} seeds{censored}",
+        "n": f"{' + '.join(map(str, found.n))} runs{cells}, {found.seeds} seeds{censored}",
         "effect": effect,
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
         "figure": claim.section or "",

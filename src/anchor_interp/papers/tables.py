@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,12 +186,23 @@ def read_study(path: str | Path) -> list[Row]:
         columns = list(reader.fieldnames or ())
         if missing := _NEEDED - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
-        rows = [{name: _parsed(name, row[name]) for name in columns} for row in reader]
+        if twice := [name for name, n in Counter(columns).items() if n > 1]:
+            raise ValueError(f"it has the column {twice[0]} twice")
+        rows = [_row_of(line, columns) for line in reader]
         if any(row["censored"] is None or row["seed"] is None for row in rows):
             raise ValueError("a run lacks its seed, or whether it is censored")
+        found = Counter((row["run_id"], row.get("at_step")) for row in rows)
+        if twice := [run for (run, _), n in found.items() if n > 1]:
+            raise ValueError(f"the run {twice[0]} is there twice")
         return rows
     except (ValueError, LookupError, csv.Error) as error:
         raise StoreError(f"{path} is damaged: {error}; remove it to have it made anew") from error
+
+
+def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
+    if len(line) > len(columns):  # the reader's place for what is beyond the header
+        raise ValueError("a line is too long")
+    return {name: _parsed(name, line[name]) for name in columns}
 
 
 def _parsed(name: str, text: str | None) -> Any:

@@ -1,43 +1,51 @@
 """How good the verdict from the mechanism is, on runs that it was not made on.
 
 :func:`judge_verdict` holds :func:`anchor_interp.mechanism.verdict` against the phase of every run
-of a table, beside rules that know less. Those are decision trees, fitted on other runs: one on
-stable rank alone, one on gamma, weight decay and everything else that is set before training, one
-on the fingerprint's numbers without those of composed states. The rule on settings is given another
-chance: fitted on the judged runs themselves, of every cell on all other cells. Runs that did not
-converge have no phase to be told and are left out, counted.
+of a table, beside rules that know less: stable rank alone, gamma and weight decay, everything that
+is set before training, and the fingerprint's numbers without those of composed states. These are
+decision trees, fitted on other runs, and once more on the judged runs themselves, of every cell on
+all other cells; each has the size that is best for it in hindsight, which favours them. Runs that
+did not converge have no phase to be told and are left out, counted.
 
-Intervals of balanced accuracy add up Jeffreys' intervals of the phases; what a rule lacks to the
-verdict is bootstrapped over the runs of each phase.
+Runs that differ in their seed alone are not independent. Intervals of balanced accuracy add up
+Jeffreys' intervals of the phases with as many witnesses as a phase has cells; what a rule lacks to
+the verdict is bootstrapped over cells; and inside the cells whose seeds end in different phases,
+where settings say nothing, verdicts change places for p.
 
 :func:`judge_early` does the same along training: how early does the mechanism say what the run
 becomes, and how early does its behaviour?
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from sklearn.tree import DecisionTreeClassifier
 
-from anchor_interp.errors import ConfigError
+from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.mechanism import NUMBERS, THRESHOLDS, Fingerprint, verdict
-from anchor_interp.papers.judging import Row
+from anchor_interp.papers.judging import Row, cell
 from anchor_interp.papers.measures import PHASES as ALL_PHASES
 from anchor_interp.phase import PAPER, Phase
 from anchor_interp.schema import from_dict
+from anchor_interp.statistics import permutation_p
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
 _FAITHFUL = 0.9
 """Share of seen pairs, composed and answered rightly, below which composed states are doubtful."""
+_AS_YET = {"undertrained": "memorizing"}
 _NEAR = 0.1
 """A number this close to a line could as well be on its other side."""
 _DRAWN = 2_000
-_DEPTH, _LEAF = 4, 3
+_DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)
+"""Sizes of the decision trees that are tried."""
+Names = npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class RuleScore:
     behind: float | None
     """How much balanced accuracy it lacks to the verdict; None of the verdict itself."""
     behind_low: float | None
-    """Lower end of that, over the same resampled runs."""
+    """Lower end of its 95 % interval."""
     mixed: float | None
     """Share named rightly within cells whose seeds end in different phases; None without one."""
 
@@ -79,8 +87,8 @@ class Disagreement:
     behaviour: str
     """The accuracies that decided the phase."""
     explanation: str
-    """What makes the difference likely, by a fixed rule: the first attention layer mixes the
-    anchors, so that composed states are not the model's; or a number lies near its line."""
+    """What makes the difference likely, by a fixed rule: composed states answer seen pairs badly,
+    so that they are not the model's; or a number lies near its line."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,9 @@ class VerdictScore:
     """The verdict first, then rules that know less."""
     mixed_runs: int
     """Runs in cells whose seeds end in different phases."""
+    mixed_p: float | None
+    """How often verdicts that change places within these cells are right as often; None without
+    one."""
     disagreements: tuple[Disagreement, ...]
     """Every run that is named wrongly."""
     faithful: tuple[int, int]
@@ -125,18 +136,22 @@ class EarlyScore:
     high: float
     """Upper end."""
     behaviour: float | None
-    """Balanced accuracy of the phase that the behaviour has at that moment."""
+    """Balanced accuracy of the phase that the behaviour has at that moment; one that is
+    undertrained as yet counts as memorizing, which is how its mechanism looks."""
 
 
 def fingerprint_of(row: Row) -> Fingerprint:
     """The fingerprint that a row of a table holds.
 
     Raises:
-        ConfigError: a number outside its range.
+        StoreError: a number outside its range.
     """
     step = row.get("at_step", row.get("steps"))
     about = {"run_id": row["run_id"], "step": None if step is None else int(step), "seed": 0}
-    return from_dict(Fingerprint, about | {name: row.get(name) for name in NUMBERS})
+    try:
+        return from_dict(Fingerprint, about | {name: row.get(name) for name in NUMBERS})
+    except ConfigError as error:
+        raise StoreError(f"a table's row of the run {row['run_id']} is damaged: {error}") from error
 
 
 def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore:
@@ -158,17 +173,18 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
             "other rules on"
         )
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
+    cells = [cell(row) for row in kept]
     named = {"verdict": given}
     for name, (_, features) in _RULES.items():
-        named[name] = _tree(features, known, kept)
-    named["settings-here"] = _across_cells(_settings, kept)
+        named[name] = _best_tree(features, known, kept)
+        named[f"{name}-here"] = _best_tree(features, kept, kept, cells)
     mixed = _mixed(kept)
-    drawn = _resampled(truth)
+    drawn = _resampled(cells)
     base = np.array([_balanced(truth[chosen], given[chosen]) for chosen in drawn])
     scores = []
     for name, answers in named.items():
         samples = np.array([_balanced(truth[chosen], answers[chosen]) for chosen in drawn])
-        low, high = _interval(truth, answers)
+        low, high = _interval(truth, answers, cells)
         is_first = name == "verdict"
         behind = _balanced(truth, given) - _balanced(truth, answers)
         scores.append(
@@ -197,6 +213,7 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
         },
         rules=tuple(scores),
         mixed_runs=int(mixed.sum()),
+        mixed_p=_inside(truth, given, cells, mixed),
         disagreements=tuple(
             _disagreement(row)
             for row, name in zip(kept, given, strict=True)
@@ -228,11 +245,12 @@ def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlySc
         truth = np.array([final[row["run_id"]]["phase"] for row in mine])
         given = np.array([verdict(fingerprint_of(row)).phase for row in mine])
         shares = [row.get("at_step", row["steps"]) / final[row["run_id"]]["steps"] for row in mine]
-        low, high = _interval(truth, given)
+        low, high = _interval(truth, given, [cell(final[row["run_id"]]) for row in mine])
         then = [row.get("behaviour") for row in mine]
         behaved = None
         if None not in then:
-            behaved = _balanced(truth, np.array([ALL_PHASES[int(index or 0)] for index in then]))
+            names = [ALL_PHASES[int(index or 0)] for index in then]
+            behaved = _balanced(truth, np.array([_AS_YET.get(name, name) for name in names]))
         found.append(
             EarlyScore(
                 share=float(np.mean(shares)),
@@ -246,29 +264,31 @@ def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlySc
     return found
 
 
-def _tree(
-    features: Callable[[Row], list[float]], known: Sequence[Row], asked: Sequence[Row]
-) -> npt.NDArray[np.str_]:
-    """What a decision tree that was fitted on some runs says of others."""
-    tree = DecisionTreeClassifier(
-        max_depth=_DEPTH, min_samples_leaf=_LEAF, class_weight="balanced", random_state=0
-    )
-    tree.fit([features(row) for row in known], [row["phase"] for row in known])
-    answers: npt.NDArray[np.str_] = tree.predict([features(row) for row in asked])
-    return answers
+def _best_tree(
+    features: Callable[[Row], list[float]],
+    known: Sequence[Row],
+    asked: Sequence[Row],
+    cells: Sequence[tuple[Any, ...]] | None = None,
+) -> Names:
+    """What decision trees fitted on some runs say of others, of the size that does best there.
 
-
-def _across_cells(
-    features: Callable[[Row], list[float]], rows: Sequence[Row]
-) -> npt.NDArray[np.str_]:
-    """Of every cell what a tree says that was fitted on all other cells."""
-    keys = [_cell(row) for row in rows]
-    answers = np.empty(len(rows), dtype=object)
-    for key in dict.fromkeys(keys):
-        others = [row for row, own in zip(rows, keys, strict=True) if own != key]
-        mine = [index for index, own in enumerate(keys) if own == key]
-        answers[mine] = _tree(features, others, [rows[index] for index in mine])
-    return answers.astype(str)
+    With the cells of the runs, which are then the same, every cell is told by a tree that was
+    fitted on all others.
+    """
+    truth = np.array([row["phase"] for row in asked])
+    x, wanted = np.array([features(row) for row in known]), [row["phase"] for row in known]
+    y = np.array([features(row) for row in asked])
+    found: list[Names] = []
+    for depth, leaf in itertools.product(_DEPTHS, _LEAVES):
+        tree = DecisionTreeClassifier(
+            max_depth=depth, min_samples_leaf=leaf, class_weight="balanced", random_state=0
+        )
+        if cells is None:
+            found.append(tree.fit(x, wanted).predict(y))
+        else:
+            groups = [list(dict.fromkeys(cells)).index(key) for key in cells]
+            found.append(cross_val_predict(tree, x, wanted, groups=groups, cv=LeaveOneGroupOut()))
+    return max(found, key=lambda answers: _balanced(truth, answers))
 
 
 def _counts(row: Row) -> bool:
@@ -298,7 +318,11 @@ _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
             _number(row, "stable_rank") / max(_number(row, "stable_rank_at_init"), 1e-9),
         ],
     ),
-    "settings": ("gamma, weight decay and all other settings", _settings),
+    "gamma-and-decay": (
+        "gamma and weight decay",
+        lambda row: [_number(row, name) for name in ("gamma", "gamma_qk", "weight_decay")],
+    ),
+    "settings": ("all settings", _settings),
     "without-composed": (
         "the fingerprint without composed states",
         lambda row: [
@@ -311,50 +335,60 @@ _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
 _TITLES = {
     "verdict": "the verdict, from the mechanism",
     **{name: title for name, (title, _) in _RULES.items()},
-    "settings-here": "all settings, fitted on these runs' other cells",
+    **{f"{name}-here": f"{title}, fitted here" for name, (title, _) in _RULES.items()},
 }
 
 
-def _balanced(truth: npt.NDArray[np.str_], given: npt.NDArray[np.str_]) -> float:
+def _balanced(truth: Names, given: Names) -> float:
     return float(np.mean([(given[truth == phase] == phase).mean() for phase in np.unique(truth)]))
 
 
-def _interval(truth: npt.NDArray[np.str_], given: npt.NDArray[np.str_]) -> tuple[float, float]:
-    """95 % of balanced accuracy, each phase's share drawn from Jeffreys' posterior."""
+def _interval(truth: Names, given: Names, cells: Sequence[tuple[Any, ...]]) -> tuple[float, float]:
+    """95 % of balanced accuracy, each phase's share drawn from Jeffreys' posterior of its cells."""
     generator = np.random.default_rng(0)
     shares = []
     for phase in np.unique(truth):
-        right, n = int((given[truth == phase] == phase).sum()), int((truth == phase).sum())
+        mine = truth == phase
+        n = len({key for key, counts in zip(cells, mine, strict=True) if counts})
+        right = n * float((given[mine] == phase).mean())
         shares.append(generator.beta(right + 0.5, n - right + 0.5, _DRAWN))
     low, high = np.quantile(np.mean(shares, axis=0), [0.025, 0.975])
     return float(low), float(high)
 
 
-def _resampled(truth: npt.NDArray[np.str_]) -> list[npt.NDArray[np.int64]]:
-    """Indices of resampled runs, as many of each phase as there are."""
+def _resampled(cells: Sequence[tuple[Any, ...]]) -> list[npt.NDArray[np.int64]]:
+    """Indices of the runs of resampled cells."""
     generator = np.random.default_rng(0)
-    places = [np.flatnonzero(truth == phase) for phase in np.unique(truth)]
+    places = [
+        np.array([index for index, own in enumerate(cells) if own == key])
+        for key in dict.fromkeys(cells)
+    ]
     return [
-        np.concatenate([generator.choice(mine, len(mine)) for mine in places])
+        np.concatenate([places[i] for i in generator.integers(len(places), size=len(places))])
         for _ in range(_DRAWN)
     ]
 
 
-_SETTINGS = (
-    "task", "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "normalization", "lr",
-    "steps", "n_sequences",
-)  # fmt: skip
-
-
-def _cell(row: Row) -> tuple[Any, ...]:
-    """All settings but the seed."""
-    return tuple(row.get(name) for name in _SETTINGS)
+def _inside(
+    truth: Names, given: Names, cells: Sequence[tuple[Any, ...]], mixed: npt.NDArray[np.bool_]
+) -> float | None:
+    """One-sided p of as many right verdicts, which change places within each mixed cell."""
+    if not mixed.any():
+        return None
+    generator = np.random.default_rng(0)
+    drawn = np.zeros(_DRAWN)
+    for key in dict.fromkeys(own for own, counts in zip(cells, mixed, strict=True) if counts):
+        mine = np.array([own == key for own in cells])
+        moved = generator.permuted(np.tile(given[mine], (_DRAWN, 1)), axis=1)
+        drawn += (moved == truth[mine]).sum(1)
+    observed = float((truth == given)[mixed].sum())
+    return permutation_p(observed, drawn, exact=False)
 
 
 def _mixed(rows: Sequence[Row]) -> npt.NDArray[np.bool_]:
     """The runs in cells whose seeds end in different phases."""
     cells: dict[tuple[Any, ...], set[str]] = {}
-    keys = [_cell(row) for row in rows]
+    keys = [cell(row) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         cells.setdefault(key, set()).add(row["phase"])
     return np.array([len(cells[key]) > 1 for key in keys])
@@ -384,7 +418,7 @@ def _disagreement(row: Row) -> Disagreement:
 def _explanation(row: Row) -> str:
     again = row.get("recomposed")
     if again is not None and again < _FAITHFUL:
-        return f"layer 1 mixes the anchors: of seen pairs, composed, {again:.2f} are right"
+        return f"composed states are doubtful: of seen pairs {again:.2f} are right"
     on_the_way = {"OOD": (row["ood_accuracy"], PAPER.ood)}
     if row.get("symmetric_accuracy") is not None:
         on_the_way["symmetric"] = (row["symmetric_accuracy"], PAPER.symmetric)
