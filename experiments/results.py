@@ -75,7 +75,13 @@ def rules_table(ledger: Ledger) -> str:
         for rule in ledger.verdict.rules
     ]
     head = ["what the rule knows", "balanced accuracy (95 %)", "behind the verdict by"]
-    return table([*head, f"right in mixed cells ({ledger.verdict.mixed_runs} runs)"], lines)
+    found = table([*head, f"right in mixed cells ({ledger.verdict.mixed_runs} runs)"], lines)
+    if ledger.verdict.mixed_p is None:
+        return found
+    return (
+        f"{found}\nMixed cells are those whose seeds end in different phases. Verdicts that change "
+        f"places inside them are right as often with p = {ledger.verdict.mixed_p:.2f}.\n"
+    )
 
 
 def confusion_table(ledger: Ledger) -> str:
