@@ -166,6 +166,12 @@ def test_a_measurement_that_cannot_be_made_is_told(
     ("run_id,status,phase,censored,seed\nx,done,other,perhaps,1\n", "damaged"),
     ("run_id,status,phase,censored,seed\nx,done,other,True\n", "damaged"),
     ("run_id,status,phase,censored,seed\nx,done,other,True,many\n", "damaged"),
+    ("run_id,status,phase,censored,seed\nx,done,other,True,1,2\n", "a line is too long"),
+    ("run_id,status,phase,censored,seed,seed\nx,done,other,True,1,2\n", "the column seed twice"),
+    (
+        "run_id,status,phase,censored,seed\nx,done,other,True,1\nx,done,other,True,1\n",
+        "the run x is there twice",
+    ),
     ("run_id,status,phase,censored,seed\nx,done,other,True,\n", "lacks its seed"),
     ("run_id,status,phase,censored,seed,value\nx,done,other,True,1,nan\n", "value is nan"),
 ])  # fmt: skip
@@ -261,6 +267,34 @@ def test_a_wrong_command(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(("study", "column"), [
+    ("complexity", "gamma"), ("decay", "stable_rank"), ("branches", "branch_weight_decay"),
+])  # fmt: skip
+def test_a_table_without_a_column_that_claims_need(
+    study: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = read_tables(TABLES, [study])[study]
+    path = tmp_path / f"{study}.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != column])
+        writer.writeheader()
+        writer.writerows({k: v for k, v in row.items() if k != column} for row in rows)
+    command = ["claims", "--judge", "--tables", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert cli.main(command) == 1
+    told = capsys.readouterr().err
+    assert f"needs the column {column}, which the table of {study} lacks" in told
+    assert told.count("\n") == 1
+
+
+def test_a_number_out_of_range_names_its_run(
+    committed: dict[str, list[dict[str, Any]]],
+) -> None:
+    found = [dict(row) for row in committed["phases"]]
+    found[7]["composed"] = 1.7
+    with pytest.raises(StoreError, match=f"{found[7]['run_id']} is damaged: composed is 1.7"):
+        judge_verdict(found, committed["decay"])
+
+
 @pytest.fixture(scope="module")
 def committed() -> dict[str, list[dict[str, Any]]]:
     return read_tables(TABLES)
@@ -291,8 +325,12 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
 ) -> None:
     fitted = [*committed["decay"], *committed["depth"]]
     found = judge_verdict(committed["phases"], fitted)
-    first, *rest = found.rules
-    assert all(first.accuracy > rule.accuracy for rule in rest)
+    scores = {rule.name: rule for rule in found.rules}
+    for name in ("stable-rank", "gamma-and-decay"):
+        for rule in (scores[name], scores[f"{name}-here"]):
+            assert (rule.behind_low or 0) > 0, rule.name
+    assert found.mixed_p is not None
+    assert 0 < found.mixed_p < 1
     assert sum(sum(row.values()) for row in found.confusion.values()) == sum(found.n.values())
     assert len(found.disagreements) == sum(
         n for phase, row in found.confusion.items() for other, n in row.items() if other != phase
@@ -313,6 +351,12 @@ def test_early_verdicts_end_at_the_verdict(committed: dict[str, list[dict[str, A
     assert scores[-1].share == 1
     assert scores[-1].accuracy == pytest.approx(found.rules[0].accuracy)
     assert all(0 <= score.low <= score.accuracy <= score.high <= 1 for score in scores)
+
+
+def test_the_results_page_has_the_tables_numbers() -> None:
+    results = importlib.import_module("results")
+    page = results.PAGE.read_text(encoding="utf-8")
+    assert results.filled(page, results.read_ledger()) == page
 
 
 def test_the_page_in_a_browser(
