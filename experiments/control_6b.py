@@ -23,7 +23,10 @@ def draw(data: Data) -> Panels:
     moved = []
     for title, own in (("differences of 3 and 4", True), ("differences of 2 and 5", False)):
         mine = [row for row in rows if (row["task"] == "complexity-control") == own]
-        values = {f"step {n}": [row[f"step_z_{n}"] for row in mine] for n in STEPS}
+        values = {
+            f"step {n}": [z for row in mine if (z := row.get(f"step_z_{n}")) is not None]
+            for n in STEPS
+        }
         moved.append((title, strips(values, "closeness beyond smooth (z)", reference=0)))
     numbers = {"embedding_steps": "steps 3 and 4 (z)", "embedding_smooth": "smooth share"}
     return [planes, [("every run", by_phase(data.rows("phases"), numbers)), *moved]]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from anchor_interp.papers.figures import against
+from anchor_interp.papers.figures import against, steps_or_bound
 from section import Data, Panels, run_section
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def speed(data: Data, column: str) -> "Figure":
     return against(
         data.rows("complexity"),
         "complexity",
-        lambda row: row.get(column) or row["steps"],
+        lambda row: steps_or_bound(row, column),
         "gamma",
         labels=("groups of pairs that break the rule", f"steps to a loss of {LEVELS[column]}"),
         log=True,

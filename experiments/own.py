@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from anchor_interp.papers.figures import against, by_phase, strips
+from anchor_interp.papers.figures import against, by_phase, steps_or_bound, strips
 from anchor_interp.papers.tables import Row
 from section import Data, Panels, run_section
 
@@ -17,7 +17,8 @@ def branches(rows: Sequence[Row]) -> dict[str, list[float]]:
                 title += f"\n{row['branch_weight_decay']:g} from\n{row['branch_step']}"
             else:
                 title += f"\nlr / {row['lr'] / row['branch_lr']:g}\nfrom {row['branch_step']}"
-        found.setdefault(title, []).append(row["ood_accuracy"])
+        if row["ood_accuracy"] is not None:
+            found.setdefault(title, []).append(row["ood_accuracy"])
     return found
 
 
@@ -26,7 +27,7 @@ def draw(data: Data) -> Panels:
     price = against(
         data.rows("arbitrary"),
         "gamma",
-        lambda row: row.get("steps_to_loss") or row["steps"],
+        lambda row: steps_or_bound(row, "steps_to_loss"),
         "n_layers",
         labels=("gamma", "steps to a training loss of 0.05"),
         log=True,

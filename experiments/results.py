@@ -15,10 +15,11 @@ import numpy as np
 
 from anchor_interp.files import write_text
 from anchor_interp.noise import detection
+from anchor_interp.papers import page
 from anchor_interp.papers.ledger import CLAIMS
-from anchor_interp.papers.page import Ledger, make_ledger, told
+from anchor_interp.papers.page import Ledger, told
 from anchor_interp.papers.studies import STUDIES
-from anchor_interp.papers.tables import Row, checkpoints_table, read_study, read_tables
+from anchor_interp.papers.tables import Row, read_tables
 from anchor_interp.papers.verdicts import PHASES
 from anchor_interp.statistics import mean_interval
 from measured import table
@@ -32,8 +33,7 @@ _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def read_ledger() -> Ledger:
     """The ledger of the committed tables."""
-    along = checkpoints_table(TABLES, "phases")
-    return make_ledger("tiny", read_tables(TABLES), read_study(along) if along.is_file() else ())
+    return page.read_ledger("tiny", TABLES)
 
 
 def claims_table(ledger: Ledger) -> str:
@@ -44,7 +44,8 @@ def claims_table(ledger: Ledger) -> str:
 
 def _claims(ledger: Ledger) -> Iterator[list[str]]:
     for claim in CLAIMS:
-        judged, shown = ledger.judgements[claim.name], told(claim, ledger)
+        judged = ledger.judgements[claim.name]
+        shown = told(judged, claim.section)
         verdict = judged.verdict if judged.verdict == "supported" else f"**{judged.verdict}**"
         if judged.verdict in ("not supported", "inconclusive"):
             verdict += f": {judged.reason}"
@@ -206,9 +207,9 @@ MADE = {
 """The tables by name."""
 
 
-def filled(page: str, ledger: Ledger) -> str:
+def filled(text: str, ledger: Ledger) -> str:
     """The page with every table made anew."""
-    return _PLACE.sub(lambda place: f"{place[1]}\n{MADE[place[2]](ledger)}\n{place[3]}", page)
+    return _PLACE.sub(lambda place: f"{place[1]}\n{MADE[place[2]](ledger)}\n{place[3]}", text)
 
 
 def main() -> None:

@@ -21,11 +21,12 @@ import numpy as np
 from anchor_interp import load
 from anchor_interp.errors import AnchorInterpError, ConfigError
 from anchor_interp.files import write_output
-from anchor_interp.papers.ledger import section_claims
-from anchor_interp.papers.page import make_ledger, told
+from anchor_interp.papers.ledger import judge_ledger, section_claims
+from anchor_interp.papers.page import told
 from anchor_interp.papers.studies import ScaleName
-from anchor_interp.papers.tables import Row, gather, plan, read_tables
+from anchor_interp.papers.tables import Row, gather, plan, read_tables, tables_folder
 from anchor_interp.progress import format_seconds
+from anchor_interp.report import output_folder
 from anchor_interp.run import Run
 from anchor_interp.sweep.local import LocalEngine
 
@@ -45,8 +46,6 @@ class Data:
     """Rows by study."""
     place: Path
     """The folder of the tables."""
-    out: Path
-    """The folder of the runs."""
 
     def rows(self, study: str) -> Sequence[Row]:
         """The rows of a study.
@@ -77,7 +76,7 @@ def run_section(
     Args:
         name: its section, as in :attr:`anchor_interp.papers.ledger.Claim.section`.
         title: the paper and section.
-        studies: the studies that it needs.
+        studies: the studies that it draws; those of its claims are trained as well.
         draw: from their tables to the panels of the figure.
     """
     parser = argparse.ArgumentParser(description=title, allow_abbrev=False)
@@ -90,19 +89,19 @@ def run_section(
     parser.add_argument("--workers", type=int, help="runs at a time; all usable cores if not given")
     parser.add_argument("--judge", action="store_true", help="train nothing")
     asked = parser.parse_args()
-    place = asked.tables or asked.out / "tables"
-    pictures = asked.figures or asked.out / "figures"
+    needed = list(dict.fromkeys([*studies, *(s for c in section_claims(name) for s in c.studies)]))
     try:
-        if studies and not asked.judge:
-            _say(plan(studies, asked.scale, asked.out, tables=place, workers=asked.workers))
+        place = tables_folder(asked.out, asked.tables)
+        pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
+        if not asked.judge:
+            _say(plan(needed, asked.scale, asked.out, tables=place, workers=asked.workers))
             engine = LocalEngine(asked.workers)
-            gather(studies, asked.scale, asked.out, tables=place, engine=engine)
+            gather(needed, asked.scale, asked.out, tables=place, engine=engine)
         tables = read_tables(place, scale=asked.scale)
-        panels = draw(Data(asked.scale, tables, place, asked.out))
+        panels = draw(Data(asked.scale, tables, place))
         path = pictures / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_output(path, montage(panels))
-        for line in _claims(name, tables, asked.scale):
+        for line in _claims(name, tables):
             print(line)
         print(f"figure: {path}")
     except AnchorInterpError as error:
@@ -125,12 +124,12 @@ def _say(todo: Any) -> None:
     )
 
 
-def _claims(name: str, tables: Mapping[str, Sequence[Row]], scale: str) -> Iterator[str]:
+def _claims(name: str, tables: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """The section's claims, adjusted together with all others whose tables are there."""
-    ledger = make_ledger(scale, tables)
+    judgements = judge_ledger(tables)
     for claim in section_claims(name):
-        shown = told(claim, ledger)
-        verdict = ledger.judgements[claim.name].verdict
+        shown = told(judgements[claim.name], claim.section)
+        verdict = judgements[claim.name].verdict
         yield f"{claim.name}: {verdict} ({shown['effect']}; {shown['n']})"
 
 

@@ -5,15 +5,14 @@ Beside it rules that know less, and how early in training it tells what a run be
 
 from anchor_interp.errors import ConfigError
 from anchor_interp.papers.figures import confusion, development, early
-from anchor_interp.papers.page import FITTED_ON, HELD_OUT, make_ledger
+from anchor_interp.papers.page import FITTED_ON, HELD_OUT, read_ledger
 from anchor_interp.papers.tables import checkpoints_table, read_study
 from section import Data, Panels, run_section
 
 
 def draw(data: Data) -> Panels:
     """The confusion matrix, and the verdict along training."""
-    along = checkpoints_table(data.place, HELD_OUT)
-    ledger = make_ledger(data.scale, data.tables, read_study(along) if along.is_file() else ())
+    ledger = read_ledger(data.scale, data.place)
     score = ledger.verdict
     if score is None:
         raise ConfigError("the tables hold too few phases for a verdict; train the studies first")
@@ -21,6 +20,7 @@ def draw(data: Data) -> Panels:
         print(f"{rule.rule}: {rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})")
     for run in score.disagreements:
         print(f"{run.settings}: {run.phase}, verdict {run.verdict} ({run.reason}; {run.behaviour})")
+    along = checkpoints_table(data.place, HELD_OUT)
     checkpoints = read_study(along) if along.is_file() else ()
     numbers = {"noise_share": "noise", "value": "value", "composed": "composed: the rule"}
     return [

@@ -482,9 +482,10 @@ def _run_diagram(command: Diagram) -> None:
     print(f"figures: {len(figures)} files in {command.out / 'figures'}")
 
 
-def _run_claims(command: Claims) -> None:
+def _run_claims(command: Claims) -> int:
     from anchor_interp.papers.studies import STUDIES, study
-    from anchor_interp.papers.tables import checkpoints_table, gather, read_study, read_tables
+    from anchor_interp.papers.tables import gather, tables_folder, unfinished
+    from anchor_interp.report import output_folder
 
     names = list(dict.fromkeys(command.studies)) or list(STUDIES)
     for name in names:
@@ -493,17 +494,20 @@ def _run_claims(command: Claims) -> None:
         raise ConfigError(
             "judge is for tables that are there, dry_run for what is missing; use one"
         )
-    tables = command.out / "tables" if command.tables is None else command.tables
+    if command.judge and (command.studies or command.workers is not None):
+        what = "a study" if command.studies else "workers"
+        raise ConfigError(f"judge trains nothing and judges every table; leave out {what}")
+    tables = tables_folder(command.out, command.tables)
     if command.dry_run:
         _plan_claims(command, names, tables)
-        return
-    from anchor_interp.papers.page import HELD_OUT, make_ledger, write_ledger
-    from anchor_interp.report import output_folder
+        return 0
+    from anchor_interp.papers.page import read_ledger, write_ledger
     from anchor_interp.sweep.local import LocalEngine
 
     output_folder(command.out, "the ledger")
+    left: list[str] = []
     if not command.judge:
-        gather(
+        gathered = gather(
             names,
             command.scale,
             command.out,
@@ -511,20 +515,25 @@ def _run_claims(command: Claims) -> None:
             engine=LocalEngine(command.workers, command.device),
             quiet=command.output.quiet,
         )
-    along = checkpoints_table(tables, HELD_OUT)
-    ledger = make_ledger(
-        command.scale,
-        read_tables(tables, scale=command.scale),
-        read_study(along) if along.is_file() else (),
-    )
+        left = unfinished(gathered)
+    ledger = read_ledger(command.scale, tables)
     page, numbers = write_ledger(ledger, command.out)
+    if left:
+        _LOGGER.error(
+            "%d runs failed or lack a measurement, such as %s; give the command again, or remove "
+            "their folders in %s to train them anew",
+            len(left),
+            left[0],
+            command.out / "sweep" / "runs",
+        )
     if command.output.json:
         print(numbers.read_text(encoding="utf-8"))
-        return
+        return 1 if left else 0
     counted = Counter(found.verdict for found in ledger.judgements.values())
     print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items())))
     print(f"page: {page}")
     print(f"numbers: {numbers}")
+    return 1 if left else 0
 
 
 def _plan_claims(command: Claims, names: Sequence[str], tables: Path) -> None:

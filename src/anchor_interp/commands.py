@@ -241,7 +241,8 @@ class Claims:
     """Studies to train and measure, such as decay or noise; all if none is given. Every claim is
     judged whose tables are there."""
     tables: Path | None = None
-    """Folder of the studies' tables, whose finished runs need no training; OUT/tables if None."""
+    """Folder of the studies' tables, whose finished runs need no training, and which are brought up
+    to date; OUT/tables if None."""
     workers: int | None = None
     """Runs at a time on this machine; all usable cores if None, one on a GPU."""
     device: str = "auto"

@@ -179,7 +179,7 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     if f.noise_share >= t.noise:
         return Decision("memorizing", f"noise_share {f.noise_share:.2f} >= {t.noise:g}")
     if f.composed is None:
-        return Decision("other", f"noise_share {f.noise_share:.2f}; no unseen pair to compose")
+        return Decision("other", f"noise_share {f.noise_share:.2f}; no composed states")
     found = f"composed {f.composed:.2f}"
     if f.composed >= t.composed:
         if f.value is None:
@@ -187,10 +187,11 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         found += f" >= {t.composed:g}, value {f.value:.2f}"
         if f.value >= t.value:
             return Decision("inferential", found)
-        together = f.order_first is not None and f.order_first <= t.order
-        order = "" if f.order_first is None else f", order_first {f.order_first:.2f}"
-        phase: Phase = "symmetric" if together else "composite"
-        return Decision(phase, f"{found} < {t.value:g}: a table{order}")
+        found += f" < {t.value:g}: a table"
+        if f.order_first is None:
+            return Decision("other", f"{found}, and no change of layer 1 to tell of which kind")
+        phase: Phase = "symmetric" if f.order_first <= t.order else "composite"
+        return Decision(phase, f"{found}, order_first {f.order_first:.2f}")
     if f.mirrored is not None and f.mirrored >= t.mirrored:
         return Decision("symmetric", f"{found}, mirrored {f.mirrored:.2f} >= {t.mirrored:g}")
     if f.mirrored is not None:

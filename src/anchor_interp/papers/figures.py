@@ -212,6 +212,13 @@ def _hollow() -> Any:
     return Line2D([], [], label=label, marker="o", ls="none", color=INK, markerfacecolor="none")
 
 
+def steps_or_bound(row: Row, column: str) -> float | None:
+    """The steps to something; of a run that never came there, all; None of one not measured."""
+    if row.get("final_loss") is None:
+        return None
+    return float(row.get(column) or row["steps"])
+
+
 def pair_steps(rows: Sequence[Row], marked: Sequence[str]) -> "Figure":
     """When each ordered pair is learned (complexity-control paper, figure 8B), run by run."""
     names = sorted(name for row in rows[:1] for name in row if name.startswith("late_pair_"))

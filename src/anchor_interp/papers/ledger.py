@@ -42,6 +42,8 @@ Tables = Mapping[str, Sequence[Row]]
 """Rows by study."""
 
 PHASE_2 = ("composite", "symmetric")
+COMPARED = ("phases", "decay", "depth")
+"""The studies whose runs are compared by phase."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def _ends(
 def _later(tables: Tables) -> list[Row]:
     """The runs whose phases are compared: all but those known before, each once."""
     found: dict[str, Row] = {}
-    for name in ("phases", "decay", "depth"):
+    for name in COMPARED:
         for row in tables.get(name, ()):
             if name == "phases" or row["seed"] not in KNOWN_SEEDS:
                 found.setdefault(row["run_id"], row)
@@ -200,7 +202,7 @@ def _phases(
         rows = [row for row in _later(tables) if having(**having_)(row)]
         return between_cells(rows, number, more, less, within=within)
 
-    return {"studies": ("phases",), "find": find}
+    return {"studies": COMPARED, "find": find}
 
 
 def _at_equal_decay(

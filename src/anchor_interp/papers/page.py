@@ -10,7 +10,8 @@ from anchor_interp import plotting
 from anchor_interp.files import write_output
 from anchor_interp.papers import figures
 from anchor_interp.papers.judging import Judgement, Row
-from anchor_interp.papers.ledger import CLAIMS, Claim, judge_ledger
+from anchor_interp.papers.ledger import CLAIMS, judge_ledger
+from anchor_interp.papers.tables import checkpoints_table, read_study, read_tables
 from anchor_interp.papers.verdicts import (
     PHASES,
     EarlyScore,
@@ -71,6 +72,18 @@ def make_ledger(
     )
 
 
+def read_ledger(scale: str, tables: Path) -> Ledger:
+    """The ledger of a folder of tables.
+
+    Raises:
+        StoreError: a damaged table, or one of another scale.
+        ConfigError: no folder.
+    """
+    along = checkpoints_table(tables, HELD_OUT)
+    checkpoints = read_study(along) if along.is_file() else ()
+    return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
+
+
 def _seconds(tables: Mapping[str, Sequence[Row]]) -> dict[str, float]:
     return {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
 
@@ -99,7 +112,11 @@ def render_ledger(ledger: Ledger) -> str:
         found=ledger,
         counts={name: counted[name] for name in figures.VERDICT_COLOURS if counted[name]},
         entries=[
-            {"claim": claim, "judged": ledger.judgements[claim.name], **told(claim, ledger)}
+            {
+                "claim": claim,
+                "judged": ledger.judgements[claim.name],
+                **told(ledger.judgements[claim.name], claim.section),
+            }
             for claim in CLAIMS
         ],
         minutes=round(ledger.seconds / 60),
@@ -130,9 +147,8 @@ def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
     return found
 
 
-def told(claim: Claim, ledger: Ledger) -> dict[str, str]:
-    """The numbers of one claim as text."""
-    judged = ledger.judgements[claim.name]
+def told(judged: Judgement, section: str | None) -> dict[str, str]:
+    """The numbers of one claim, and the script that shows it, as text."""
     found = judged.finding
     if found is None:
         return dict.fromkeys(("n", "effect", "p", "figure"), "")
@@ -145,7 +161,7 @@ def told(claim: Claim, ledger: Ledger) -> dict[str, str]:
         "n": f"{' + '.join(map(str, found.n))} runs{cells}, {found.seeds} seeds{censored}",
         "effect": effect,
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
-        "figure": claim.section or "",
+        "figure": section or "",
     }
 
 

@@ -84,8 +84,8 @@ def plan(
     """
     wanted = _wanted(names, scale, tables)
     configs = {run: config for of in wanted for run, config in of.configs.items()}
+    count = LocalEngine(workers, device).slots()
     todo = {run: config for of in wanted for run, config in of.todo().items()}
-    count = available_cores() if workers is None else workers
     cost = estimate(todo, SweepFolder(out / "sweep"), workers=count, device=device)
     jobs = [job for of in wanted for job in _jobs(of, set(of.todo()))]
     left = sum(SECONDS[job[0]] for job in jobs if kept(out, *job) is None)
@@ -138,11 +138,48 @@ def gather(
             of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
             for run, config in of.configs.items()
         ]
+        if lost := [row for row in rows if row["status"] != "done" and row["run_id"] in of.ended]:
+            _LOGGER.warning(
+                "%d runs of %s that had ended could not be trained anew, such as %s; what their "
+                "table says of them is kept",
+                len(lost),
+                of.name,
+                lost[0]["run_id"],
+            )
+            kept_rows = {row["run_id"]: of.ended[row["run_id"]] for row in lost}
+            rows = [kept_rows.get(row["run_id"], row) for row in rows]
         _write(place / f"{of.name}.csv", rows)
         gathered[of.name] = rows
         if of.study.checkpoints:
             _write_checkpoints(checkpoints_table(place, of.name), of, folder, rows)
     return gathered
+
+
+def tables_folder(out: Path, tables: Path | None) -> Path:
+    """Where the tables are: in a folder that was named and is there, or beside the runs.
+
+    Raises:
+        ConfigError: the folder that was named is none.
+    """
+    if tables is None:
+        return out / "tables"
+    if not tables.is_dir():
+        raise ConfigError(f"{tables} is no folder; expected the folder of the studies' tables")
+    return tables
+
+
+def unfinished(gathered: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Runs that failed, or that lack a number which their study measures."""
+    return [
+        row["run_id"]
+        for name, rows in gathered.items()
+        for row in rows
+        if row["status"] == "failed"
+        or (
+            row["status"] == "done"
+            and not set(study(name).measures) <= set((row.get("measured") or "").split())
+        )
+    ]
 
 
 def read_tables(
@@ -181,14 +218,19 @@ def read_study(path: str | Path) -> list[Row]:
     path = checked_path(path, "path")
     data = files.read_bytes(path, limit=_LIMIT)
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # as spreadsheets write it
         reader = csv.DictReader(io.StringIO(text), strict=True)
         columns = list(reader.fieldnames or ())
         if missing := _NEEDED - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"it has the column {twice[0]} twice")
-        rows = [_row_of(line, columns) for line in reader]
+        rows = []
+        for line in reader:
+            try:
+                rows.append(_row_of(line, columns))
+            except (ValueError, LookupError) as error:
+                raise ValueError(f"line {reader.line_num}: {error}") from error
         if any(row["censored"] is None or row["seed"] is None for row in rows):
             raise ValueError("a run lacks its seed, or whether it is censored")
         found = Counter((row["run_id"], row.get("at_step")) for row in rows)
@@ -196,13 +238,18 @@ def read_study(path: str | Path) -> list[Row]:
             raise ValueError(f"the run {twice[0]} is there twice")
         return rows
     except (ValueError, LookupError, csv.Error) as error:
-        raise StoreError(f"{path} is damaged: {error}; remove it to have it made anew") from error
+        raise StoreError(
+            f"{path} is damaged: {error}; restore it, or remove it to have its runs trained anew"
+        ) from error
 
 
 def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
     if len(line) > len(columns):  # the reader's place for what is beyond the header
         raise ValueError("a line is too long")
-    return {name: _parsed(name, line[name]) for name in columns}
+    found = {name: _parsed(name, line[name]) for name in columns}
+    if empty := [name for name in ("run_id", "status") if not found[name]]:
+        raise ValueError(f"{empty[0]} is empty")
+    return found
 
 
 def _parsed(name: str, text: str | None) -> Any:
@@ -212,10 +259,15 @@ def _parsed(name: str, text: str | None) -> Any:
         return None
     kind = COLUMNS.get(name) or _KINDS.get(name, "number")
     if kind == "truth":
-        return {"True": True, "False": False}[text]
-    value = {"text": str, "integer": int, "number": float}[kind](text)
+        if text not in ("True", "False"):
+            raise ValueError(f"{name} is {text!r}; expected True or False")
+        return text == "True"
+    try:
+        value = {"text": str, "integer": int, "number": float}[kind](text)
+    except ValueError:
+        raise ValueError(f"{name} is {text[:40]!r}; expected a number") from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}")
+        raise ValueError(f"{name} is {value}; expected a finite number")
     return value
 
 
@@ -227,6 +279,9 @@ class _Wanted:
     study: Study
     configs: dict[str, RunConfig]
     known: dict[str, Row]
+    """Rows of finished runs with every number that the study measures."""
+    ended: dict[str, Row]
+    """Rows of all finished runs."""
 
     def todo(self) -> dict[str, RunConfig]:
         """The runs without a row."""
@@ -237,19 +292,25 @@ def _wanted(names: Sequence[str], scale: str, tables: Path | None) -> list[_Want
     """Raises StoreError where a table is of another scale."""
     wanted = []
     for name in names:
-        configs, known = study_sweep(name, scale).configs(), {}
+        configs, ended = study_sweep(name, scale).configs(), {}
         path = None if tables is None else tables / f"{name}.csv"
         if path is not None and path.is_file():
             rows = read_study(path)
             check_scale(rows, scale, path)
-            known = {
-                row["run_id"]: row
-                for row in rows
-                if row["run_id"] in configs
-                and row["status"] == "done"
-                and set(study(name).measures) <= set((row.get("measured") or "").split())
-            }
-        wanted.append(_Wanted(name, study(name), configs, known))
+            if other := [row["run_id"] for row in rows if row["run_id"] not in configs]:
+                raise StoreError(
+                    f"{path} has {len(other)} runs that are not of the study {name} at the scale "
+                    f"{scale}, such as {other[0]}; remove these lines, or name another folder for "
+                    "the tables"
+                )
+            ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
+        measures = set(study(name).measures)
+        known = {
+            run: row
+            for run, row in ended.items()
+            if measures <= set((row.get("measured") or "").split())
+        }
+        wanted.append(_Wanted(name, study(name), configs, known, ended))
     return wanted
 
 
@@ -296,9 +357,7 @@ def _measure(
     """Measure in processes of their own, as many as train."""
     if not jobs:
         return
-    count = available_cores()
-    if isinstance(engine, LocalEngine) and engine.workers:
-        count = engine.workers
+    count = engine.slots() if isinstance(engine, LocalEngine) else available_cores()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "anchor_interp.papers.measures", str(folder)]
     workers = []
