@@ -159,6 +159,7 @@ def test_the_table_of_a_sweep_has_it_when_asked(
         ({"noise_share": 0.10, "composed": 0.5, "value": 0.15}, "inferential"),
         ({"composed": 1.0, "value": 0.14, "order_first": 0.03}, "symmetric"),
         ({"composed": 1.0, "value": 0.14, "order_first": 0.04}, "composite"),
+        ({"composed": 1.0, "value": 0.0, "order_first": None}, "other"),
         ({"composed": 1.0, "value": None, "order_first": None}, "other"),
         ({"composed": 0.49, "commutes": 0.82}, "symmetric"),
         ({"composed": 0.49, "commutes": 0.81}, "composite"),

@@ -203,6 +203,34 @@ def test_a_row_that_lacks_a_measure_is_made_anew(
     assert {row["measured"] for row in found} == {"learning embedding"}
 
 
+def test_a_run_that_cannot_be_trained_anew_keeps_its_row(
+    gathered: Path, tmp_path: Path, micro: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, out = tmp_path / "tables", tmp_path / "out"
+    place.mkdir()
+    table = (gathered / "tables" / "decay.csv").read_text()
+    (place / "decay.csv").write_text(table.replace("learning embedding", "embedding", 1))
+    before = read_study(place / "decay.csv")
+    (out / "sweep" / "runs").mkdir(parents=True)
+    (out / "sweep" / "runs" / before[0]["run_id"]).write_text("in the way")
+    found = gather(["decay"], "tiny", out, tables=place, engine=ONE, quiet=True)["decay"]
+    assert found[0]["id_accuracy"] == before[0]["id_accuracy"] is not None
+    assert read_study(place / "decay.csv") == before
+    assert "what their table says of them is kept" in caplog.text
+    assert cli.main(["claims", "decay", "--out", str(out), "--tables", str(place), "--quiet"]) == 1
+
+
+def test_a_line_of_no_run_of_the_study_is_not_lost(
+    gathered: Path, tmp_path: Path, micro: None
+) -> None:
+    table = (gathered / "tables" / "decay.csv").read_text()
+    run = read_study(gathered / "tables" / "decay.csv")[1]["run_id"]
+    (tmp_path / "decay.csv").write_text(text := table.replace(run, "deadbeef"))
+    with pytest.raises(StoreError, match="not of the study decay at the scale tiny, such as dead"):
+        gather(["decay"], "tiny", gathered, tables=tmp_path, engine=ONE, quiet=True)
+    assert (tmp_path / "decay.csv").read_text() == text
+
+
 def test_a_run_of_two_studies_keeps_the_numbers_of_both(gathered: Path, micro: None) -> None:
     before = (gathered / "tables" / "decay.csv").read_text()
     gather(["decay", "pairs"], "tiny", gathered, engine=ONE, quiet=True)
@@ -248,7 +276,7 @@ def test_the_command_trains_judges_and_writes(
     assert set(found["judgements"]) == {claim.name for claim in CLAIMS}
     assert found["runs"] == {"decay": 2}
     assert (tmp_path / "index.html").is_file()
-    assert cli.main([*command[:4], "--judge", "--quiet"]) == 0
+    assert cli.main(["claims", "--out", str(tmp_path), "--judge", "--quiet"]) == 0
     assert "not run" in capsys.readouterr().out
 
 
@@ -257,6 +285,9 @@ def test_the_command_trains_judges_and_writes(
     (["--dry-run", "--judge"], "--judge is for tables that are there, --dry-run for"),
     (["--scale", "huge"], "huge"),
     (["--judge", "--tables", "nowhere"], "nowhere is no folder"),
+    (["--dry-run", "--tables", "nowhere"], "nowhere is no folder"),
+    (["decay", "--judge"], "--judge is for every table, without training; leave out a study"),
+    (["--dry-run", "--workers", "0"], "workers is 0"),
 ])  # fmt: skip
 def test_a_wrong_command(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -496,7 +496,7 @@ def _run_claims(command: Claims) -> int:
         )
     if command.judge and (command.studies or command.workers is not None):
         what = "a study" if command.studies else "workers"
-        raise ConfigError(f"judge trains nothing and judges every table; leave out {what}")
+        raise ConfigError(f"judge is for every table, without training; leave out {what}")
     tables = tables_folder(command.out, command.tables)
     if command.dry_run:
         _plan_claims(command, names, tables)
