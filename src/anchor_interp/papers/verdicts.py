@@ -180,10 +180,10 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
         named[f"{name}-here"] = _best_tree(features, kept, kept, cells)
     mixed = _mixed(kept)
     drawn = _resampled(cells)
-    base = np.array([_balanced(truth[chosen], given[chosen]) for chosen in drawn])
+    base = _balanced_again(truth, given, cells, drawn)
     scores = []
     for name, answers in named.items():
-        samples = np.array([_balanced(truth[chosen], answers[chosen]) for chosen in drawn])
+        samples = _balanced_again(truth, answers, cells, drawn)
         low, high = _interval(truth, answers, cells)
         is_first = name == "verdict"
         behind = _balanced(truth, given) - _balanced(truth, answers)
@@ -356,17 +356,27 @@ def _interval(truth: Names, given: Names, cells: Sequence[tuple[Any, ...]]) -> t
     return float(low), float(high)
 
 
-def _resampled(cells: Sequence[tuple[Any, ...]]) -> list[npt.NDArray[np.int64]]:
-    """Indices of the runs of resampled cells."""
-    generator = np.random.default_rng(0)
-    places = [
-        np.array([index for index, own in enumerate(cells) if own == key])
-        for key in dict.fromkeys(cells)
-    ]
-    return [
-        np.concatenate([places[i] for i in generator.integers(len(places), size=len(places))])
-        for _ in range(_DRAWN)
-    ]
+def _resampled(cells: Sequence[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
+    """How often each cell is in each of the samples of as many cells: [sample, cell]."""
+    n = len(dict.fromkeys(cells))
+    drawn = np.random.default_rng(0).integers(n, size=(_DRAWN, n))
+    return np.stack([np.bincount(sample, minlength=n) for sample in drawn])
+
+
+def _balanced_again(
+    truth: Names, given: Names, cells: Sequence[tuple[Any, ...]], drawn: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Balanced accuracy in every sample of cells, over the phases that are in it."""
+    places = np.array([list(dict.fromkeys(cells)).index(key) for key in cells])
+    runs = np.zeros((drawn.shape[1], len(np.unique(truth))))
+    right = np.zeros_like(runs)
+    for column, phase in enumerate(np.unique(truth)):
+        np.add.at(runs[:, column], places, truth == phase)
+        np.add.at(right[:, column], places, (truth == phase) & (given == phase))
+    n = drawn @ runs
+    shares = np.divide(drawn @ right, n, out=np.full_like(n, np.nan), where=n > 0)
+    found: npt.NDArray[np.float64] = np.nanmean(shares, axis=1)
+    return found
 
 
 def _inside(
