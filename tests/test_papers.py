@@ -17,7 +17,7 @@ from anchor_interp.config import override, read_config
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.papers import measures, studies, tables
 from anchor_interp.papers.ledger import CLAIMS
-from anchor_interp.papers.page import make_ledger, render_ledger
+from anchor_interp.papers.page import Ledger, read_ledger, render_ledger
 from anchor_interp.papers.studies import Study, broken_task
 from anchor_interp.papers.tables import (
     checkpoints_table,
@@ -331,12 +331,14 @@ def committed() -> dict[str, list[dict[str, Any]]]:
     return read_tables(TABLES)
 
 
-def test_the_committed_verdicts_follow_from_the_committed_tables(
-    committed: dict[str, list[dict[str, Any]]],
-) -> None:
-    """What docs/results.md says is what the tables say, on this machine too."""
-    along = checkpoints_table(TABLES, "phases")
-    found = make_ledger("tiny", committed, read_study(along))
+@pytest.fixture(scope="module")
+def found() -> Ledger:
+    """What the committed tables say."""
+    return read_ledger("tiny", TABLES)
+
+
+def test_the_committed_verdicts_follow_from_the_committed_tables(found: Ledger) -> None:
+    """What was written down is what the tables say, on this machine too."""
     kept = json.loads((ROOT / "docs" / "evidence" / "claims.json").read_text())
     assert {name: j.verdict for name, j in found.judgements.items()} == {
         name: judged["verdict"] for name, judged in kept["judgements"].items()
@@ -384,17 +386,15 @@ def test_early_verdicts_end_at_the_verdict(committed: dict[str, list[dict[str, A
     assert all(0 <= score.low <= score.accuracy <= score.high <= 1 for score in scores)
 
 
-def test_the_results_page_has_the_tables_numbers() -> None:
+def test_the_results_page_has_the_tables_numbers(found: Ledger) -> None:
     results = importlib.import_module("results")
     page = results.PAGE.read_text(encoding="utf-8")
-    assert results.filled(page, results.read_ledger()) == page
+    assert results.filled(page, found) == page
 
 
-def test_the_page_in_a_browser(
-    committed: dict[str, list[dict[str, Any]]], browser: Any, tmp_path: Path
-) -> None:
+def test_the_page_in_a_browser(found: Ledger, browser: Any, tmp_path: Path) -> None:
     page_file = tmp_path / "index.html"
-    page_file.write_text(render_ledger(make_ledger("tiny", committed)))
+    page_file.write_text(render_ledger(found))
     for width in (390, 1280):
         page = browser.new_page(viewport={"width": width, "height": 900})
         watched = Watched(page)
