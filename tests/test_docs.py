@@ -17,7 +17,7 @@ from site_pages import nav_pages
 
 ROOT = Path(__file__).parent.parent
 INTERNAL = {
-    "__init__", "__main__", "cli", "completion", "doctor", "environment", "files", "flags",
+    "__init__", "__main__", "cli", "commands", "completion", "doctor", "environment", "files", "flags",
     "linear", "lock", "memory", "progress",
 }  # fmt: skip
 """Modules that nobody but the package imports; the command line has a page of its own."""
