@@ -17,8 +17,8 @@ from site_pages import nav_pages
 
 ROOT = Path(__file__).parent.parent
 INTERNAL = {
-    "__init__", "__main__", "cli", "commands", "completion", "doctor", "environment", "files", "flags",
-    "linear", "lock", "memory", "progress",
+    "__init__", "__main__", "cli", "commands", "completion", "doctor", "environment", "files",
+    "flags", "linear", "lock", "memory", "progress",
 }  # fmt: skip
 """Modules that nobody but the package imports; the command line has a page of its own."""
 
