@@ -110,7 +110,8 @@ def test_imports_run_one_way() -> None:
         "evaluation", "pairs", "patching", "representations", "rule_contrasts", "progress",
         "interchange", "tracking", "zoo", "session", "run", "noise", "fingerprints", "findings",
         "analysis", "plotting", "views", "report", "diagrams", "diagram_figures", "diagram_page",
-        "sweep", "papers", "quickstart", "doctor", "flags", "completion", "cli", "__main__",
+        "sweep", "papers", "quickstart", "doctor", "flags", "completion", "commands", "cli",
+        "__main__",
     )  # fmt: skip
     for path in (ROOT / "src/anchor_interp").rglob("*.py"):
         relative = path.relative_to(ROOT / "src/anchor_interp")
