@@ -1,7 +1,11 @@
-"""What tests share: a task with few keys, its exact models, random models, a watched page."""
+"""What tests share: a task with few keys, its exact models, random models, an engine in this
+process, a watched page."""
 
+import time
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +13,7 @@ import torch
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.exact import Mechanism, Normalization, exact_model
 from anchor_interp.model import HookedTransformer, build_model
+from anchor_interp.sweep.job import Job, RunResult, train_job
 from anchor_interp.task import TASKS, AnchorTask
 
 LAYOUTS: list[Normalization] = ["post", "pre"]
@@ -45,6 +50,30 @@ def with_offsets(model: HookedTransformer, *, seed: int = 1) -> HookedTransforme
             if ".b" in name or ".w" in name:
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
     return model
+
+
+class Here:
+    """An engine that does its jobs in this process, one after the other."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def run(
+        self, jobs: Iterator[Job | None], folder: Path, *_: object
+    ) -> Generator[RunResult, None, None]:
+        """Do jobs."""
+        for job in jobs:
+            if job is None:
+                time.sleep(0.01)
+                continue
+            self.done += job.configs
+            yield from self.do(job, folder)
+
+    def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
+        """Do a job."""
+        yield from train_job(job, folder, device="cpu", threads=1)
 
 
 @dataclass

@@ -31,7 +31,7 @@ from anchor_interp.sweep.driver import sweep
 from anchor_interp.sweep.spec import Grid, Sweep
 from anchor_interp.sweep.table import read_table
 from conftest import SHORT
-from small import FEW_KEYS, small_exact
+from small import FEW_KEYS, Here, small_exact
 
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
 
@@ -137,7 +137,8 @@ def test_it_is_kept_and_made_anew_when_it_is_damaged(
 def test_the_table_of_a_sweep_has_it_when_asked(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = sweep(Sweep((Grid(finished_run.config, {"gamma": (0.9,)}),)), tmp_path, quiet=True)
+    one = Sweep((Grid(finished_run.config, {"gamma": (0.9,)}),))
+    folder = sweep(one, tmp_path, engine=Here(), quiet=True)
     assert {row["noise_share"] for row in read_table(tmp_path)} == {None}
     assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
     assert "noise_share" in capsys.readouterr().out
@@ -190,9 +191,17 @@ def test_the_verdict_on_a_specimen_is_its_phase(recipe: str) -> None:
     ("name", "phase"),
     [("inferential", "inferential"), ("symmetric", "symmetric"), ("lookup", "composite")],
 )
-def test_the_verdict_on_a_model_set_by_hand(name: str, phase: str) -> None:
+def test_the_verdict_on_a_model_set_by_hand(
+    name: str, phase: str, taken: dict[str, Fingerprint]
+) -> None:
     """All three answer every sequence of this task rightly: behaviour cannot tell them apart."""
-    assert verdict(fingerprint(f"exact/{name}")).phase == phase
+    assert verdict(taken[name]).phase == phase
+
+
+def test_an_exact_model_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "_numbers", lambda *_: dict.fromkeys(NUMBERS))
+    assert fingerprint("exact/symmetric").run_id is None
+    assert fingerprint("tiny/composite/1").run_id is not None
 
 
 def test_the_verdicts_own_lines_can_be_given() -> None:

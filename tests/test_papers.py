@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,11 +32,10 @@ from anchor_interp.papers.verdicts import judge_early, judge_verdict
 from anchor_interp.sweep.local import LocalEngine
 from anchor_interp.sweep.spec import Grid, Sweep
 from conftest import SHORT
-from small import Watched
+from small import Here, Watched
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "experiments" / "tables" / "tiny"
-ONE = LocalEngine(1)
 
 
 def _tiny(_scale: str) -> Sweep:
@@ -48,14 +48,28 @@ def _broken(_scale: str) -> Sweep:
     return Sweep((Grid(start), Grid(ai.preset("tiny", **{**SHORT, "checkpoint_every": 20}))))
 
 
-@pytest.fixture
-def micro(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two studies of runs that last a moment and share one."""
-    known = {
-        "decay": Study("one", _tiny, ("learning", "embedding"), checkpoints=False),
+def _measure_here(folder: Path, jobs: Sequence[Any], *_: object) -> None:
+    measures.work(folder, jobs)
+
+
+MICRO = MappingProxyType(
+    {
+        "decay": Study("one", _tiny, ("learning", "embedding")),
         "pairs": Study("two", _broken, ("learning",)),
     }
-    monkeypatch.setattr(studies, "STUDIES", MappingProxyType(known))
+)
+"""Two studies of runs that last a moment and share one."""
+
+
+@pytest.fixture
+def micro(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "STUDIES", MICRO)
+
+
+@pytest.fixture
+def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure in this process: one of its own would spend its time on imports."""
+    monkeypatch.setattr(tables, "_measure", _measure_here)
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +77,9 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the two studies' runs and tables."""
     out: Path = tmp_path_factory.mktemp("papers")
     with pytest.MonkeyPatch.context() as patch:
-        known = {
-            "decay": Study("one", _tiny, ("learning", "embedding")),
-            "pairs": Study("two", _broken, ("learning",)),
-        }
-        patch.setattr(studies, "STUDIES", MappingProxyType(known))
-        gather(["decay", "pairs"], "tiny", out, engine=ONE, quiet=True)
+        patch.setattr(studies, "STUDIES", MICRO)
+        patch.setattr(tables, "_measure", _measure_here)
+        gather(["decay", "pairs"], "tiny", out, engine=Here(), quiet=True)
     return out
 
 
@@ -91,7 +102,7 @@ def test_what_studies_share_is_trained_once(gathered: Path) -> None:
 
 
 def test_numbers_come_back_exactly(gathered: Path, micro: None) -> None:
-    again = gather(["decay"], "tiny", gathered, engine=ONE, quiet=True)["decay"]
+    again = gather(["decay"], "tiny", gathered, engine=Here(), quiet=True)["decay"]
     kept = read_study(gathered / "tables" / "decay.csv")
     for one, two in zip(again, kept, strict=True):
         assert {name: value for name, value in one.items() if value is not None} == {
@@ -108,7 +119,9 @@ def test_rows_of_an_earlier_table_need_no_run(
     assert not (tmp_path / "sweep").exists()
 
 
-def test_what_is_missing_of_a_table_is_made(gathered: Path, tmp_path: Path, micro: None) -> None:
+def test_what_is_missing_of_a_table_is_made(
+    gathered: Path, tmp_path: Path, micro: None, measured_here: None
+) -> None:
     first = read_study(gathered / "tables" / "decay.csv")
     place = tmp_path / "tables"
     place.mkdir()
@@ -116,18 +129,20 @@ def test_what_is_missing_of_a_table_is_made(gathered: Path, tmp_path: Path, micr
     (place / "decay.csv").write_text("".join(lines[:2]))  # one run of two
     todo = plan(["decay"], "tiny", tmp_path, tables=place, workers=1)
     assert (todo.runs, todo.known, todo.training.todo) == (2, 1, 1)
-    found = gather(["decay"], "tiny", tmp_path, tables=place, engine=ONE, quiet=True)["decay"]
+    found = gather(["decay"], "tiny", tmp_path, tables=place, engine=Here(), quiet=True)["decay"]
     assert len(list((tmp_path / "sweep" / "runs").iterdir())) == 1
     for one, two in zip(first, found, strict=True):  # the same to the last bit
         assert (one["run_id"], one["final_loss"]) == (two["run_id"], two["final_loss"])
 
 
-def test_a_measurement_that_was_lost_is_made_again(gathered: Path, micro: None) -> None:
+def test_a_measurement_that_was_lost_is_made_again(
+    gathered: Path, micro: None, measured_here: None
+) -> None:
     file = next((gathered / "measured" / "embedding").iterdir())
     before = file.read_text()
     file.write_text(before[:10])
     (gathered / "tables" / "decay.csv").unlink()
-    gather(["decay"], "tiny", gathered, engine=ONE, quiet=True)
+    gather(["decay"], "tiny", gathered, engine=Here(), quiet=True)
     assert json.loads(file.read_text()) == json.loads(before)
 
 
@@ -185,7 +200,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> 
 
 def test_a_table_of_another_scale_is_left_alone(gathered: Path, micro: None) -> None:
     with pytest.raises(StoreError, match="of the scale tiny, not small"):
-        gather(["decay"], "small", gathered, engine=ONE, quiet=True)
+        gather(["decay"], "small", gathered, engine=Here(), quiet=True)
     with pytest.raises(StoreError, match="of the scale tiny, not paper"):
         read_tables(gathered / "tables", scale="paper")
     assert len(read_study(gathered / "tables" / "decay.csv")) == 2
@@ -199,12 +214,16 @@ def test_a_row_that_lacks_a_measure_is_made_anew(
     (tmp_path / "decay.csv").write_text(table.replace("learning embedding", "embedding", 1))
     todo = plan(["decay"], "tiny", gathered, tables=tmp_path, workers=1)
     assert todo.known == 1
-    found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=ONE, quiet=True)["decay"]
+    found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)["decay"]
     assert {row["measured"] for row in found} == {"learning embedding"}
 
 
 def test_a_run_that_cannot_be_trained_anew_keeps_its_row(
-    gathered: Path, tmp_path: Path, micro: None, caplog: pytest.LogCaptureFixture
+    gathered: Path,
+    tmp_path: Path,
+    micro: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     place, out = tmp_path / "tables", tmp_path / "out"
     place.mkdir()
@@ -213,10 +232,11 @@ def test_a_run_that_cannot_be_trained_anew_keeps_its_row(
     before = read_study(place / "decay.csv")
     (out / "sweep" / "runs").mkdir(parents=True)
     (out / "sweep" / "runs" / before[0]["run_id"]).write_text("in the way")
-    found = gather(["decay"], "tiny", out, tables=place, engine=ONE, quiet=True)["decay"]
+    found = gather(["decay"], "tiny", out, tables=place, engine=Here(), quiet=True)["decay"]
     assert found[0]["id_accuracy"] == before[0]["id_accuracy"] is not None
     assert read_study(place / "decay.csv") == before
     assert "what their table says of them is kept" in caplog.text
+    monkeypatch.setattr(LocalEngine, "run", lambda _, *arguments: Here().run(*arguments))
     assert cli.main(["claims", "decay", "--out", str(out), "--tables", str(place), "--quiet"]) == 1
 
 
@@ -227,13 +247,13 @@ def test_a_line_of_no_run_of_the_study_is_not_lost(
     run = read_study(gathered / "tables" / "decay.csv")[1]["run_id"]
     (tmp_path / "decay.csv").write_text(text := table.replace(run, "deadbeef"))
     with pytest.raises(StoreError, match="not of the study decay at the scale tiny, such as dead"):
-        gather(["decay"], "tiny", gathered, tables=tmp_path, engine=ONE, quiet=True)
+        gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
     assert (tmp_path / "decay.csv").read_text() == text
 
 
 def test_a_run_of_two_studies_keeps_the_numbers_of_both(gathered: Path, micro: None) -> None:
     before = (gathered / "tables" / "decay.csv").read_text()
-    gather(["decay", "pairs"], "tiny", gathered, engine=ONE, quiet=True)
+    gather(["decay", "pairs"], "tiny", gathered, engine=Here(), quiet=True)
     assert (gathered / "tables" / "decay.csv").read_text() == before
 
 
@@ -412,10 +432,15 @@ SECTIONS = ("neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8",
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_draws_its_figure_and_prints_its_claims(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    found: Ledger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     script = importlib.import_module(name)
     section = importlib.import_module("section")
+    monkeypatch.setattr(section, "judge_ledger", lambda _: found.judgements)  # judged once
     arguments = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     assert section.run_section(name, name, [], script.draw) == 0

@@ -31,7 +31,7 @@ from anchor_interp.sweep import folder as folder_module
 from anchor_interp.sweep.driver import TRIES, sweep
 from anchor_interp.sweep.estimate import disk_bytes, estimate
 from anchor_interp.sweep.folder import SweepFolder
-from anchor_interp.sweep.job import Job, RunResult, train_job
+from anchor_interp.sweep.job import Job, RunResult
 from anchor_interp.sweep.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweep.table import (
     COLUMNS,
@@ -43,33 +43,10 @@ from anchor_interp.sweep.table import (
     write_table,
 )
 from conftest import SHORT
+from small import Here
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
-
-
-class Here:
-    """An engine that does its jobs in this process, one after the other."""
-
-    device = "cpu"
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-
-    def run(
-        self, jobs: Iterator[Job | None], folder: Path, *_: object
-    ) -> Generator[RunResult, None, None]:
-        """Do jobs."""
-        for job in jobs:
-            if job is None:
-                time.sleep(0.01)
-                continue
-            self.done += job.configs
-            yield from self.do(job, folder)
-
-    def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
-        """Do a job."""
-        yield from train_job(job, folder, device="cpu", threads=1)
 
 
 class Failing(Here):
