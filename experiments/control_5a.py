@@ -3,7 +3,7 @@
 from anchor_interp.papers.figures import by_phase
 from anchor_interp.plotting import cluster_map
 from anchor_interp.representations import key_mask_clusters
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 NUMBERS = {"key_mask_pairs": "silhouette of pairs", "key_mask_order": "silhouette of orders"}
 
@@ -12,7 +12,7 @@ def draw(data: Data) -> Panels:
     """Figure 4C, and the silhouettes of every run."""
     clusters = []
     for recipe in ("memorizing", "composite", "symmetric"):
-        run = data.example(recipe)
+        run = example(recipe)
         found = key_mask_clusters(run.model, run.config.task, tsne=True)
         clusters.append((recipe, cluster_map(found)))
     return [clusters, [("every run", by_phase(data.rows("phases"), NUMBERS))]]

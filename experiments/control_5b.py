@@ -3,14 +3,14 @@
 from anchor_interp.papers.figures import by_phase
 from anchor_interp.plotting import similarity_map
 from anchor_interp.representations import block_similarity
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 
 def draw(data: Data) -> Panels:
     """Figure 4D, and the blocks' contrast of every run."""
     maps = []
     for recipe in ("composite", "symmetric", "inferential"):
-        run = data.example(recipe)
+        run = example(recipe)
         found = block_similarity(run.model, run.config.task)
         maps.append((recipe, similarity_map(found, centred=False)))
     runs = by_phase(data.rows("phases"), {"blocks": "blocks: contrast"})

@@ -3,13 +3,13 @@
 from anchor_interp.complexity import cosine_matrix, first_query_matrix
 from anchor_interp.papers.figures import by_phase
 from anchor_interp.plotting import condensation_map
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 
 def draw(data: Data) -> Panels:
     """Figure 5A, and the condensation of every run."""
     maps = [
-        (recipe, condensation_map(cosine_matrix(first_query_matrix(data.example(recipe).model))))
+        (recipe, condensation_map(cosine_matrix(first_query_matrix(example(recipe).model))))
         for recipe in ("memorizing", "symmetric", "inferential")
     ]
     numbers = {"condensation": "mean |cosine|", "rank_share": "stable rank / initial"}

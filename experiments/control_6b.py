@@ -7,7 +7,7 @@ whose differences are sums of 2 and 5 must give steps of 2 and 5.
 from anchor_interp.embeddings import embedding_structure, key_embeddings
 from anchor_interp.papers.figures import by_phase, strips
 from anchor_interp.plotting import embedding_plane
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 STEPS = (2, 3, 4, 5)
 
@@ -16,7 +16,7 @@ def draw(data: Data) -> Panels:
     """Figure 5B, the steps of every run, and the steps that moved."""
     planes = []
     for recipe in ("memorizing", "symmetric", "inferential"):
-        run = data.example(recipe)
+        run = example(recipe)
         found = embedding_structure(key_embeddings(run.model, run.config.task))
         planes.append((recipe, embedding_plane(found, run.config.task.keys.tolist())))
     rows = data.rows("steps")

@@ -1,10 +1,9 @@
 """Complexity-control paper, section VIII: fitting speed (figures 8A, 8B) and noise detection."""
 
-from anchor_interp.papers.figures import pair_steps, strips
+from anchor_interp.papers.figures import pairs_learned, strips
 from neurips_6 import LEVELS, speed
 from section import Data, Panels, run_section
 
-BROKEN = ("33", "34", "43", "44")
 SCORES = {"auroc_late": "late", "auroc_loss": "mean loss", "auroc_final": "final loss"}
 
 
@@ -23,7 +22,7 @@ def draw(data: Data) -> Panels:
         [
             (
                 "(3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",
-                pair_steps(broken, BROKEN),
+                pairs_learned(broken, lambda pair: set(pair) <= {3, 4}),
             )
         ],
         [("broken groups found, task by task", strips(areas, "AUROC", reference=0.5))],

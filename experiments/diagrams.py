@@ -1,7 +1,7 @@
 """The papers' phase diagrams by our own runs, and what of the papers they agree with.
 
 ``python experiments/diagrams.py decay`` trains the sweep ``tiny-decay.yaml`` of
-``src/anchor_interp/papers/`` (complexity-control paper, figures 3B and 5C) as far as it is missing,
+``src/anchor_interp/sweep/`` (complexity-control paper, figures 3B and 5C) as far as it is missing,
 ``... depth`` the sweep ``tiny-depth.yaml`` (NeurIPS paper, figure 2). Either resumes where it was
 stopped, keeps its runs under ``--out``, its table and pictures under ``figures/`` and its verdicts
 under ``docs/evidence/``. With ``--judge`` nothing is trained: the verdicts and the pictures come
@@ -26,6 +26,7 @@ from anchor_interp.files import write_text
 from anchor_interp.phase import PAPER
 from anchor_interp.schema import to_dict
 from anchor_interp.sweep.driver import sweep
+from anchor_interp.sweep.spec import SWEEPS
 from anchor_interp.sweep.table import Row, counts, phases, read_table, rows, to_csv
 from measured import table, tell
 
@@ -238,7 +239,7 @@ def main() -> int:
         found = read_table(pictures / "table.csv")
     else:
         out = arguments.out or Path("runs") / name
-        found = rows(sweep(ROOT / "src" / "anchor_interp" / "papers" / f"{name}.yaml", out))
+        found = rows(sweep(SWEEPS[name], out))
         pictures.mkdir(parents=True, exist_ok=True)
         write_text(pictures / "table.csv", to_csv(found))
     verdicts = list(JUDGES[arguments.sweep](found))
@@ -252,7 +253,7 @@ def main() -> int:
     lines = [[v.expectation, v.found, "yes" if v.agrees else "**no**"] for v in verdicts]
     text = (
         f"{title}{len(found)} runs ({state}), {hours}: {phase}. What was expected was written into "
-        f"`src/anchor_interp/papers/{name}.yaml` before the runs; a cell has a majority if more "
+        f"`src/anchor_interp/sweep/{name}.yaml` before the runs; a cell has a majority if more "
         "than half of its runs are of a phase, runs that did not end among them.\n\n"
         + table(["expected", "found", "agrees"], lines)
         + f"\n![{name}](../../figures/{name}/figures/overview.png)\n"

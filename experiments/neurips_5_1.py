@@ -4,7 +4,7 @@ from anchor_interp import plotting
 from anchor_interp.flow import PROBE, PROBE_POSITION, information_flow
 from anchor_interp.papers.figures import by_phase
 from anchor_interp.representations import pair_clusters
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 NUMBERS = {
     "route_symmetric": "symmetric route",
@@ -15,7 +15,7 @@ NUMBERS = {
 
 def draw(data: Data) -> Panels:
     """Figure 3, and the routes of every run."""
-    symmetric, inferential = data.example("neurips-symmetric"), data.example("inferential")
+    symmetric, inferential = example("neurips-symmetric"), example("inferential")
     flows = [
         (
             title,

@@ -3,14 +3,14 @@
 from anchor_interp.papers.figures import by_phase
 from anchor_interp.plotting import similarity_map
 from anchor_interp.representations import answer_similarity, value_similarity
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 NUMBERS = {"answer": "X^ao(L): contrast", "value": "V^(2): contrast"}
 
 
 def draw(data: Data) -> Panels:
     """Figure 4, and the contrasts of every run."""
-    inferential, symmetric = data.example("inferential"), data.example("symmetric")
+    inferential, symmetric = example("inferential"), example("symmetric")
     maps = [
         (title, similarity_map(answer_similarity(run.model, run.config.task), centred=False))
         for title, run in (("X^ao(2), inferential", inferential), ("X^ao(2), symmetric", symmetric))

@@ -4,7 +4,7 @@ from anchor_interp.complexity import cosine_matrix, first_query_matrix
 from anchor_interp.embeddings import embedding_structure, key_embeddings
 from anchor_interp.papers.figures import by_phase
 from anchor_interp.plotting import condensation_map, embedding_plane
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 NUMBERS = {
     "condensation": "condensation",
@@ -15,7 +15,7 @@ NUMBERS = {
 
 def draw(data: Data) -> Panels:
     """Figure 5, and the numbers of every run."""
-    runs = {name: data.example(name) for name in ("inferential", "symmetric")}
+    runs = {name: example(name) for name in ("inferential", "symmetric")}
     neurons = [
         (f"W_Q(1), {name}", condensation_map(cosine_matrix(first_query_matrix(run.model))))
         for name, run in runs.items()

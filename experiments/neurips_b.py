@@ -2,7 +2,7 @@
 
 from anchor_interp.embeddings import covariance_eigenvalues, key_embeddings
 from anchor_interp.papers.figures import by_phase, curves
-from section import Data, Panels, run_section
+from section import Data, Panels, example, run_section
 
 NUMBERS = {"embedding_dimension": "dimension / Gaussian's", "embedding_smooth": "smooth share"}
 _SHOWN = 40
@@ -12,7 +12,7 @@ def draw(data: Data) -> Panels:
     """Figure 7: eigenvalues before and after training, and the dimension of every run."""
     panels = []
     for name in ("inferential", "symmetric"):
-        run = data.example(name)
+        run = example(name)
         lines = {}
         for when, model in (("before training", run.initial), ("after", run.model)):
             if model is not None:

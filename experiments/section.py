@@ -10,6 +10,7 @@ was stopped, on runs that all sections share), draws the section's figure and pr
 
 import argparse
 import io
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,13 +60,14 @@ class Data:
             )
         return self.tables[study]
 
-    def example(self, recipe: str) -> Run:
-        """A run to look into: of the specimens, which are of the scale tiny."""
-        return load(f"tiny/{recipe}/1")
-
 
 Panels = Sequence[Sequence["tuple[str, Figure]"]]
 """A section's figure: rows of panels, each with what stands above it."""
+
+
+def example(recipe: str) -> Run:
+    """A run to look into: of the specimens, which are of the scale tiny."""
+    return load(f"tiny/{recipe}/1")
 
 
 def run_section(
@@ -87,15 +89,27 @@ def run_section(
     )
     parser.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
     parser.add_argument("--workers", type=int, help="runs at a time; all usable cores if not given")
+    parser.add_argument("--device", default="auto", help="where runs train: auto, cpu, cuda, ...")
     parser.add_argument("--judge", action="store_true", help="train nothing")
     asked = parser.parse_args()
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("anchor_interp").setLevel(logging.INFO)
     needed = list(dict.fromkeys([*studies, *(s for c in section_claims(name) for s in c.studies)]))
     try:
         place = tables_folder(asked.out, asked.tables)
         pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
         if not asked.judge:
-            _say(plan(needed, asked.scale, asked.out, tables=place, workers=asked.workers))
-            engine = LocalEngine(asked.workers)
+            _say(
+                plan(
+                    needed,
+                    asked.scale,
+                    asked.out,
+                    tables=place,
+                    workers=asked.workers,
+                    device=asked.device,
+                )
+            )
+            engine = LocalEngine(asked.workers, asked.device)
             gather(needed, asked.scale, asked.out, tables=place, engine=engine)
         tables = read_tables(place, scale=asked.scale)
         panels = draw(Data(asked.scale, tables, place))

@@ -62,6 +62,12 @@ def test_bad_input() -> None:
         composition(model, ai.AnchorTask())
     with pytest.raises(ConfigError, match=r"\(5, 1\)"):
         composition(model, task, pairs=[(5, 1)])
+    with pytest.raises(ConfigError, match="pairs is 5; expected a list"):
+        composition(model, task, pairs=5)  # type: ignore[arg-type]
+    looking_ahead = random_model()
+    looking_ahead.cfg.attention_dir = "bidirectional"
+    with pytest.raises(ConfigError, match="attention is bidirectional"):
+        composition(looking_ahead, task)
     with pytest.raises(ConfigError, match="n is 0"):
         composition(model, task, n=0)
     alone = ai.AnchorTask(unseen=tuple((1, b) for b in (1, 2, 3, 4)))

@@ -111,6 +111,8 @@ def test_a_task_without_composition_has_no_such_numbers() -> None:
     found = fingerprint_model(model, task)
     assert found.route_symmetric is None  # one layer
     assert found.run_id is None
+    with pytest.raises(ConfigError, match="run is a model; fingerprint_model measures one"):
+        fingerprint(model)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="task"):
         fingerprint_model(model, None)  # type: ignore[arg-type]
 

@@ -163,7 +163,7 @@ def test_checkpoints_have_a_table_of_their_own(
     tables._write_checkpoints(path, of, gathered, rows)
     found = read_study(path)
     assert [(row["at_step"], row["noise_share"]) for row in found] == [(20, 20), (20, 20)]
-    assert {row["behaviour"] for row in found} == {measures.PHASES.index("undertrained")}
+    assert {row["behaviour"] for row in found} == {"undertrained"}
     tables._write_checkpoints(tmp_path / "none.csv", of, tmp_path, rows)
     assert read_study(tmp_path / "none.csv") == []
 
@@ -187,8 +187,19 @@ def test_a_measurement_that_cannot_be_made_is_told(
         "run_id,status,phase,censored,seed\nx,done,other,True,1\nx,done,other,True,1\n",
         "the run x is there twice",
     ),
-    ("run_id,status,phase,censored,seed\nx,done,other,True,\n", "lacks its seed"),
+    ("run_id,status,phase,censored,seed\nx,done,other,True,\n", "line 2: seed is empty"),
     ("run_id,status,phase,censored,seed,value\nx,done,other,True,1,nan\n", "value is nan"),
+    ("run_id,status,phase,censored,seed\nx,ready,other,True,1\n", "status is 'ready'; expected"),
+    ("run_id,status,phase,censored,seed\nx,done,clever,True,1\n", "phase is 'clever'; expected"),
+    (
+        "run_id,status,phase,censored,seed,id_accuracy\nx,done,other,True,1,7\n",
+        "id_accuracy is 7.0; expected a share from 0 to 1",
+    ),
+    (
+        "run_id,status,phase,censored,seed,final_loss\nx,done,other,True,1,-1\n",
+        "final_loss is -1.0; expected a finite number, 0 or more",
+    ),
+    ("run_id,status,phase,censored,seed,gamma\nx,done,other,True,1,\n", "gamma is empty"),
 ])  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "decay.csv").write_text(text)

@@ -189,6 +189,7 @@ def test_a_branch_is_the_same_run_until_then_and_another_one_afterwards(short: R
     {"lr_start": 1e-4, "lr_end": 1e-5},
     {"branch_step": 3, "branch_weight_decay": 0.7, "warmup": 0.1},
     {"branch_step": 61, "branch_lr": 2e-3, "lr_end": 1e-4, "warmup": 0.3},
+    {"branch_step": 50, "branch_lr": 1e-5, "lr_start": 1e-4},
     {"branch_step": 99, "branch_lr": 2e-3, "branch_weight_decay": 0.0, "warmup": 1.0},
 ])  # fmt: skip
 def test_total_decay_adds_up_the_schedule(changes: dict[str, Any]) -> None:
@@ -203,6 +204,7 @@ def test_total_decay_adds_up_the_schedule(changes: dict[str, Any]) -> None:
     ({"branch_step": 100, "branch_lr": 1e-4}, r"branch_step is 100; expected less than steps"),
     ({"branch_step": 10, "branch_weight_decay": 999.0, "lr": 0.01},
      r"branch_weight_decay is 999; expected at most 1 / branch_lr"),
+    ({"branch_step": 3, "branch_lr": 1e-6, "lr_start": 1e-5}, r"lr_start is 1e-05; .*branch_lr"),
     ({"branch_step": 10, "branch_lr": 1e-6, "lr_end": 1e-5}, r"lr_end is 1e-05; .*branch_lr"),
 ])  # fmt: skip
 def test_a_branch_that_cannot_be(changes: dict[str, Any], message: str) -> None:

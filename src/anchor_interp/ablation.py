@@ -33,7 +33,7 @@ from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import Edit, activations, device, hooked, token_rows
 from anchor_interp.masks import Edges, mask_edges
-from anchor_interp.model import HookedTransformer
+from anchor_interp.model import HookedTransformer, check_causal
 from anchor_interp.schema import checked, shown
 from anchor_interp.task import AnchorTask, Keys, Pair
 
@@ -175,10 +175,7 @@ def reachable_edges(
         ConfigError: a model whose attention is not causal.
     """
     checked(model, HookedTransformer, "model")
-    if model.cfg.attention_dir != "causal":
-        raise ConfigError(
-            f"the model's attention is {model.cfg.attention_dir}; expected causal attention"
-        )
+    check_causal(model)
     shape = (model.cfg.n_layers, model.cfg.n_heads, length, length)
     edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
     edges[-1, :, :-1] = False

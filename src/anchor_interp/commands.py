@@ -163,7 +163,7 @@ class SweepCommand:
     """Train many runs: every combination of the axes that is not done yet."""
 
     spec: tyro.conf.Positional[str]
-    """A sweep's file, or a preset to start from."""
+    """A sweep's file, one that comes along (tiny-decay, ...), or a preset to start from."""
     out: Path
     """Folder of the sweep; give the same command again to resume, another sweep to extend it."""
     axes: tyro.conf.Positional[tuple[str, ...]] = ()

@@ -28,7 +28,7 @@ from anchor_interp.data import Sequences, hash_counter, spell_over, stream_key
 from anchor_interp.errors import ConfigError
 from anchor_interp.forward import last_logits
 from anchor_interp.hooks import activations, hooked, token_rows
-from anchor_interp.model import HookedTransformer, check_fits
+from anchor_interp.model import HookedTransformer, check_causal, check_fits
 from anchor_interp.schema import checked, shown
 from anchor_interp.task import AnchorTask, Pair
 
@@ -79,14 +79,16 @@ def composition(
 
     Raises:
         ConfigError: no pairs, a pair that no parallelogram of seen pairs leads to, a layer or n
-            out of range, or a model too small for the task or without MLPs.
+            out of range, or a model too small for the task, without MLPs or not causal.
     """
     check_fits(model, task)
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
     checked(n, int, "n", low=1, high=10_000)
     if model.cfg.attn_only:
         raise ConfigError("the model has attention only: it has no state between attention and MLP")
-    wanted = [task.known(pair) for pair in (task.unseen if pairs is None else pairs)]
+    check_causal(model)
+    given = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
+    wanted = [task.known(pair) for pair in given]
     if not wanted:
         raise ConfigError(f"pairs is {shown(pairs)} and the task holds none out; name some")
     states = _States(model, task, layer, n, seed)

@@ -157,8 +157,9 @@ class TrainConfig:
                 f"({self.n_sequences})"
             )
         self._check_branch()
+        warm = self.branch_step is not None and self.branch_step >= self.warmup_steps
         for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
-            for name in ("lr_start", "lr_end"):
+            for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
                 if getattr(self, name) > lr:
                     raise ConfigError(
                         f"train.{name} is {getattr(self, name):g}; expected at most {branch}lr "

@@ -53,8 +53,11 @@ def fingerprint(
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
-        ConfigError: a model too small for its task, or weights that are not finite.
+        ConfigError: a model in place of a run, one too small for its task, or weights that are not
+            finite.
     """
+    if isinstance(run, HookedTransformer):
+        raise ConfigError("run is a model; fingerprint_model measures one, given its task")
     if isinstance(run, Run):
         found = run if step is None else run.at(step)
     else:

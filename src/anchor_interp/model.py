@@ -154,6 +154,18 @@ def build_model(
     return place(module, target)
 
 
+def check_causal(model: HookedTransformer) -> None:
+    """Refuse a model whose positions see later ones.
+
+    Raises:
+        ConfigError: its attention is not causal.
+    """
+    if model.cfg.attention_dir != "causal":
+        raise ConfigError(
+            f"the model's attention is {model.cfg.attention_dir}; expected causal attention"
+        )
+
+
 def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
     """Refuse a model that cannot read a task's sequences or give its answers.
 

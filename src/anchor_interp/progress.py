@@ -131,8 +131,8 @@ class Overall:
     configuration says; runs of other sizes are other work.
     """
 
-    def __init__(self, total: int, work: float, shown: Any) -> None:
-        self._total = total
+    def __init__(self, total: int, work: float, shown: Any, what: str = "runs") -> None:
+        self._total, self._what = total, what
         self._work_left = work
         self._work_done = 0.0
         self._ended = 0
@@ -140,7 +140,7 @@ class Overall:
         self._began = self._last = time.monotonic()
         self._under_way: dict[str, float] = {}
         self._bars = shown
-        self._whole = shown.add_task("runs", total=total, facts="", rate="") if shown else None
+        self._whole = shown.add_task(what, total=total, facts="", rate="") if shown else None
         self._tasks: dict[str, Any] = {}
 
     def run(self, name: str, steps: int, work: float) -> Progress:
@@ -199,7 +199,7 @@ class Overall:
         self._last = time.monotonic()
         left = self.seconds_left()
         parts = (
-            f"{self._ended}/{self._total} runs",
+            f"{self._ended}/{self._total} {self._what}",
             failed,
             f"{len(self._under_way)} under way" if self._under_way else "",
             f"{format_seconds(left)} left" if left else "",
@@ -230,21 +230,24 @@ class _Nothing:
 
 
 @contextlib.contextmanager
-def reporting_all(total: int, work: float, *, quiet: bool = False) -> Iterator[Overall]:
+def reporting_all(
+    total: int, work: float, *, what: str = "runs", quiet: bool = False
+) -> Iterator[Overall]:
     """Report the progress of many runs, of which a few are under way at a time.
 
     Args:
         total: how many runs there are.
         work: the work of all of them, in any unit.
+        what: what to call them.
         quiet: report nothing.
     """
     if quiet:
-        yield Overall(total, work, _Nothing())
+        yield Overall(total, work, _Nothing(), what)
     elif _is_redrawable():
         with bars() as shown:
-            yield Overall(total, work, shown)
+            yield Overall(total, work, shown, what)
     else:
-        yield Overall(total, work, None)
+        yield Overall(total, work, None, what)
 
 
 def _is_redrawable() -> bool:

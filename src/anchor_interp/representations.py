@@ -569,7 +569,8 @@ def pair_clusters(
             too small for the task.
     """
     check_fits(model, task)
-    chosen = [task.known(pair) for pair in (task.pairs if pairs is None else pairs)]
+    wanted = task.pairs if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
+    chosen = [task.known(pair) for pair in wanted]
     n = checked(n, int, "n", low=500, high=10_000)
     checked(centre, bool, "centre")
     if len(set(chosen)) < 2:
@@ -761,9 +762,10 @@ class _Factors:
 
 def _indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
     """Of pairs, their indices in ``task.pairs``."""
-    if not len(pairs):
+    found: tuple[Pair, ...] = checked(pairs, tuple[Pair, ...], "pairs")
+    if not found:
         raise ConfigError("pairs is empty; expected at least one pair of the task's anchors")
-    return np.array([task.pairs.index(task.known(pair)) for pair in pairs])
+    return np.array([task.pairs.index(task.known(pair)) for pair in found])
 
 
 def _bits(n: int, seed: int, stream: str) -> Ints:

@@ -12,9 +12,11 @@ import numpy as np
 from anchor_interp.diagram_figures import COLOURS
 from anchor_interp.papers.judging import Judgement, Row
 from anchor_interp.papers.ledger import CLAIMS
+from anchor_interp.papers.measures import pair_steps
 from anchor_interp.papers.verdicts import PHASES, EarlyScore, VerdictScore
 from anchor_interp.phase import Phase
 from anchor_interp.plotting import INK, NEITHER, plain_ticks, single
+from anchor_interp.task import Pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +39,7 @@ _MOST = 8.0
 def forest(judgements: Mapping[str, Judgement]) -> "Figure":
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
+    What goes on beyond the axis ends in an arrowhead.
     The one claim without such an effect, of a share above one half, is shown in tenths.
     """
     minima = {claim.name: claim.minimum for claim in CLAIMS}
@@ -55,6 +58,9 @@ def forest(judgements: Mapping[str, Judgement]) -> "Figure":
             colour = VERDICT_COLOURS[found.verdict]
             axes.plot([low, high], [place, place], color=colour, linewidth=1.6, zorder=1)
             axes.plot(middle, place, VERDICT_MARKS[found.verdict], color=colour, markersize=6)
+            for end in {low, high} & {-_MOST, _MOST}:  # it goes on beyond the axis
+                mark = "<" if end < 0 else ">"
+                axes.plot(end, place, mark, color=colour, markersize=4, clip_on=False)
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
         names = [found.claim for found in reversed(shown)]
@@ -219,22 +225,33 @@ def steps_or_bound(row: Row, column: str) -> float | None:
     return float(row.get(column) or row["steps"])
 
 
-def pair_steps(rows: Sequence[Row], marked: Sequence[str]) -> "Figure":
-    """When each ordered pair is learned (complexity-control paper, figure 8B), run by run."""
-    names = sorted(name for row in rows[:1] for name in row if name.startswith("late_pair_"))
+def pairs_learned(rows: Sequence[Row], marked: Callable[[Pair], bool]) -> "Figure":
+    """When each ordered pair is learned (complexity-control paper, figure 8B), run by run.
+
+    Args:
+        rows: the runs; pairs that one has not learned at its end are drawn hollow there.
+        marked: which pairs are in colour.
+    """
+    pairs = sorted({pair for row in rows for pair in pair_steps(row)})
     gammas = sorted({row["gamma"] for row in rows})
     with single(6.4, 2.4 * len(gammas) + 0.4) as figure:
         panels: Any = figure.subplots(len(gammas), 1, squeeze=False, sharex=True)[:, 0]
+        hollow = False
         for axes, gamma in zip(panels, gammas, strict=True):
             mine = [row for row in rows if row["gamma"] == gamma]
-            for place, name in enumerate(names):
-                values = [row[name] for row in mine if row[name] is not None]
-                _strip(axes, place, values, "#D55E00" if name[10:] in marked else _SMALL)
+            for place, pair in enumerate(pairs):
+                found = [(pair_steps(row)[pair], row["steps"]) for row in mine if pair_steps(row)]
+                values, never = [value for value, _ in found], [v >= end for v, end in found]
+                hollow |= any(never)
+                _strip(axes, place, values, "#D55E00" if marked(pair) else _SMALL, hollow=never)
             axes.set_ylabel("steps to 60 %")
             axes.set_title(f"gamma {gamma:g}")
             axes.grid(alpha=0.25, axis="y")
-        labels = [f"({name[10]}, {name[11]})" for name in names]
-        panels[-1].set_xticks(range(len(names)), labels, rotation=60, fontsize=8)
+        panels[-1].set_xticks(range(len(pairs)), map(str, pairs), rotation=60, fontsize=8)
+        if hollow:
+            figure.legend(
+                handles=[_hollow()], loc="outside lower center", frameon=False, fontsize=8
+            )
     return figure
 
 
@@ -337,12 +354,22 @@ def curves(lines: Mapping[str, Sequence[float]], x: str, y: str) -> "Figure":
     return figure
 
 
-def _strip(axes: "Axes", place: float, values: Sequence[float], colour: str) -> None:
+def _strip(
+    axes: "Axes",
+    place: float,
+    values: Sequence[float],
+    colour: str,
+    *,
+    hollow: Sequence[bool] = (),
+) -> None:
     """Points side by side, and their mean as a line."""
     if not len(values):
         return
     shifts = (np.arange(len(values)) % 5 - 2) * 0.06 if len(values) > 1 else np.zeros(1)
-    axes.plot(place + shifts, values, "o", color=colour, markersize=4, alpha=0.75)
+    for index, (shift, value) in enumerate(zip(shifts, values, strict=True)):
+        face = "none" if hollow and hollow[index] else colour
+        axes.plot(place + shift, value, "o", color=colour, markerfacecolor=face, markersize=4,
+                  alpha=0.75)  # fmt: skip
     middle = float(np.mean(values))
     axes.plot([place - 0.3, place + 0.3], [middle, middle], color=INK, linewidth=1.4)
 

@@ -37,6 +37,7 @@ from anchor_interp.papers.judging import (
     trend,
     unexplained,
 )
+from anchor_interp.papers.measures import pair_steps
 
 Tables = Mapping[str, Sequence[Row]]
 """Rows by study."""
@@ -106,12 +107,11 @@ def _rank_share(row: Row) -> float | None:
 
 def _slowed(row: Row) -> float | None:
     """How much longer the four pairs of 3 and 4 take than the others, as a log ratio."""
-    with_both = ("33", "34", "43", "44")
-    steps = {name[10:]: row[name] for name in row if name.startswith("late_pair_")}
-    if not steps or any(value is None for value in steps.values()):
+    steps = pair_steps(row)
+    if len(steps) < 16:
         return None
-    slow = [math.log(steps[name]) for name in with_both]
-    rest = [math.log(value) for name, value in steps.items() if name not in with_both]
+    slow = [math.log(value) for pair, value in steps.items() if set(pair) <= {3, 4}]
+    rest = [math.log(value) for pair, value in steps.items() if not set(pair) <= {3, 4}]
     return sum(slow) / len(slow) - sum(rest) / len(rest)
 
 
@@ -121,7 +121,7 @@ def _moved(row: Row) -> float | None:
     return min(zs[:2]) - min(zs[2:]) if len(zs) == 4 else None
 
 
-def _by_complexity(small: bool) -> Callable[[Row], bool]:
+def _initialised(small: bool) -> Callable[[Row], bool]:
     return lambda row: (row["gamma"] > 0.5) == small
 
 
@@ -144,7 +144,7 @@ def _price(rows: Sequence[Row], column: str) -> Finding:
                 never = any(_never(row, column) for row in pair)
                 ratio = None if never else high - low
                 ratios.append({**pair[0], "censored": False, "never": never, "ratio": ratio})
-    small, large = _by_complexity(True), _by_complexity(False)
+    small, large = _initialised(True), _initialised(False)
     found = difference(ratios, "ratio", small, large)
     note = None
     for test in (small, large):
@@ -357,7 +357,7 @@ CLAIMS: tuple[Claim, ...] = (
                 rows,
                 "complexity",
                 _log_steps,
-                only=_by_complexity(True),
+                only=_initialised(True),
                 untrained=True,
                 unreached=_never,
             ),

@@ -6,19 +6,22 @@ work and none of it is lost when they are stopped; :mod:`anchor_interp.papers.ta
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from anchor_interp import files
 from anchor_interp.errors import AnchorInterpError, StoreError
-from anchor_interp.phase import Phase, decide
+from anchor_interp.phase import decide
+from anchor_interp.task import Pair
 
-Numbers = dict[str, float | None]
+Numbers = dict[str, float | str | None]
+"""Columns of a study's table by name: numbers, or the name of a phase."""
 
 LEVELS: Mapping[str, float] = MappingProxyType({"steps_to_loss": 0.05, "steps_to_half": 0.5})
 """Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6)."""
@@ -84,6 +87,15 @@ def pairs(run: Any) -> Numbers:
     return found
 
 
+def pair_steps(row: Mapping[str, Any]) -> dict[Pair, float]:
+    """When a row says that each ordered pair was learned; without those that it does not tell."""
+    found = {}
+    for name, value in row.items():
+        if value is not None and (pair := re.fullmatch(r"late_pair_(\d)(\d)", name)):
+            found[int(pair[1]), int(pair[2])] = float(value)
+    return found
+
+
 def embedding(run: Any) -> Numbers:
     """How far arithmetic steps stand out of the embedding, as z scores."""
     from anchor_interp.embeddings import embedding_structure, key_embeddings
@@ -94,17 +106,14 @@ def embedding(run: Any) -> Numbers:
 
 
 def behaviour(run: Any) -> Numbers:
-    """The phase of the checkpoint by its behaviour, as its place in :data:`PHASES`.
+    """The phase of the checkpoint by its behaviour.
 
     Training accuracy is that of fresh sequences of the training cells: in the middle of a training
     it says whether what there is to be generalised was.
     """
-    found = decide(run.evaluate(n=100))
-    return {"behaviour": float(PHASES.index(found.phase))}
+    return {"behaviour": decide(run.evaluate(n=100)).phase}
 
 
-PHASES: tuple[Phase, ...] = get_args(Phase)
-"""The phases, in the order in which :func:`behaviour` counts them."""
 MEASURES: Mapping[str, Callable[[Any], Numbers]] = MappingProxyType(
     {
         "mechanism": mechanism,
@@ -116,7 +125,7 @@ MEASURES: Mapping[str, Callable[[Any], Numbers]] = MappingProxyType(
 )
 """The measures by name; each takes a :class:`anchor_interp.run.Run`."""
 VERSIONS: Mapping[str, int] = MappingProxyType(
-    {"mechanism": 2, "learning": 2, "pairs": 1, "embedding": 1, "behaviour": 1}
+    {"mechanism": 2, "learning": 2, "pairs": 1, "embedding": 1, "behaviour": 2}
 )
 """Of every measure its version: numbers that another one kept are made anew."""
 SECONDS: Mapping[str, float] = MappingProxyType(

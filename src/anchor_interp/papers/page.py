@@ -11,7 +11,7 @@ from anchor_interp.files import write_output
 from anchor_interp.papers import figures
 from anchor_interp.papers.judging import Judgement, Row
 from anchor_interp.papers.ledger import CLAIMS, judge_ledger
-from anchor_interp.papers.tables import checkpoints_table, read_study, read_tables
+from anchor_interp.papers.tables import checkpoints_table, read_checkpoints, read_tables
 from anchor_interp.papers.verdicts import (
     PHASES,
     EarlyScore,
@@ -80,7 +80,7 @@ def read_ledger(scale: str, tables: Path) -> Ledger:
         ConfigError: no folder.
     """
     along = checkpoints_table(tables, HELD_OUT)
-    checkpoints = read_study(along) if along.is_file() else ()
+    checkpoints = read_checkpoints(along) if along.is_file() else ()
     return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
 
 

@@ -9,7 +9,6 @@ claims of :mod:`anchor_interp.papers.ledger` are judged on these tables alone.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from anchor_interp.config import RunConfig, override
 from anchor_interp.errors import ConfigError
 from anchor_interp.presets import preset
 from anchor_interp.schema import shown, suggestion
-from anchor_interp.sweep.spec import Grid, Sweep, read_sweep
+from anchor_interp.sweep.spec import SWEEPS, Grid, Sweep, read_sweep
 from anchor_interp.task import (
     BROKEN_GROUPS,
     TASKS,
@@ -39,7 +38,6 @@ MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6,
 """Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11), where those of the papers are
 sums of 3 and 4."""
 
-_FOLDER = Path(__file__).parent
 _SEEDS = tuple(range(400, 405))
 
 
@@ -162,7 +160,7 @@ def _diagram(name: str) -> Callable[[str], Sweep]:
     """The sweep of a phase diagram, with five seeds for the papers' three."""
 
     def sweep(scale: str) -> Sweep:
-        grids = read_sweep(_FOLDER / f"{scale}-{name}.yaml").grids
+        grids = read_sweep(SWEEPS[f"{scale}-{name}"]).grids
         return Sweep(tuple(replace(grid, seeds=_more(grid.seeds, 5)) for grid in grids))
 
     return sweep

@@ -19,25 +19,26 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from anchor_interp import files
 from anchor_interp.config import RunConfig
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.papers.measures import SECONDS, kept
 from anchor_interp.papers.studies import STUDIES, Study, broken_groups, study, study_sweep
+from anchor_interp.phase import Phase
 from anchor_interp.progress import reporting_all
-from anchor_interp.schema import checked_path
+from anchor_interp.schema import checked_path, shown
 from anchor_interp.sweep.driver import sweep
 from anchor_interp.sweep.estimate import Estimate, estimate
-from anchor_interp.sweep.folder import SweepFolder
+from anchor_interp.sweep.folder import STATES, SweepFolder
 from anchor_interp.sweep.job import Engine
 from anchor_interp.sweep.local import LocalEngine, available_cores
 from anchor_interp.sweep.spec import Grid, Sweep
-from anchor_interp.sweep.table import CIRCUMSTANCES, COLUMNS, Kind, read_table
+from anchor_interp.sweep.table import CIRCUMSTANCES, COLUMNS, Kind, parsed, read_table
 from anchor_interp.task import AnchorTask
 
 Row = dict[str, Any]
@@ -46,9 +47,23 @@ _NEEDED = frozenset(("run_id", "status", "phase", "censored", "seed"))
 """Columns that every table has."""
 _KINDS: Mapping[str, Kind] = {
     "complexity": "integer",
-    **dict.fromkeys(("broken", "offsets", "scale", "measured"), "text"),
+    **dict.fromkeys(("broken", "offsets", "scale", "measured", "behaviour"), "text"),
 }
 """What columns hold beside a sweep's; all others hold numbers."""
+_FILLED = frozenset(
+    ("run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "n_layers", "steps")
+)
+"""Columns in which every row has a value."""
+_NAMES: Mapping[str, Sequence[str]] = {
+    "status": STATES,
+    "phase": get_args(Phase),
+    "behaviour": get_args(Phase),
+}
+_SHARES = frozenset(
+    ("commutativity", "key_dependence", "composed", "commutes", "mirrored", "recomposed")
+)
+"""Columns that hold shares of one, beside accuracies and areas under a curve."""
+_NOT_NEGATIVE = frozenset(("gamma", "weight_decay", "lr", "n_layers", "final_loss", "seconds"))
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 _LIMIT = 1 << 28
 _LOGGER = logging.getLogger(__name__)
@@ -126,8 +141,7 @@ def gather(
     todo = {run: config for of in wanted for run, config in of.todo().items()}
     found: dict[str, Row] = {}
     if todo:
-        grids = tuple(Grid(config, seeds=(config.seed,)) for config in todo.values())
-        sweep(Sweep(grids), folder / "sweep", engine=engine, quiet=quiet)
+        sweep(_grouped(todo.values()), folder / "sweep", engine=engine, quiet=quiet)
         found = {row["run_id"]: row for row in read_table(folder / "sweep")}
     done = {run for run in todo if found[run]["status"] == "done"}
     jobs = dict.fromkeys(job for of in wanted for job in _jobs(of, done))
@@ -153,6 +167,14 @@ def gather(
         if of.study.checkpoints:
             _write_checkpoints(checkpoints_table(place, of.name), of, folder, rows)
     return gathered
+
+
+def _grouped(configs: Iterable[RunConfig]) -> Sweep:
+    """The sweep of some runs: a grid for those that only differ in their seeds."""
+    seeds: dict[RunConfig, list[int]] = {}
+    for config in configs:
+        seeds.setdefault(replace(config, seed=0), []).append(config.seed)
+    return Sweep(tuple(Grid(config, seeds=tuple(found)) for config, found in seeds.items()))
 
 
 def tables_folder(out: Path, tables: Path | None) -> Path:
@@ -231,8 +253,6 @@ def read_study(path: str | Path) -> list[Row]:
                 rows.append(_row_of(line, columns))
             except (ValueError, LookupError) as error:
                 raise ValueError(f"line {reader.line_num}: {error}") from error
-        if any(row["censored"] is None or row["seed"] is None for row in rows):
-            raise ValueError("a run lacks its seed, or whether it is censored")
         found = Counter((row["run_id"], row.get("at_step")) for row in rows)
         if twice := [run for (run, _), n in found.items() if n > 1]:
             raise ValueError(f"the run {twice[0]} is there twice")
@@ -243,32 +263,52 @@ def read_study(path: str | Path) -> list[Row]:
         ) from error
 
 
+def read_checkpoints(path: str | Path) -> list[Row]:
+    """The rows of the mechanism along a study's checkpoints.
+
+    Raises:
+        StoreError: it cannot be read, or is damaged.
+    """
+    rows = read_study(path)
+    for row in rows:
+        for name in ("at_step", "at_number"):
+            if row.get(name) is None:
+                raise StoreError(
+                    f"{path} is damaged: the run {row['run_id']} lacks {name}; restore it, or "
+                    "remove it to have its runs trained anew"
+                )
+    return rows
+
+
 def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
     if len(line) > len(columns):  # the reader's place for what is beyond the header
         raise ValueError("a line is too long")
-    found = {name: _parsed(name, line[name]) for name in columns}
-    if empty := [name for name in ("run_id", "status") if not found[name]]:
-        raise ValueError(f"{empty[0]} is empty")
+    if None in line.values():
+        raise ValueError("a line is too short")
+    found = {}
+    for name in columns:
+        kind = COLUMNS.get(name) or _KINDS.get(name, "number")
+        found[name] = parsed(name, line[name], kind)
+        _check(name, found[name])
     return found
 
 
-def _parsed(name: str, text: str | None) -> Any:
-    if text is None:
-        raise ValueError("a line is too short")
-    if text == "":
-        return None
-    kind = COLUMNS.get(name) or _KINDS.get(name, "number")
-    if kind == "truth":
-        if text not in ("True", "False"):
-            raise ValueError(f"{name} is {text!r}; expected True or False")
-        return text == "True"
-    try:
-        value = {"text": str, "integer": int, "number": float}[kind](text)
-    except ValueError:
-        raise ValueError(f"{name} is {text[:40]!r}; expected a number") from None
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; expected a finite number")
-    return value
+def _check(name: str, value: Any) -> None:
+    """Refuse what no run of a study can have."""
+    if value is None:
+        if name in _FILLED:
+            raise ValueError(f"{name} is empty")
+    elif name in _NAMES:
+        if value not in _NAMES[name]:
+            raise ValueError(f"{name} is {shown(value)}; expected {', '.join(_NAMES[name])}")
+    elif isinstance(value, int | float):
+        share = name in _SHARES or name.endswith("accuracy") or name.startswith("auroc")
+        least = 0.0 if share or name in _NOT_NEGATIVE or name.startswith("steps") else -math.inf
+        most = 1.0 if share else math.inf
+        if not math.isfinite(value) or not least <= value <= most:
+            wanted = "a share from 0 to 1" if share else "a finite number"
+            wanted += ", 0 or more" if least == 0 and not share else ""
+            raise ValueError(f"{name} is {value}; expected {wanted}")
 
 
 @dataclass(frozen=True)
@@ -279,9 +319,11 @@ class _Wanted:
     study: Study
     configs: dict[str, RunConfig]
     known: dict[str, Row]
-    """Rows of finished runs with every number that the study measures."""
+    """Rows of finished runs with every number that the study measures, along the training too."""
     ended: dict[str, Row]
     """Rows of all finished runs."""
+    along: dict[tuple[str, float], Row]
+    """Rows of their checkpoints, by run and step."""
 
     def todo(self) -> dict[str, RunConfig]:
         """The runs without a row."""
@@ -292,9 +334,8 @@ def _wanted(names: Sequence[str], scale: str, tables: Path | None) -> list[_Want
     """Raises StoreError where a table is of another scale."""
     wanted = []
     for name in names:
-        configs, ended = study_sweep(name, scale).configs(), {}
-        path = None if tables is None else tables / f"{name}.csv"
-        if path is not None and path.is_file():
+        configs, ended, along = study_sweep(name, scale).configs(), {}, {}
+        if tables is not None and (path := tables / f"{name}.csv").is_file():
             rows = read_study(path)
             check_scale(rows, scale, path)
             if other := [row["run_id"] for row in rows if row["run_id"] not in configs]:
@@ -304,13 +345,17 @@ def _wanted(names: Sequence[str], scale: str, tables: Path | None) -> list[_Want
                     "the tables"
                 )
             ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
+            if study(name).checkpoints and (path := checkpoints_table(tables, name)).is_file():
+                along = {(row["run_id"], row["at_step"]): row for row in read_checkpoints(path)}
         measures = set(study(name).measures)
+        steps = {run: _between(configs[run]) if study(name).checkpoints else () for run in ended}
         known = {
             run: row
             for run, row in ended.items()
             if measures <= set((row.get("measured") or "").split())
+            and all((run, float(step)) in along for step in steps[run])
         }
-        wanted.append(_Wanted(name, study(name), configs, known, ended))
+        wanted.append(_Wanted(name, study(name), configs, known, ended, along))
     return wanted
 
 
@@ -361,7 +406,7 @@ def _measure(
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "anchor_interp.papers.measures", str(folder)]
     workers = []
-    with reporting_all(len(jobs), len(jobs), quiet=quiet) as progress:
+    with reporting_all(len(jobs), len(jobs), what="measurements", quiet=quiet) as progress:
         progress.begin(0, 0)
         try:
             for first in range(min(count, len(jobs))):
@@ -461,9 +506,6 @@ _ABOUT = (
 
 def _write_checkpoints(path: Path, of: _Wanted, folder: Path, rows: Sequence[Row]) -> None:
     """The mechanism and the behaviour at every checkpoint between, beside what the run became."""
-    before: dict[tuple[str, float], Row] = {}
-    if path.is_file():
-        before = {(row["run_id"], row["at_step"]): row for row in read_study(path)}
     found = []
     for row in rows:
         run = row["run_id"]
@@ -474,6 +516,6 @@ def _write_checkpoints(path: Path, of: _Wanted, folder: Path, rows: Sequence[Row
                 about = {key: row.get(key) for key in _ABOUT}
                 about |= {"at_step": float(step), "at_number": float(number)}
                 found.append(about | numbers | then)
-            elif (run, float(step)) in before:
-                found.append(before[run, float(step)])
+            elif (run, float(step)) in of.along:
+                found.append(of.along[run, float(step)])
     _write(path, found)

@@ -29,7 +29,6 @@ from sklearn.tree import DecisionTreeClassifier
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.mechanism import NUMBERS, THRESHOLDS, Fingerprint, verdict
 from anchor_interp.papers.judging import Row, cell
-from anchor_interp.papers.measures import PHASES as ALL_PHASES
 from anchor_interp.phase import PAPER, Phase
 from anchor_interp.schema import from_dict
 from anchor_interp.statistics import permutation_p
@@ -246,11 +245,10 @@ def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlySc
         given = np.array([verdict(fingerprint_of(row)).phase for row in mine])
         shares = [row.get("at_step", row["steps"]) / final[row["run_id"]]["steps"] for row in mine]
         low, high = _interval(truth, given, [cell(final[row["run_id"]]) for row in mine])
-        then = [row.get("behaviour") for row in mine]
+        then = [row["behaviour"] for row in mine if row.get("behaviour") is not None]
         behaved = None
-        if None not in then:
-            names = [ALL_PHASES[int(index or 0)] for index in then]
-            behaved = _balanced(truth, np.array([_AS_YET.get(name, name) for name in names]))
+        if len(then) == len(mine):
+            behaved = _balanced(truth, np.array([_AS_YET.get(name, name) for name in then]))
         found.append(
             EarlyScore(
                 share=float(np.mean(shares)),

@@ -1,5 +1,6 @@
 """What a sweep will cost before it is started: runs, time and disk."""
 
+import logging
 import math
 import os
 import time
@@ -17,7 +18,11 @@ from anchor_interp.sweep.folder import ENDED, SweepFolder
 from anchor_interp.sweep.table import Row, rows
 from anchor_interp.training import AnchorObjective, TrainState, train_step
 
+_LOGGER = logging.getLogger(__name__)
 _STEPS = 3
+_SEQUENCES = 128
+"""How many sequences these steps have at most on a CPU, where a larger batch takes so much longer:
+a step of the papers' own size would take some ten seconds."""
 _LINE_BYTES = 200
 _REST_BYTES = 40_000
 """About what configuration, provenance, states and result take of a run folder."""
@@ -70,6 +75,8 @@ def estimate(
             total += rate * config.train.steps
             continue
         if shape not in measured:
+            model = config.model
+            _LOGGER.info("timing a model of %d layers, width %d", model.n_layers, model.d_model)
             measured[shape] = _seconds_per_step(config, target)
         total += _START_SECONDS + measured[shape] * config.train.steps
     parts = (
@@ -122,7 +129,9 @@ def _known_rates(found: Iterable[Row]) -> dict[_Shape, float]:
 
 def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
     check_training_fits(config, device)
-    short = override(config, n_sequences=config.train.batch_size)
+    batch = config.train.batch_size
+    part = min(batch, _SEQUENCES) if device.type == "cpu" else batch
+    short = override(config, n_sequences=part, batch_size=part)
     with limited_threads(1):
         state, objective = TrainState.fresh(short, device), AnchorObjective(short, device)
         train_step(state, objective).loss.item()
@@ -130,7 +139,7 @@ def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
         for _ in range(_STEPS):
             event = train_step(state, objective)
         event.loss.item()  # waits for a GPU
-        return (time.perf_counter() - began) / _STEPS
+        return (time.perf_counter() - began) / _STEPS * batch / part
 
 
 def _free_bytes(folder: SweepFolder) -> int:

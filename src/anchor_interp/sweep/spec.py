@@ -125,6 +125,13 @@ class Sweep:
         return found
 
 
+SWEEPS: Mapping[str, Path] = MappingProxyType(
+    {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
+)
+"""The files of the papers' phase diagrams, by name: at three scales, of gamma and weight decay
+(``tiny-decay``) and of gamma and depth (``tiny-depth``)."""
+
+
 def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep from a YAML (or JSON) file.
 
@@ -176,20 +183,23 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
     """A sweep as a command line gives it: a file, or a preset with its axes.
 
     Args:
-        start: a sweep's file, or the name of a preset.
+        start: a sweep's file, the name of one of :data:`SWEEPS`, or the name of a preset.
         changes: of a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` the same for all.
         seeds: how many seeds a combination has, counted from 0; the preset's own if None.
 
     Raises:
         ConfigError: names what cannot be used.
     """
-    if start not in RUNS and (is_there(Path(start)) or Path(start).suffix or os.sep in start):
+    named = start in SWEEPS and not is_there(Path(start))
+    if named or (
+        start not in RUNS and (is_there(Path(start)) or Path(start).suffix or os.sep in start)
+    ):
         if changes or seeds is not None:
             raise ConfigError(
                 f"{changes[0] if changes else 'seeds'} changes a preset, and {start} is a file; "
                 "edit the file"
             )
-        return read_sweep(start)
+        return read_sweep(SWEEPS[start] if named else start)
     grid: dict[str, Any] = {"preset": start, "set": {}, "axes": {}}
     for change in changes:
         name, equals, text = change.partition("=")

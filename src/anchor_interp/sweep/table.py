@@ -185,7 +185,7 @@ def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
         if kept_fingerprint(folder.runs / name, name, configs[name].train.steps) is None
     ]
     failed = 0
-    with reporting_all(len(todo), len(todo), quiet=quiet) as progress:
+    with reporting_all(len(todo), len(todo), what="fingerprints", quiet=quiet) as progress:
         for name in todo:
             try:
                 keep_fingerprint(load(folder.runs / name))
@@ -210,7 +210,11 @@ def read_table(path: str | Path) -> list[Row]:
         raise ConfigError(f"{path} is no table; expected a sweep folder, a .parquet or a .csv file")
     data = files.read_bytes(path, limit=_MAX_BYTES)
     try:
-        return from_parquet(data)[0] if path.suffix == ".parquet" else from_csv(data.decode())
+        return (
+            from_parquet(data, older=True)[0]
+            if path.suffix == ".parquet"
+            else from_csv(data.decode())
+        )
     except (ValueError, LookupError, csv.Error) as error:
         raise StoreError(f"{path} is damaged: {error}; make it anew") from error
 
@@ -245,7 +249,8 @@ def from_csv(text: str) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text), strict=True)
     _check_columns([*(reader.fieldnames or ()), *_ADDED])
     return [
-        {name: _parsed(row.get(name, ""), kind) for name, kind in COLUMNS.items()} for row in reader
+        {name: parsed(name, row.get(name) or "", kind) for name, kind in COLUMNS.items()}
+        for row in reader
     ]
 
 
@@ -267,8 +272,12 @@ def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
     return bytes(sink.getvalue())
 
 
-def from_parquet(data: bytes) -> tuple[list[Row], str]:
+def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[Row], str]:
     """The rows and the digest of :func:`to_parquet`.
+
+    Args:
+        data: the contents of the file.
+        older: whether columns may lack that a later version added; they are empty then.
 
     Raises:
         ValueError: no such file, a damaged one, another schema, or other columns.
@@ -285,8 +294,13 @@ def from_parquet(data: bytes) -> tuple[list[Row], str]:
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
+    wanted = _parquet_schema()
+    for name in set(_ADDED) - set(table.column_names) if older else ():
+        empty = pa.nulls(table.num_rows, wanted.field(name).type)
+        table = table.append_column(wanted.field(name), empty)
     _check_columns(table.column_names)
-    if not table.schema.equals(_parquet_schema()):
+    table = table.select(wanted.names)
+    if not table.schema.equals(wanted):
         raise ValueError("its columns hold values of other types")
     return table.to_pylist(), about.get(b"spec", b"").decode()
 
@@ -437,12 +451,22 @@ def _check_columns(found: Iterable[str]) -> None:
         )
 
 
-def _parsed(text: str | None, kind: Kind) -> Any:
-    if text is None or text == "":
+def parsed(name: str, text: str, kind: Kind) -> Any:
+    """A field of a CSV file; None if it is empty.
+
+    Raises:
+        ValueError: its column cannot hold it.
+    """
+    if text == "":
         return None
     if kind == "truth":
-        return {"True": True, "False": False}[text]
-    return {"text": str, "integer": int, "number": float}[kind](text)
+        if text not in ("True", "False"):
+            raise ValueError(f"{name} is {shown(text)}; expected True or False")
+        return text == "True"
+    try:
+        return {"text": str, "integer": int, "number": float}[kind](text)
+    except ValueError:
+        raise ValueError(f"{name} is {shown(text)}; expected a number") from None
 
 
 def to_json(found: Sequence[Row]) -> str:
