@@ -4,7 +4,7 @@ A claim has its sentence (in our words), where it stands, the statistic that it 
 so that a positive effect is what is claimed, and the smallest effect that counts. Statistics and
 smallest effects were written down before the runs of the studies ``phases``, ``complexity``,
 ``pairs``, ``noise``, ``rates``, ``arbitrary``, ``steps`` and ``branches``, and before those of the
-seeds 303 and 304 of ``decay`` and ``depth``, whose seeds 300 to 302 were known. What was changed
+seeds from 303 on of ``decay`` and ``depth``, whose seeds 300 to 302 were known. What was changed
 after some of these runs had been seen is told in ``docs/results.md``.
 
 Phases come with settings: nearly all inferential runs of ``phases`` are pre-LayerNorm models. So

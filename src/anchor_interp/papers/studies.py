@@ -156,12 +156,12 @@ def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
     )
 
 
-def _diagram(name: str) -> Callable[[str], Sweep]:
-    """The sweep of a phase diagram, with five seeds for the papers' three."""
+def _diagram(name: str, seeds: int) -> Callable[[str], Sweep]:
+    """The sweep of a phase diagram, with more seeds than the papers' three."""
 
     def sweep(scale: str) -> Sweep:
         grids = read_sweep(SWEEPS[f"{scale}-{name}"]).grids
-        return Sweep(tuple(replace(grid, seeds=_more(grid.seeds, 5)) for grid in grids))
+        return Sweep(tuple(replace(grid, seeds=_more(grid.seeds, seeds)) for grid in grids))
 
     return sweep
 
@@ -283,8 +283,8 @@ def _branches(name: str) -> Sweep:
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
     {
-        "decay": Study("gamma and weight decay", _diagram("decay"), ("mechanism",)),
-        "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth"), ("mechanism",)),
+        "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
+        "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
         "phases": Study(
             "every phase, at other widths, depths and layouts",
             _phases,
