@@ -27,7 +27,7 @@ from anchor_interp import files, run, session, store
 from conftest import SHORT
 
 SETTINGS = SHORT | {
-    "steps": 2400,
+    "steps": 1600,
     "log_every": 10,
     "eval_every": 200,
     "checkpoint_every": 40,

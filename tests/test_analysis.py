@@ -162,9 +162,15 @@ def test_an_output_that_cannot_be_used(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.fixture(scope="module")
+def written(specimen: Analysis, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The page and the files beside it."""
+    return write_analysis(specimen, tmp_path_factory.mktemp("analysis") / "made")
+
+
 @pytest.mark.parametrize("width", [390, 1280])
-def test_in_a_browser(browser: Any, specimen: Analysis, tmp_path: Path, width: int) -> None:
-    page, *written = write_analysis(specimen, tmp_path / "made")
+def test_in_a_browser(browser: Any, written: list[Path], width: int) -> None:
+    page = written[0]
     assert all(path.stat().st_size for path in written)
     context = browser.new_context(viewport={"width": width, "height": 900})
     shown = context.new_page()

@@ -60,9 +60,9 @@ def test_every_logged_step_stands_exactly_once(undisturbed: Run) -> None:
 
 
 def test_checkpoints_keep_one_optimizer_state(undisturbed: Run) -> None:
-    assert undisturbed.steps == list(range(0, 2401, 40))
+    assert undisturbed.steps == list(range(0, 1601, 40))
     kept = sorted(undisturbed.path.glob("checkpoints/*/optimizer.safetensors"))
-    assert [path.parent.name for path in kept] == ["00002400"]
+    assert [path.parent.name for path in kept] == ["00001600"]
 
 
 def test_an_exception_at_any_step_loses_nothing(
