@@ -60,7 +60,7 @@ def forest(judgements: Mapping[str, Judgement]) -> "Figure":
             axes.plot(middle, place, VERDICT_MARKS[found.verdict], color=colour, markersize=6)
             for end in {low, high} & {-_MOST, _MOST}:  # it goes on beyond the axis
                 mark = "<" if end < 0 else ">"
-                axes.plot(end, place, mark, color=colour, markersize=4, clip_on=False)
+                axes.plot(1.04 * end, place, mark, color=colour, markersize=4, clip_on=False)
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
         names = [found.claim for found in reversed(shown)]

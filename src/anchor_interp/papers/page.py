@@ -135,7 +135,7 @@ def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
     ):
         caption = (
             "Every claim's effect with its 95 % interval, positive as claimed, in units of the "
-            "smallest effect that counts."
+            "smallest effect that counts; an arrowhead where it goes on beyond the axis."
         )
         found.append(("forest", caption, plotting.settle(figures.forest(ledger.judgements))))
     if ledger.verdict is not None:
