@@ -1,6 +1,7 @@
 """Complexity-control paper, section VIII: fitting speed (figures 8A, 8B) and noise detection."""
 
 from anchor_interp.papers.figures import pairs_learned, strips
+from anchor_interp.papers.ledger import of_three_and_four
 from neurips_6 import LEVELS, speed
 from section import Data, Panels, run_section
 
@@ -22,7 +23,7 @@ def draw(data: Data) -> Panels:
         [
             (
                 "(3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",
-                pairs_learned(broken, lambda pair: set(pair) <= {3, 4}),
+                pairs_learned(broken, of_three_and_four),
             )
         ],
         [("broken groups found, task by task", strips(areas, "AUROC", reference=0.5))],

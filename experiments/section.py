@@ -99,17 +99,12 @@ def run_section(
         place = tables_folder(asked.out, asked.tables)
         pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
         if not asked.judge:
-            _say(
-                plan(
-                    needed,
-                    asked.scale,
-                    asked.out,
-                    tables=place,
-                    workers=asked.workers,
-                    device=asked.device,
-                )
+            workers, device = asked.workers, asked.device
+            todo = plan(
+                needed, asked.scale, asked.out, tables=place, workers=workers, device=device
             )
-            engine = LocalEngine(asked.workers, asked.device)
+            _say(todo)
+            engine = LocalEngine(workers, device)
             gather(needed, asked.scale, asked.out, tables=place, engine=engine)
         tables = read_tables(place, scale=asked.scale)
         panels = draw(Data(asked.scale, tables, place))

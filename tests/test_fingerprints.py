@@ -200,10 +200,10 @@ def test_the_verdict_on_a_model_set_by_hand(
     assert verdict(taken[name]).phase == phase
 
 
-def test_an_exact_model_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "_numbers", lambda *_: dict.fromkeys(NUMBERS))
-    assert fingerprint("exact/symmetric").run_id is None
-    assert fingerprint("tiny/composite/1").run_id is not None
+def test_the_verdict_on_an_exact_model_of_all_keys() -> None:
+    found = fingerprint("exact/symmetric")
+    assert found.run_id is None
+    assert verdict(found).phase == "symmetric"
 
 
 def test_the_verdicts_own_lines_can_be_given() -> None:

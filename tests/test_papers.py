@@ -16,14 +16,15 @@ import anchor_interp as ai
 from anchor_interp import cli
 from anchor_interp.config import override, read_config
 from anchor_interp.errors import ConfigError, StoreError
-from anchor_interp.papers import measures, studies, tables
-from anchor_interp.papers.ledger import CLAIMS
+from anchor_interp.papers import figures, measures, studies, tables
+from anchor_interp.papers.ledger import CLAIMS, of_three_and_four
 from anchor_interp.papers.page import Ledger, read_ledger, render_ledger
 from anchor_interp.papers.studies import Study, broken_task
 from anchor_interp.papers.tables import (
     checkpoints_table,
     gather,
     plan,
+    read_checkpoints,
     read_study,
     read_tables,
     task_columns,
@@ -175,6 +176,51 @@ def test_a_measurement_that_cannot_be_made_is_told(
     assert "0000" in capsys.readouterr().err
 
 
+def test_runs_that_lack_a_checkpoints_row_are_made_anew(
+    gathered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of the runs alone does not count as the whole study."""
+    along = Study("one", _tiny, ("learning",), checkpoints=True)
+    monkeypatch.setattr(studies, "STUDIES", MappingProxyType({"decay": along}))
+    table = (gathered / "tables" / "decay.csv").read_text()
+    (tmp_path / "decay.csv").write_text(table)
+    (of,) = tables._wanted(["decay"], "tiny", tmp_path)
+    assert (len(of.ended), len(of.known)) == (2, 0)
+    first = next(iter(of.configs))
+    row = "{},done,other,True,0,20,1,0.1\n"
+    lines = "run_id,status,phase,censored,seed,at_step,at_number,noise_share\n" + row.format(first)
+    path = checkpoints_table(tmp_path, "decay")
+    path.write_text(lines)
+    (of,) = tables._wanted(["decay"], "tiny", tmp_path)
+    assert list(of.known) == [first]
+    tables._write_checkpoints(path, of, tmp_path, list(of.ended.values()))  # of no run of its own
+    assert [row["run_id"] for row in read_study(path)] == [first]
+    path.write_text(lines.replace("20,1,0.1", ",1,0.1"))
+    with pytest.raises(StoreError, match="lacks at_step"):
+        gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
+    (tmp_path / "decay.csv").unlink()
+    with pytest.raises(StoreError, match="lacks at_step"):  # not written over either
+        gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
+
+
+def test_a_run_without_its_checkpoints_counts_as_unfinished(
+    gathered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    along = Study("one", _tiny, ("learning",), checkpoints=True)
+    monkeypatch.setattr(studies, "STUDIES", MappingProxyType({"decay": along}))
+    monkeypatch.setattr(tables, "_ALONG", ("pairs",))
+    monkeypatch.setattr(tables, "_measure", lambda *_: None)  # as if it had failed
+    found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
+    assert len(tables.unfinished(found)) == 2
+
+
+def test_runs_that_differ_in_their_seeds_are_one_grid() -> None:
+    configs = studies.study_sweep("branches", "tiny").configs()
+    found = tables._grouped(configs.values())
+    assert list(found.configs()) == list(configs)
+    assert [len(grid.seeds) for grid in found.grids] == [5] * 6
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("", "lacks the column"),
     ("run_id,status\n1,done\n", "lacks the column"),
@@ -197,9 +243,16 @@ def test_a_measurement_that_cannot_be_made_is_told(
     ),
     (
         "run_id,status,phase,censored,seed,final_loss\nx,done,other,True,1,-1\n",
-        "final_loss is -1.0; expected a finite number, 0 or more",
+        "final_loss is -1.0; expected a number of 0 or more",
     ),
     ("run_id,status,phase,censored,seed,gamma\nx,done,other,True,1,\n", "gamma is empty"),
+    (f"run_id,status,phase,censored,seed\nx,done,other,True,{'1' * 400}\n", "seed is an integer"),
+    ("run_id,status,phase,censored,seed,steps\nx,done,other,True,1,0\n", "steps is 0; expected"),
+    (
+        "run_id,status,phase,censored,seed,late_pair_33\nx,done,other,True,1,-3\n",
+        "late_pair_33 is -3.0; expected a number above 0",
+    ),
+    ("run_id,status,phase,censored,seed\nx,done,,False,1\n", "phase is empty, of a run that is"),
 ])  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "decay.csv").write_text(text)
@@ -408,7 +461,7 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
 
 
 def test_early_verdicts_end_at_the_verdict(committed: dict[str, list[dict[str, Any]]]) -> None:
-    along = read_study(checkpoints_table(TABLES, "phases"))
+    along = read_checkpoints(checkpoints_table(TABLES, "phases"))
     scores = judge_early(committed["phases"], along)
     found = judge_verdict(committed["phases"], committed["decay"])
     assert {score.n for score in scores} == {sum(found.n.values())}  # the same runs at each
@@ -421,6 +474,20 @@ def test_the_results_page_has_the_tables_numbers(found: Ledger) -> None:
     results = importlib.import_module("results")
     page = results.PAGE.read_text(encoding="utf-8")
     assert results.filled(page, found) == page
+
+
+def test_what_is_only_a_bound_is_drawn_hollow_and_what_goes_on_has_an_arrowhead(
+    found: Ledger, committed: dict[str, list[dict[str, Any]]]
+) -> None:
+    rows = [row for row in committed["pairs"] if row["gamma"] == 0.3]
+    never = sum(int(row["never_learned"]) for row in rows)
+    (axes,) = figures.pairs_learned(rows, of_three_and_four).axes
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    assert len(points) == 16 * len(rows)
+    assert sum(line.get_markerfacecolor() == "none" for line in points) == never > 0
+    (axes,) = figures.forest(found.judgements).axes
+    arrows = {line.get_marker() for line in axes.lines if np.abs(line.get_xdata()).max() > 8}
+    assert arrows == {"<", ">"}
 
 
 def test_the_page_in_a_browser(found: Ledger, browser: Any, tmp_path: Path) -> None:

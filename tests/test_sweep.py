@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import anchor_interp
 import sweep_faults
 from anchor_interp import fingerprints
 from anchor_interp.cli import main
-from anchor_interp.config import override, run_id
+from anchor_interp.config import RunConfig, override, run_id
 from anchor_interp.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp.lock import is_held
 from anchor_interp.progress import Overall
@@ -37,11 +38,14 @@ from anchor_interp.sweep.table import (
     COLUMNS,
     counts,
     from_csv,
+    from_parquet,
     read_table,
     rows,
     to_csv,
+    to_parquet,
     write_table,
 )
+from anchor_interp.training import TrainState
 from conftest import SHORT
 from small import Here
 
@@ -369,8 +373,33 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
         read_table(tmp_path / "table.csv")
     with pytest.raises(ConfigError, match=r"expected a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
+    (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "lr,", 1))
+    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' is there twice"):
+        read_table(tmp_path / "table.csv")
     with pytest.raises(StoreError, match="no sweep folder"):
         read_table(tmp_path)
+
+
+def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Path) -> None:
+    """Columns that came later are empty; a sweep folder makes such a table anew."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = rows(small)
+    whole = pq.read_table(pa.BufferReader(to_parquet(found)), use_threads=False)
+    metadata = whole.schema.metadata
+    pq.write_table(whole.drop_columns(["composed", "branch_lr"]), tmp_path / "table.parquet")
+    assert read_table(tmp_path / "table.parquet") == found  # nobody measured or branched these
+    data = (tmp_path / "table.parquet").read_bytes()
+    with pytest.raises(ValueError, match="in only one of this table and this version"):
+        from_parquet(data)
+    doubled = pa.Table.from_arrays(
+        [*whole.columns, whole["lr"]], names=[*whole.column_names, "lr"], metadata=metadata
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(doubled, sink)
+    with pytest.raises(ValueError, match="there twice"):
+        from_parquet(bytes(sink.getvalue()))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolder) -> None:
@@ -397,7 +426,9 @@ def test_axes_from_a_command_line() -> None:
         ("tiny", ["gamma"], "'gamma' is no axis; expected one like gamma=0.3,0.5"),
         ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
         ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
-        ("tinny", [], "no preset is called 'tinny'"),
+        ("tinny", [], "no preset or sweep is called 'tinny'"),
+        ("tiny_decay", [], "did you mean 'tiny-decay'"),
+        ("tiny-decay", ["gamma=1"], r"gamma=1 changes a preset, .* copy .*tiny-decay.yaml"),
         ("nowhere.yaml", [], "cannot read .*nowhere.yaml"),
         ("nowhere.yaml", ["gamma=1"], "is a file; edit the file"),
         ("tiny", ["gamma=0.3,"], "'gamma=0.3,' has an empty value"),
@@ -423,6 +454,25 @@ def test_an_estimate_names_what_is_left(copy: SweepFolder, tmp_path: Path) -> No
     assert left.todo == 1
     done = estimate({run: configs[run] for run in list(configs)[1:]}, copy, workers=2)
     assert (done.todo, done.core_seconds, done.basis) == (0, 0, "nothing is left to do")
+
+
+def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+    fresh = TrainState.fresh
+
+    def watched(config: RunConfig, device: torch.device) -> TrainState:
+        asked.append(config.train.batch_size)
+        return fresh(config, device)
+
+    monkeypatch.setattr(TrainState, "fresh", watched)
+    large = override(START, n_sequences=4096, batch_size=4096, steps=100_000)
+    part = override(large, batch_size=128)
+    whole, some = (
+        estimate({"x": config}, SweepFolder(tmp_path), workers=1, device="cpu").core_seconds
+        for config in (large, part)
+    )
+    assert asked == [128, 128]
+    assert 10 < whole / some < 100  # 32 on a quiet machine
 
 
 def test_the_time_left_counts_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:

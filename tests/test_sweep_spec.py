@@ -10,7 +10,7 @@ import pytest
 from anchor_interp.config import override, run_id
 from anchor_interp.errors import ConfigError
 from anchor_interp.presets import preset
-from anchor_interp.sweep.spec import Grid, Sweep, parse_sweep, read_sweep, typed_sweep
+from anchor_interp.sweep.spec import SWEEPS, Grid, Sweep, parse_sweep, read_sweep, typed_sweep
 
 GRID = """
 schema: 1
@@ -113,6 +113,17 @@ def test_seeds_on_the_command_line() -> None:
     assert seeds(n=2) == [0, 1]
     with pytest.raises(ConfigError, match="seed=5 and seeds=2 both name seeds"):
         seeds("seed=5", n=2)
+
+
+@pytest.mark.parametrize("name", sorted(SWEEPS))
+def test_sweeps_that_come_along_are_there_by_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()  # as `sweep NAME --out NAME` makes it, which is given again to resume
+    found = typed_sweep(name, []).configs()
+    assert found.keys() == read_sweep(SWEEPS[name]).configs().keys()
+    assert len(found) > 50
 
 
 @pytest.mark.parametrize("text", ["{", "a: !!python/object:os.system {}", "\x00", "- [" * 5000])

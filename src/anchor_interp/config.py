@@ -111,7 +111,8 @@ class TrainConfig:
     lr: float = bounded(1e-3, above=0, high=10)
     """Peak learning rate."""
     lr_start: float = bounded(0.0, low=0, high=10)
-    """Learning rate at which the linear warm-up starts; at most lr."""
+    """Learning rate at which the linear warm-up starts; at most lr, and at most branch_lr where a
+    branch is within the warm-up."""
     lr_end: float = bounded(0.0, low=0, high=10)
     """Learning rate at which the cosine ends; at most lr."""
     warmup: float = bounded(0.05, low=0, high=1)
@@ -159,7 +160,8 @@ class TrainConfig:
         self._check_branch()
         warm = self.branch_step is not None and self.branch_step >= self.warmup_steps
         for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
-            for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
+            names = ("lr_end",) if branch and warm else ("lr_start", "lr_end")
+            for name in names:
                 if getattr(self, name) > lr:
                     raise ConfigError(
                         f"train.{name} is {getattr(self, name):g}; expected at most {branch}lr "

@@ -128,7 +128,8 @@ def interchange_pairs(
     checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
-    pairs = composing if pairs is None else [task.known(pair) for pair in pairs]
+    given = composing if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
+    pairs = [task.known(pair) for pair in given]
     for pair in pairs:
         if task.role(pair) == "overridden":
             raise ConfigError(

@@ -32,15 +32,15 @@ VERDICT_COLOURS = {
 VERDICT_MARKS = {"supported": "o", "not supported": "X", "inconclusive": "s", "not run": "_"}
 """Their marks."""
 _LARGE, _SMALL = "#E69F00", "#0072B2"
-_MOST = 8.0
-"""Effects are shown up to so many times the smallest that counts."""
+_MOST, _EDGE = 8.0, 1.04
+"""Effects are shown up to so many times the smallest that counts, on an axis a little longer."""
 
 
 def forest(judgements: Mapping[str, Judgement]) -> "Figure":
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
-    What goes on beyond the axis ends in an arrowhead.
-    The one claim without such an effect, of a share above one half, is shown in tenths.
+    The one claim without such an effect, of a share above one half, is shown in tenths. Arrowheads
+    are where something goes on beyond the axis.
     """
     minima = {claim.name: claim.minimum for claim in CLAIMS}
     shown = [
@@ -60,13 +60,13 @@ def forest(judgements: Mapping[str, Judgement]) -> "Figure":
             axes.plot(middle, place, VERDICT_MARKS[found.verdict], color=colour, markersize=6)
             for end in {low, high} & {-_MOST, _MOST}:  # it goes on beyond the axis
                 mark = "<" if end < 0 else ">"
-                axes.plot(1.04 * end, place, mark, color=colour, markersize=4, clip_on=False)
+                axes.plot(_EDGE * end, place, mark, color=colour, markersize=4, clip_on=False)
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
         names = [found.claim for found in reversed(shown)]
         axes.set_yticks(range(len(shown)), names, fontsize=8)
         axes.set_ylim(-0.7, len(shown) - 0.3)
-        axes.set_xlim(-_MOST * 1.04, _MOST * 1.04)
+        axes.set_xlim(-_MOST * _EDGE, _MOST * _EDGE)
         axes.set_xlabel("effect as claimed, in units of the smallest that counts (dotted)")
         handles = [
             _handle(VERDICT_COLOURS[name], name, VERDICT_MARKS[name])
@@ -238,10 +238,10 @@ def pairs_learned(rows: Sequence[Row], marked: Callable[[Pair], bool]) -> "Figur
         panels: Any = figure.subplots(len(gammas), 1, squeeze=False, sharex=True)[:, 0]
         hollow = False
         for axes, gamma in zip(panels, gammas, strict=True):
-            mine = [row for row in rows if row["gamma"] == gamma]
+            mine = [(pair_steps(row), row["steps"]) for row in rows if row["gamma"] == gamma]
             for place, pair in enumerate(pairs):
-                found = [(pair_steps(row)[pair], row["steps"]) for row in mine if pair_steps(row)]
-                values, never = [value for value, _ in found], [v >= end for v, end in found]
+                found = [(steps[pair], end) for steps, end in mine if pair in steps]
+                values, never = [step for step, _ in found], [step >= end for step, end in found]
                 hollow |= any(never)
                 _strip(axes, place, values, "#D55E00" if marked(pair) else _SMALL, hollow=never)
             axes.set_ylabel("steps to 60 %")

@@ -38,6 +38,7 @@ from anchor_interp.papers.judging import (
     unexplained,
 )
 from anchor_interp.papers.measures import pair_steps
+from anchor_interp.task import Pair
 
 Tables = Mapping[str, Sequence[Row]]
 """Rows by study."""
@@ -105,13 +106,18 @@ def _rank_share(row: Row) -> float | None:
     return float(row["stable_rank"] / row["stable_rank_at_init"])
 
 
+def of_three_and_four(pair: Pair) -> bool:
+    """Whether a pair is made of the anchors whose groups ``pairs`` breaks (figure 8B of C)."""
+    return set(pair) <= {3, 4}
+
+
 def _slowed(row: Row) -> float | None:
     """How much longer the four pairs of 3 and 4 take than the others, as a log ratio."""
     steps = pair_steps(row)
-    if len(steps) < 16:
+    slow = [math.log(value) for pair, value in steps.items() if of_three_and_four(pair)]
+    rest = [math.log(value) for pair, value in steps.items() if not of_three_and_four(pair)]
+    if not slow or not rest:
         return None
-    slow = [math.log(value) for pair, value in steps.items() if set(pair) <= {3, 4}]
-    rest = [math.log(value) for pair, value in steps.items() if not set(pair) <= {3, 4}]
     return sum(slow) / len(slow) - sum(rest) / len(rest)
 
 

@@ -13,7 +13,6 @@ import csv
 import io
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -28,7 +27,14 @@ from anchor_interp import files
 from anchor_interp.config import RunConfig
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.papers.measures import SECONDS, kept
-from anchor_interp.papers.studies import STUDIES, Study, broken_groups, study, study_sweep
+from anchor_interp.papers.studies import (
+    STUDIES,
+    Measure,
+    Study,
+    broken_groups,
+    study,
+    study_sweep,
+)
 from anchor_interp.phase import Phase
 from anchor_interp.progress import reporting_all
 from anchor_interp.schema import checked_path, shown
@@ -63,7 +69,13 @@ _SHARES = frozenset(
     ("commutativity", "key_dependence", "composed", "commutes", "mirrored", "recomposed")
 )
 """Columns that hold shares of one, beside accuracies and areas under a curve."""
-_NOT_NEGATIVE = frozenset(("gamma", "weight_decay", "lr", "n_layers", "final_loss", "seconds"))
+_POSITIVE = frozenset(("n_layers", "lr", "at_step", "at_number", "stable_rank_at_init"))
+"""Columns that hold numbers above 0, beside steps to something."""
+_NOT_NEGATIVE = frozenset(("seed", "gamma", "weight_decay", "final_loss", "seconds"))
+_LARGEST = 1e100
+"""What every number stays below."""
+_ALONG: tuple[Measure, ...] = ("mechanism", "behaviour")
+"""What is measured at checkpoints between the first and the last."""
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 _LIMIT = 1 << 28
 _LOGGER = logging.getLogger(__name__)
@@ -123,7 +135,8 @@ def gather(
         scale: tiny, small or paper.
         out: the folder of the runs: one for all studies, which share what they have in common.
         tables: folder of the tables, which are read if they are there and written anew; the folder
-            ``tables`` in ``out`` if None. Rows of finished runs in it are taken as they are.
+            ``tables`` in ``out`` if None. Rows of finished runs in it are taken as they are, unless
+            a number that the study measures is missing, at the end or at a checkpoint.
         engine: where runs are trained; worker processes on this machine if None.
         quiet: no progress on standard error.
 
@@ -170,7 +183,10 @@ def gather(
 
 
 def _grouped(configs: Iterable[RunConfig]) -> Sweep:
-    """The sweep of some runs: a grid for those that only differ in their seeds."""
+    """The sweep of some runs: a grid for those that only differ in their seeds.
+
+    Fewer seeds are another grid, so that a folder's ``spec.yaml`` can name a run more than once.
+    """
     seeds: dict[RunConfig, list[int]] = {}
     for config in configs:
         seeds.setdefault(replace(config, seed=0), []).append(config.seed)
@@ -274,8 +290,8 @@ def read_checkpoints(path: str | Path) -> list[Row]:
         for name in ("at_step", "at_number"):
             if row.get(name) is None:
                 raise StoreError(
-                    f"{path} is damaged: the run {row['run_id']} lacks {name}; restore it, or "
-                    "remove it to have its runs trained anew"
+                    f"{path} is damaged: the run {row['run_id']} lacks {name} in a row; "
+                    "restore it, or remove it to have its runs trained anew"
                 )
     return rows
 
@@ -290,6 +306,8 @@ def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
         kind = COLUMNS.get(name) or _KINDS.get(name, "number")
         found[name] = parsed(name, line[name], kind)
         _check(name, found[name])
+    if found["status"] == "done" and found["phase"] is None:
+        raise ValueError("phase is empty, of a run that is done")
     return found
 
 
@@ -302,13 +320,16 @@ def _check(name: str, value: Any) -> None:
         if value not in _NAMES[name]:
             raise ValueError(f"{name} is {shown(value)}; expected {', '.join(_NAMES[name])}")
     elif isinstance(value, int | float):
-        share = name in _SHARES or name.endswith("accuracy") or name.startswith("auroc")
-        least = 0.0 if share or name in _NOT_NEGATIVE or name.startswith("steps") else -math.inf
-        most = 1.0 if share else math.inf
-        if not math.isfinite(value) or not least <= value <= most:
-            wanted = "a share from 0 to 1" if share else "a finite number"
-            wanted += ", 0 or more" if least == 0 and not share else ""
-            raise ValueError(f"{name} is {value}; expected {wanted}")
+        if name in _SHARES or name.endswith("accuracy") or name.startswith("auroc"):
+            fits, wanted = 0 <= value <= 1, "a share from 0 to 1"
+        elif name in _POSITIVE or name.startswith(("steps", "late_pair")):
+            fits, wanted = 0 < value < _LARGEST, "a number above 0"
+        elif name in _NOT_NEGATIVE:
+            fits, wanted = 0 <= value < _LARGEST, "a number of 0 or more"
+        else:
+            fits, wanted = abs(value) < _LARGEST, "a finite number"
+        if not fits:
+            raise ValueError(f"{name} is {shown(value)}; expected {wanted}")
 
 
 @dataclass(frozen=True)
@@ -335,6 +356,10 @@ def _wanted(names: Sequence[str], scale: str, tables: Path | None) -> list[_Want
     wanted = []
     for name in names:
         configs, ended, along = study_sweep(name, scale).configs(), {}, {}
+        checkpoints = study(name).checkpoints
+        if tables is not None and checkpoints and checkpoints_table(tables, name).is_file():
+            rows = read_checkpoints(checkpoints_table(tables, name))
+            along = {(row["run_id"], row["at_step"]): row for row in rows}
         if tables is not None and (path := tables / f"{name}.csv").is_file():
             rows = read_study(path)
             check_scale(rows, scale, path)
@@ -345,16 +370,21 @@ def _wanted(names: Sequence[str], scale: str, tables: Path | None) -> list[_Want
                     "the tables"
                 )
             ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
-            if study(name).checkpoints and (path := checkpoints_table(tables, name)).is_file():
-                along = {(row["run_id"], row["at_step"]): row for row in read_checkpoints(path)}
         measures = set(study(name).measures)
-        steps = {run: _between(configs[run]) if study(name).checkpoints else () for run in ended}
+        steps = {run: _between(configs[run]) if checkpoints else [] for run in ended}
         known = {
             run: row
             for run, row in ended.items()
             if measures <= set((row.get("measured") or "").split())
             and all((run, float(step)) in along for step in steps[run])
         }
+        if lacking := len(ended) - len(known):
+            _LOGGER.info(
+                "%d of %d finished runs in the table of %s lack numbers that it measures",
+                lacking,
+                len(ended),
+                name,
+            )
         wanted.append(_Wanted(name, study(name), configs, known, ended, along))
     return wanted
 
@@ -379,11 +409,7 @@ def _jobs(of: _Wanted, done: set[str]) -> list[tuple[str, str, int | None]]:
         if run in done:
             jobs += [(measure, run, None) for measure in of.study.measures]
             if of.study.checkpoints:
-                jobs += [
-                    (measure, run, step)
-                    for step in _between(config)
-                    for measure in ("mechanism", "behaviour")
-                ]
+                jobs += [(measure, run, step) for step in _between(config) for measure in _ALONG]
     return jobs
 
 
@@ -459,7 +485,12 @@ def _row(row: Row, config: RunConfig, folder: Path, of: _Wanted, scale: str) -> 
     out |= {name: row[name] for name in _KEPT_CIRCUMSTANCES}
     out |= {"scale": scale} | task_columns(config.task)
     found = {measure: kept(folder, measure, row["run_id"]) for measure in of.study.measures}
-    out["measured"] = " ".join(name for name, numbers in found.items() if numbers is not None)
+    between = _between(config) if of.study.checkpoints else []
+    lost = any(
+        kept(folder, measure, row["run_id"], step) is None for step in between for measure in _ALONG
+    )
+    whole = [name for name, numbers in found.items() if numbers is not None and not lost]
+    out["measured"] = " ".join(whole)
     for numbers in found.values():
         out |= numbers or {}
     return out

@@ -56,7 +56,9 @@ def estimate(
     """What the runs that are not done will take.
 
     Times are those of finished runs of the same shape in the folder, too long where these shared a
-    batch; for other shapes a few steps are trained, seconds each. Batches are not considered.
+    batch; for other shapes a few steps are trained, seconds each: on a CPU with at most 128
+    sequences, whose time is taken times what the batch has more of them, which is rather too long.
+    Batches of models are not considered.
 
     Raises:
         ConfigError: a device that cannot be used, or a run that does not fit into its memory.

@@ -190,16 +190,27 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
     Raises:
         ConfigError: names what cannot be used.
     """
-    named = start in SWEEPS and not is_there(Path(start))
-    if named or (
-        start not in RUNS and (is_there(Path(start)) or Path(start).suffix or os.sep in start)
+    file = SWEEPS.get(start)  # before a file of that name, as a preset is
+    if (
+        file is None
+        and start not in RUNS
+        and (is_there(Path(start)) or Path(start).suffix or os.sep in start)
     ):
+        file = Path(start)
+    if file is not None:
         if changes or seeds is not None:
+            instead = f"copy {file} and edit that" if start in SWEEPS else "edit the file"
             raise ConfigError(
                 f"{changes[0] if changes else 'seeds'} changes a preset, and {start} is a file; "
-                "edit the file"
+                f"{instead}"
             )
-        return read_sweep(SWEEPS[start] if named else start)
+        return read_sweep(file)
+    if start not in RUNS:
+        known = [*RUNS, *SWEEPS]
+        raise ConfigError(
+            f"no preset or sweep is called {shown(start)}{suggestion(start, known)}; known: "
+            f"{', '.join(known)}"
+        )
     grid: dict[str, Any] = {"preset": start, "set": {}, "axes": {}}
     for change in changes:
         name, equals, text = change.partition("=")

@@ -247,7 +247,8 @@ def from_csv(text: str) -> list[Row]:
         ValueError: other columns, or a field that its column cannot hold.
     """
     reader = csv.DictReader(io.StringIO(text), strict=True)
-    _check_columns([*(reader.fieldnames or ()), *_ADDED])
+    names = list(reader.fieldnames or ())
+    _check_columns([*names, *(name for name in _ADDED if name not in names)])
     return [
         {name: parsed(name, row.get(name) or "", kind) for name, kind in COLUMNS.items()}
         for row in reader
@@ -299,7 +300,7 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[Row], str]:
         empty = pa.nulls(table.num_rows, wanted.field(name).type)
         table = table.append_column(wanted.field(name), empty)
     _check_columns(table.column_names)
-    table = table.select(wanted.names)
+    table = table.select(wanted.names)  # whatever their order
     if not table.schema.equals(wanted):
         raise ValueError("its columns hold values of other types")
     return table.to_pylist(), about.get(b"spec", b"").decode()
@@ -445,6 +446,9 @@ def _task_name(task: AnchorTask) -> str:
 
 
 def _check_columns(found: Iterable[str]) -> None:
+    found = list(found)
+    if twice := [name for name, times in Counter(found).items() if times > 1]:
+        raise ValueError(f"the column {shown(twice[0])} is there twice")
     if odd := sorted(set(found) ^ set(COLUMNS)):
         raise ValueError(
             f"the column {shown(odd[0])} is in only one of this table and this version"
