@@ -9,6 +9,7 @@ was stopped, on runs that all sections share), draws the section's figure and pr
 """
 
 import argparse
+import contextlib
 import io
 import logging
 import sys
@@ -92,27 +93,26 @@ def run_section(
     parser.add_argument("--device", default="auto", help="where runs train: auto, cpu, cuda, ...")
     parser.add_argument("--judge", action="store_true", help="train nothing")
     asked = parser.parse_args()
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("anchor_interp").setLevel(logging.INFO)
     needed = list(dict.fromkeys([*studies, *(s for c in section_claims(name) for s in c.studies)]))
     try:
-        place = tables_folder(asked.out, asked.tables)
-        pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
-        if not asked.judge:
-            workers, device = asked.workers, asked.device
-            todo = plan(
-                needed, asked.scale, asked.out, tables=place, workers=workers, device=device
-            )
-            _say(todo)
-            engine = LocalEngine(workers, device)
-            gather(needed, asked.scale, asked.out, tables=place, engine=engine)
-        tables = read_tables(place, scale=asked.scale)
-        panels = draw(Data(asked.scale, tables, place))
-        path = pictures / f"{name}.png"
-        write_output(path, montage(panels))
-        for line in _claims(name, tables):
-            print(line)
-        print(f"figure: {path}")
+        with _messages():
+            place = tables_folder(asked.out, asked.tables)
+            pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
+            if not asked.judge:
+                workers, device = asked.workers, asked.device
+                todo = plan(
+                    needed, asked.scale, asked.out, tables=place, workers=workers, device=device
+                )
+                _say(todo)
+                engine = LocalEngine(workers, device)
+                gather(needed, asked.scale, asked.out, tables=place, engine=engine)
+            tables = read_tables(place, scale=asked.scale)
+            panels = draw(Data(asked.scale, tables, place))
+            path = pictures / f"{name}.png"
+            write_output(path, montage(panels))
+            for line in _claims(name, tables):
+                print(line)
+            print(f"figure: {path}")
     except AnchorInterpError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
@@ -120,6 +120,19 @@ def run_section(
         print(f"{name}: interrupted; what was done is kept", file=sys.stderr)
         return 130
     return 0
+
+
+@contextlib.contextmanager
+def _messages() -> Iterator[None]:
+    """Show what the package says on standard error."""
+    logging.basicConfig(format="%(message)s")
+    logger = logging.getLogger("anchor_interp")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _say(todo: Any) -> None:

@@ -174,13 +174,19 @@ def test_a_run_survives_the_death_of_its_node_without_a_shared_folder(
 
 @pytest.mark.parametrize("shared", [None, False])
 def test_runs_are_those_of_training_alone(
-    connected: Nodes, short: RunConfig, tmp_path: Path, shared: bool | None
+    connected: Nodes,
+    short: RunConfig,
+    tmp_path: Path,
+    shared: bool | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG, "anchor_interp")  # a task tells what it logs
     diverging = sweep_faults.small_sweep().grids[1].start
     configs = {"good": short, "bad": diverging}
     results = run_all(RayEngine(shared=shared), configs, tmp_path)
     alone = anchor_interp.train(short, tmp_path / "alone", device="cpu", threads=1, quiet=True)
     assert results["good"] == RunResult("good", tmp_path / "good", None)
+    assert [f"{tmp_path / 'good'}: " in message for message in caplog.messages].count(True) > 0
     assert contents(tmp_path / "good") == contents(alone.path)
     assert isinstance(results["bad"].error, DivergedError)
     with pytest.raises(DivergedError):

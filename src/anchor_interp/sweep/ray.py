@@ -637,10 +637,10 @@ class _Messages(logging.Handler):
         found, wanted = self.renamed
         return text.replace(found, wanted) if found else text
 
-    def taken(self) -> list[_Said]:
-        """The messages since the last time."""
-        taken, self._waiting = self._waiting, []
-        return taken
+    def taken(self) -> Iterator[_Said]:
+        """The messages since the last time, from a generator: Ray sends values into a task's."""
+        while self._waiting:
+            yield self._waiting.pop(0)
 
 
 @dataclass
