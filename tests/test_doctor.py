@@ -3,6 +3,7 @@
 import fcntl
 import json
 import shutil
+import tomllib
 from collections import namedtuple
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,13 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert "no problem found" in text
     assert f"folder    {tmp_path}: writable, locks work" in text
+
+
+def test_every_package_that_is_really_declared_is_found(monkeypatch: Patch, tmp_path: Path) -> None:
+    file = Path(__file__).parent.parent / "pyproject.toml"
+    declared = tomllib.loads(file.read_text())["project"]["dependencies"]
+    monkeypatch.setattr(metadata, "requires", lambda _name: declared)
+    assert examine(tmp_path).problems == ()
 
 
 def test_a_wrong_a_missing_and_a_broken_package(monkeypatch: Patch, tmp_path: Path) -> None:

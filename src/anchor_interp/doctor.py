@@ -23,7 +23,7 @@ PACKAGE = "anchor-interp"
 LEAST_FREE_BYTES = 1 << 30
 """Free space below which a folder is called nearly full; the quickstart's runs take 30 MB."""
 
-_MODULES = {"scikit-learn": "sklearn"}
+_MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
 """Modules that are not called as their package."""
 _OPTIONAL = ("tensorboard", "wandb")
 
