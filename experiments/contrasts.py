@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from anchor_interp.errors import AnchorInterpError
-from anchor_interp.representations import Contrast, Sensitivity
+from anchor_interp.representations import Contrast
 from anchor_interp.rule_contrasts import (
     LEVEL,
     NUMBERS,
@@ -27,6 +27,7 @@ from anchor_interp.rule_contrasts import (
 )
 from anchor_interp.run import Run
 from anchor_interp.schema import from_dict, to_dict
+from anchor_interp.sensitivity import Sensitivity
 from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 

@@ -1,9 +1,9 @@
 """NeurIPS paper, section 5.1: information flow in symmetric and inferential models (figure 3)."""
 
 from anchor_interp import plotting
+from anchor_interp.clusters import pair_clusters
 from anchor_interp.flow import PROBE, PROBE_POSITION, information_flow
 from anchor_interp.papers.figures import by_phase
-from anchor_interp.representations import pair_clusters
 from section import Data, Panels, example, run_section
 
 NUMBERS = {

@@ -11,6 +11,7 @@ import torch
 from transformer_lens import HookedTransformer
 
 import anchor_interp
+from anchor_interp.clusters import _tsne, key_mask_clusters, pair_clusters
 from anchor_interp.config import InitConfig, ModelConfig
 from anchor_interp.data import draw, places
 from anchor_interp.errors import ConfigError
@@ -20,16 +21,13 @@ from anchor_interp.masks import leak
 from anchor_interp.model import build_model
 from anchor_interp.representations import (
     PAPER_VALUES,
-    _tsne,
     answer_similarity,
     block_similarity,
     contrast,
-    key_mask_clusters,
-    pair_clusters,
-    read_state,
-    sensitivity,
     value_similarity,
 )
+from anchor_interp.sensitivity import sensitivity
+from anchor_interp.states import read_state
 from anchor_interp.task import TASKS, Affine, Anchor, AnchorTask
 from small import with_offsets
 
@@ -393,7 +391,7 @@ def test_how_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
             found: np.ndarray = np.eye(16)[label[arguments[-1].pair]] + scatter
             return found
 
-        monkeypatch.setattr("anchor_interp.representations._read", points)
+        monkeypatch.setattr("anchor_interp.clusters.read_at", points)
         found = pair_clusters(random_model("post"), SMALL, n=500, centre=False)
         assert found.n_clusters == found.counts[int(np.argmax(found.silhouettes))] == count
         assert (found.counts[0], found.counts[-1], found.at_limit) == (2, 20, False)

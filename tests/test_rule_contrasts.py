@@ -7,17 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from anchor_interp.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.errors import ConfigError
 from anchor_interp.exact import exact_model
 from anchor_interp.presets import RECIPES
-from anchor_interp.representations import (
-    answer_similarity,
-    block_similarity,
-    key_mask_clusters,
-    pair_clusters,
-    sensitivity,
-    value_similarity,
-)
+from anchor_interp.representations import answer_similarity, block_similarity, value_similarity
 from anchor_interp.rule_contrasts import (
     CLAIMS,
     NUMBERS,
@@ -27,6 +21,7 @@ from anchor_interp.rule_contrasts import (
     rule_contrasts,
 )
 from anchor_interp.schema import from_dict, to_dict
+from anchor_interp.sensitivity import sensitivity
 from anchor_interp.task import Affine, Anchor, AnchorTask
 
 SMALL = AnchorTask(

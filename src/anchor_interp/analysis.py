@@ -25,6 +25,7 @@ from anchor_interp.circuits import (
     prune,
     score_circuit,
 )
+from anchor_interp.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.complexity import (
     Complexity,
     CosineMatrix,
@@ -52,19 +53,15 @@ from anchor_interp.patching import (
 )
 from anchor_interp.phase import Decision, Evaluation, decide
 from anchor_interp.representations import (
-    Clusters,
-    Sensitivity,
     Similarity,
     answer_similarity,
     block_similarity,
-    key_mask_clusters,
-    pair_clusters,
-    sensitivity,
     value_similarity,
 )
 from anchor_interp.routes import RouteScores, route_scores
 from anchor_interp.run import ExactRun, Run, load
 from anchor_interp.schema import checked
+from anchor_interp.sensitivity import Sensitivity, sensitivity
 from anchor_interp.task import AnchorTask
 
 SCHEMA = 1

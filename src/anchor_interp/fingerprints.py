@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from anchor_interp.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.complexity import complexity, first_query_matrix, measured, stable_rank
 from anchor_interp.complexity import condensation as condensation_of
 from anchor_interp.composition import composition
@@ -23,18 +24,11 @@ from anchor_interp.interchange import interchange, interchange_pairs
 from anchor_interp.mechanism import Fingerprint, kept_fingerprint
 from anchor_interp.model import HookedTransformer, check_fits
 from anchor_interp.patching import Site
-from anchor_interp.representations import (
-    answer_similarity,
-    block_similarity,
-    key_mask_clusters,
-    order_influence,
-    pair_clusters,
-    sensitivity,
-    value_similarity,
-)
+from anchor_interp.representations import answer_similarity, block_similarity, value_similarity
 from anchor_interp.routes import RouteName, route_scores
 from anchor_interp.run import ExactRun, Run, load
 from anchor_interp.schema import checked, to_dict
+from anchor_interp.sensitivity import order_influence, sensitivity
 from anchor_interp.task import AnchorTask
 
 T = TypeVar("T")

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
     from anchor_interp.analysis import Development
     from anchor_interp.circuits import Circuit, Comparison
+    from anchor_interp.clusters import Clusters
     from anchor_interp.complexity import Complexity, CosineMatrix
     from anchor_interp.embeddings import EmbeddingStructure
     from anchor_interp.flow import InformationFlow
     from anchor_interp.patching import PatchResult
-    from anchor_interp.representations import Clusters, Similarity
+    from anchor_interp.representations import Similarity
     from anchor_interp.routes import RouteScores
 
 CURVES = (

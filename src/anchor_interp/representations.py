@@ -1,29 +1,5 @@
 """What the vectors inside a model say: similar where the rule says so, or pair by pair.
 
-Which tensor
-------------
-The papers name four tensors of layer l = 1, 2, ... (NeurIPS paper, equations 4 to 7). In their
-post-LayerNorm model each is the residual stream *as its reader sees it*. That is what a
-pre-LayerNorm model has as well, one LayerNorm further on, and so it is what is taken there:
-
-=========  ===================  ===========================  ======================================
-tensor     its reader           post-LayerNorm               pre-LayerNorm
-=========  ===================  ===========================  ======================================
-``X``      attention            ``hook_resid_pre``           ``ln1`` of ``hook_resid_pre``
-``V``      the attending query  ``attn.hook_v``              ``attn.hook_v``
-``OV``     the residual stream  ``attn.hook_v`` x ``W_O``    ``attn.hook_v`` x ``W_O``
-``X_ao``   the MLP              ``hook_resid_mid``           ``ln2`` of ``hook_resid_mid``
-``X_do``   the next attention   ``hook_resid_post``          next ``ln1`` (at the end ``ln_final``)
-                                                             of ``hook_resid_post``
-=========  ===================  ===========================  ======================================
-
-``V`` has its heads side by side. ``OV`` is not in the papers: it is what a head would write for
-this value, heads side by side again (each has its own attention, so that their sum stands for
-nothing). Any basis inside a head gives the same ``OV``, while cosines of ``V`` depend on it:
-W_V -> W_V R, W_O -> R^-1 W_O is the same model.
-
-Contrasts
----------
 Two values that the rule makes equal, g(x; a) = g(x'; a'), should have similar vectors (NeurIPS
 paper, section 5.2; complexity-control paper, section V-B). A high cosine shows little by itself:
 all vectors share a mean, and number embeddings alone make near keys similar. So
@@ -49,41 +25,30 @@ below 1/48 for anchors, or 1/8 for such pairs, which is no evidence in one run: 
 several seeds, in :mod:`anchor_interp.statistics`, say what one run cannot.
 
 Noise, key position and the anchor that is not compared are the same for all items of a *context*;
-cosines are means over contexts. :func:`sensitivity` measures how much these matter, which the
-papers assume to be little.
+cosines are means over contexts. How much these matter, which the papers assume to be little, is for
+:mod:`anchor_interp.sensitivity` to say; which vectors there are, for :mod:`anchor_interp.states`.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from einops import einsum, rearrange
-from jaxtyping import Float64, Int64, Integer
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import pdist, squareform
-from sklearn.manifold import TSNE
-from sklearn.metrics import adjusted_rand_score, silhouette_score
-from torch import Tensor
+from einops import rearrange
+from jaxtyping import Float64, Int64
 
-from anchor_interp.data import Place, Sequences, hash_counter, places, spell_over, stream_key
+from anchor_interp.data import Sequences, spell_over
 from anchor_interp.errors import ConfigError
 from anchor_interp.flow import PROBE, PROBE_POSITION
-from anchor_interp.forward import last_logits
-from anchor_interp.hooks import activations, layout, token_rows
-from anchor_interp.masks import mask_key_token, mask_second_anchor
+from anchor_interp.masks import mask_second_anchor
 from anchor_interp.model import HookedTransformer, check_fits
 from anchor_interp.schema import checked, shown
+from anchor_interp.states import Factors, Floats, Ints, State, finite, left_by_mask, named, read_at
 from anchor_interp.statistics import permutation_p
 from anchor_interp.task import AnchorTask, Pair
-
-State = Literal["X", "V", "OV", "X_ao", "X_do"]
-Factor = Literal["key", "pair", "position", "noise"]
 
 PAPER_KEYS = range(30, 41)
 """Keys of the heatmaps (NeurIPS paper, figure 4)."""
@@ -91,18 +56,11 @@ PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))
 """Pairs of the heatmaps (NeurIPS paper, figure 4a, 4b)."""
 PAPER_VALUES = range(51, 61)
 """Values g(x; a1) of the blocks (complexity-control paper, figure 4D)."""
-
 NEAR = (1, 2)
 """A near miss differs by one of these in value."""
-
 _MOST_ANCHORS = 4
 _RELABELLINGS = 999
 _ALL_UP_TO = 10_000
-_SCORED = 2_000
-_FEWEST_MAPPED = 5
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -138,7 +96,7 @@ class Similarity:
     """Cosines between the vectors of some items, and the contrast over all keys."""
 
     state: str
-    """The tensor compared, as in the module's table, or ``logits``."""
+    """The tensor compared, as in :mod:`anchor_interp.states`, or ``logits``."""
     layer: int | None
     """0-based layer; None for logits."""
     anchors: tuple[tuple[int, ...], ...]
@@ -153,154 +111,6 @@ class Similarity:
     """The same of vectors whose mean over all keys is removed, anchor by anchor."""
     contrast: Contrast
     """Equal values against near misses."""
-
-
-@dataclass(frozen=True, eq=False)
-class Clusters:
-    """Whether vectors lie together by ordered pair, by unordered pair or otherwise."""
-
-    state: str
-    """The tensor, as in the module's table, or ``logits``."""
-    layer: int | None
-    """0-based layer; None for logits."""
-    pairs: tuple[Pair, ...]
-    """The ordered pairs there are."""
-    pair: Int64[np.ndarray, " n"]
-    """Of every point, its ordered pair as an index in ``pairs``."""
-    key: Int64[np.ndarray, " n"]
-    """Its key."""
-    n_ordered: int
-    """Ordered pairs: 16, or 12 of unequal anchors, on the papers' tasks."""
-    n_unordered: int
-    """Unordered pairs: 10, or 6."""
-    silhouette_ordered: float | None
-    """Mean silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap;
-    None for too few points."""
-    silhouette_unordered: float | None
-    """The same of unordered pairs."""
-    silhouette_order: float | None
-    """Mean silhouette of (a, b) against (b, a) within their own points: near 0 if the order leaves
-    no trace, towards 1 if it separates; None without such a pair."""
-    silhouette_key: float | None
-    """Mean silhouette of the keys; None where all keys are alike."""
-    counts: tuple[int, ...]
-    """Numbers of clusters tried."""
-    silhouettes: tuple[float, ...]
-    """Mean silhouette of Ward's clustering with each number."""
-    n_clusters: int
-    """The number with the largest; 1 where all points coincide. No fewer than 2 and no more than
-    the ordered pairs and 4 are tried: either end can stand for a number beyond it, or for points
-    without clusters; see :attr:`at_limit`."""
-    agreement_ordered: float
-    """Adjusted Rand index of that clustering with the ordered pairs: 1 if equal, 0 by chance."""
-    agreement_unordered: float
-    """The same with the unordered pairs."""
-    embedding: Float64[np.ndarray, "n 2"] | None
-    """t-SNE of the points, for a picture; None if not asked for. No score uses it."""
-
-    @property
-    def at_limit(self) -> bool:
-        """Whether ``n_clusters`` is the smallest or the largest number tried."""
-        return self.n_clusters in (*self.counts[:1], *self.counts[-1:])
-
-
-@dataclass(frozen=True)
-class Influence:
-    """How much one factor of a sequence matters to a state or the logits."""
-
-    factor: str
-    """Key, pair, position or noise; or the order of the anchors."""
-    alone: float | None
-    """Share of the variance that the factor explains by itself (Sobol' first-order index)."""
-    total: float | None
-    """Share that it has a part in, interactions included (total-effect index); None for both where
-    nothing varies, and for the order."""
-    change: float | None
-    """Mean length of the change when this factor alone changes, over that when all do."""
-    agreement: float | None
-    """Share of predictions that stay when this factor alone changes; None for a hidden state."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """How much key, pair, position and noise matter."""
-
-    state: str
-    """The tensor, as in the module's table, or ``logits``."""
-    layer: int | None
-    """0-based layer; None for logits."""
-    factors: tuple[Influence, ...]
-    """One for each factor."""
-    n: int
-    """Sequences for each factor."""
-
-
-def read_state(
-    model: HookedTransformer,
-    state: State,
-    layer: int,
-    tokens: Integer[np.ndarray, "batch pos"],
-    positions: Integer[np.ndarray, " batch"],
-) -> Float64[np.ndarray, "batch width"]:
-    """One of the papers' tensors at one position of every sequence.
-
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        state: which tensor, in the sense of the module's table.
-        layer: 0-based layer; the papers' layer 2 is 1.
-        tokens: token indices.
-        positions: of every sequence, the 0-based position read.
-
-    Returns:
-        Vectors of d_model (``V``: heads x d_head; ``OV``: heads x d_model) numbers.
-
-    Raises:
-        ConfigError: an unknown tensor or layer, or a layer that lacks the tensor.
-    """
-    n_layers = checked(model, HookedTransformer, "model").cfg.n_layers
-    checked(state, State, "state")
-    checked(layer, int, "layer")
-    if not 0 <= layer < n_layers:
-        raise ConfigError(
-            f"layer is {shown(layer)}; expected 0 to {n_layers - 1} (the papers' layer 2 is 1)"
-        )
-    block: Any = model.blocks[layer]
-    if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
-        raise ConfigError(
-            "X_ao is what the MLP reads after attention; this model has no such state"
-        )
-    name = f"blocks.{layer}.{_HOOKS[state]}"
-    found = activations(model, tokens, [name])[name]
-    at = torch.from_numpy(positions.astype(np.int64)).to(found.device)
-    found = found[torch.arange(len(found), device=found.device), at]  # [batch, ...]
-    with torch.no_grad():
-        if state == "V":
-            found = rearrange(found, "batch head d_head -> batch (head d_head)")
-        elif state == "OV":
-            written = "batch head d_head, head d_head d_model -> batch head d_model"
-            found = einsum(found, block.attn.W_O, written).flatten(1)
-        elif layout(model) == "pre":
-            found = _reader_norm(model, state, layer)(found[:, None])[:, 0]
-    return _numbers(found)
-
-
-_HOOKS: dict[State, str] = {
-    "X": "hook_resid_pre",
-    "V": "attn.hook_v",
-    "OV": "attn.hook_v",
-    "X_ao": "hook_resid_mid",
-    "X_do": "hook_resid_post",
-}
-
-
-def _reader_norm(model: HookedTransformer, state: State, layer: int) -> Any:
-    """The LayerNorm through which a pre-LayerNorm stream is read."""
-    blocks: list[Any] = list(model.blocks)
-    if state == "X":
-        return blocks[layer].ln1
-    if state == "X_ao":
-        return blocks[layer].ln2
-    return blocks[layer + 1].ln1 if layer + 1 < len(blocks) else model.ln_final
 
 
 def value_similarity(
@@ -338,7 +148,7 @@ def value_similarity(
     values = np.stack([task.function(anchor)(task.keys) for anchor in task.tokens])
 
     def read(sequences: Sequences) -> Floats:
-        return _read(model, state, layer, "first", sequences)
+        return read_at(model, state, layer, "first", sequences)
 
     vectors = _vectors(task, contexts, groups, read)
     items = [(g, k) for g in range(len(groups)) for k in _shown_keys(task, keys)]
@@ -379,7 +189,7 @@ def answer_similarity(
     values = np.stack([task.composed(pair, task.keys) for pair in groups])
 
     def read(sequences: Sequences) -> Floats:
-        return _read(model, "X_ao", layer, "last", sequences)
+        return read_at(model, "X_ao", layer, "last", sequences)
 
     vectors = _vectors(task, contexts, groups, read)
     if pairs is None:
@@ -411,8 +221,8 @@ def block_similarity(
     Args:
         model: a model of the task.
         task: the task.
-        state: the tensor read at the last position, in the sense of the module's table; the
-            logits, as in the paper, if None.
+        state: the tensor read at the last position, in the sense of :mod:`anchor_interp.states`;
+            the logits, as in the paper, if None.
         layer: 0-based layer of the state.
         values: the values whose items are shown, block by block; :data:`PAPER_VALUES` (or the
             middle ten that every anchor reaches) if None. The contrast takes all keys.
@@ -433,9 +243,9 @@ def block_similarity(
     contexts = _contexts(model, task, n, seed, maskable=True) if probe is None else probe
 
     def read(sequences: Sequences) -> Floats:
-        whole = _read(model, state, layer, "last", sequences)
+        whole = read_at(model, state, layer, "last", sequences)
         with mask_second_anchor(model, sequences, renormalise=renormalise):
-            return _left(_read(model, state, layer, "last", sequences), whole)
+            return left_by_mask(read_at(model, state, layer, "last", sequences), whole)
 
     vectors = _vectors(task, contexts, groups, read)
     reached = sorted(set.intersection(*(set(row.tolist()) for row in table)))
@@ -446,7 +256,7 @@ def block_similarity(
     items = [(int(g), int(k)) for value in values for g, k in np.argwhere(table == value)]
     if not items:
         raise ConfigError(f"no key has g(x; a) in {shown(list(values))}; choose among {reached}")
-    return _similarity(*_named(state, layer), task, groups, table, vectors, items, seed)
+    return _similarity(*named(state, layer), task, groups, table, vectors, items, seed)
 
 
 def contrast(
@@ -471,325 +281,18 @@ def contrast(
             finite.
     """
     names = [(g,) for g in range(len(values))] if groups is None else list(groups)
-    return _contrast(_cosines(_centred(_finite(vectors))), names, values, keys, seed)
-
-
-def key_mask_clusters(
-    model: HookedTransformer,
-    task: AnchorTask,
-    *,
-    state: State | None = None,
-    layer: int = 1,
-    pairs: Sequence[Pair] | None = None,
-    n: int = 50,
-    position: int = 1,
-    renormalise: bool = False,
-    tsne: bool = False,
-    seed: int = 0,
-) -> Clusters:
-    """How the logits of anchor pairs cluster while the key is masked (C, figure 4A, 4C).
-
-    A model that maps each ordered pair by itself has one cluster for each, a commutative one has
-    (a, b) and (b, a) in one (complexity-control paper, section V-A).
-
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor read at the last position, in the sense of the module's table; the
-            logits, as in the paper, if None.
-        layer: 0-based layer of the state.
-        pairs: the ordered pairs; those of two unequal anchors if None.
-        n: sequences of each pair, 2 to 10,000, with test keys and noise of their own.
-        position: 0-based position of the key.
-        renormalise: as in :func:`anchor_interp.masks.mask_edges`.
-        tsne: whether to compute the picture as well.
-        seed: seed of the sequences and of t-SNE.
-
-    Raises:
-        ConfigError: fewer than two pairs, an n below 2, a position without test keys or whose
-            second anchor is the last token, or a model too small for the task.
-    """
-    check_fits(model, task)
-    chosen = [pair for pair in task.pairs if pair[0] != pair[1]] if pairs is None else list(pairs)
-    chosen = [task.known(pair) for pair in chosen]
-    n = checked(n, int, "n", low=2, high=10_000)
-    position = checked(position, int, "position", low=0, high=task.length - 4)
-    if len(set(chosen)) < 2:
-        raise ConfigError(f"pairs are {shown(chosen)}; expected at least two to tell apart")
-    at, test = task.cells("test")
-    test = test[at == position]
-    if not len(test):
-        raise ConfigError(f"position {position} has no test key; choose one of {sorted(set(at))}")
-    total = len(chosen) * n
-    noise, bits = _noise(task, total, seed, "key-mask"), _bits(total, seed, "key-mask/key")
-    pair = np.tile([task.pairs.index(pair) for pair in chosen], n)
-    where = np.full(total, position)
-    sequences = spell_over(task, noise, pair, test[bits % len(test)], where)
-    whole = _read(model, state, layer, "last", sequences)
-    with mask_key_token(model, sequences, renormalise=renormalise):
-        points = _left(_read(model, state, layer, "last", sequences), whole)
-    return _clusters(*_named(state, layer), task, sequences, points, tsne, seed)
-
-
-def pair_clusters(
-    model: HookedTransformer,
-    task: AnchorTask,
-    *,
-    state: State = "X_ao",
-    layer: int = 0,
-    place: Place = "last",
-    pairs: Sequence[Pair] | None = None,
-    n: int = 2_000,
-    centre: bool = True,
-    tsne: bool = False,
-    seed: int = 0,
-) -> Clusters:
-    """How a state clusters by anchor pair over sequences; X^ao(1) by default (N, figure 3b).
-
-    A model that takes both anchors together in layer 1 has (a, b) and (b, a) in one cluster at the
-    last position (NeurIPS paper, section 5.1). Sequences whose second anchor is the last token are
-    left out: there the last position holds it anyway.
-
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: which tensor, in the sense of the module's table.
-        layer: 0-based layer.
-        place: where it is read.
-        pairs: the ordered pairs; all if None.
-        n: sequences, 500 to 10,000 (the paper shows 10,000); scores use the first 2,000.
-        centre: remove what the place's own token (where it is noise) and the key's position add to
-            a vector on average: each of the 80 tokens and 6 positions would make clusters of its
-            own. The paper's picture has them in.
-        tsne: whether to compute the picture as well; of 10,000 points in about a minute.
-        seed: seed of the sequences and of t-SNE.
-
-    Raises:
-        ConfigError: fewer than two pairs, an n out of range, an unknown state or layer, or a model
-            too small for the task.
-    """
-    check_fits(model, task)
-    wanted = task.pairs if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
-    chosen = [task.known(pair) for pair in wanted]
-    n = checked(n, int, "n", low=500, high=10_000)
-    checked(centre, bool, "centre")
-    if len(set(chosen)) < 2:
-        raise ConfigError(f"pairs are {shown(chosen)}; expected at least two to tell apart")
-    index = np.array([task.pairs.index(pair) for pair in chosen])
-    factors = _Factors.draw(task, n, seed, "pair-clusters", index=index, maskable=True)
-    sequences = factors.sequences(task)
-    points = _read(model, state, layer, place, sequences)
-    if centre:
-        nuisances = [sequences.position]
-        if place == "last":
-            nuisances.append(sequences.tokens[:, -1])
-        points = _without(points, nuisances)
-    return _clusters(state, layer, task, sequences, points, tsne, seed)
-
-
-def sensitivity(
-    model: HookedTransformer,
-    task: AnchorTask,
-    *,
-    state: State | None = None,
-    layer: int = 1,
-    place: Place = "last",
-    pairs: Sequence[Pair] | None = None,
-    n: int = 1_000,
-    seed: int = 0,
-) -> Sensitivity:
-    """How much key, pair, key position and noise matter (the papers assume the last two do not).
-
-    The four are drawn independently: pairs, all keys, all positions, a noise token for every
-    place that key and anchors leave free. One at a time is exchanged with all else fixed, so that
-    moving the key moves its anchors with it and leaves each noise token in its place. Shares of the
-    variance are Sobol' indices by Jansen's estimators (Saltelli et al. 2010, table 2), over all
-    dimensions together. They scatter by a few hundredths at n = 1,000, and the shares of factors
-    that interact add up to less than 1 alone and to more in total.
-
-    A change of position can turn a training key into a test key: a model that has memorized answers
-    differently there.
-
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor, in the sense of the module's table; the logits if None.
-        layer: 0-based layer of the state.
-        place: where the state is read: in each sequence at its own position of that token.
-        pairs: the ordered pairs that sequences have; all if None.
-        n: sequences for each factor.
-        seed: seed of the sequences.
-
-    Raises:
-        ConfigError: an n below 2, no pairs or an unknown one, an unknown state or layer, or a model
-            too small for the task.
-    """
-    check_fits(model, task)
-    n = checked(n, int, "n", low=2, high=100_000)
-    index = _indices(task, task.pairs if pairs is None else pairs)
-
-    def read(factors: _Factors) -> Floats:
-        return _read(model, state, layer, place, factors.sequences(task))
-
-    first = _Factors.draw(task, n, seed, "sensitivity/first", index=index)
-    second = _Factors.draw(task, n, seed, "sensitivity/second", index=index)
-    one, two = read(first), read(second)
-    everything = np.concatenate([one, two])
-    variance = float(((everything - everything.mean(0)) ** 2).sum(1).mean())
-    unrelated = float(np.linalg.norm(one - two, axis=1).mean())
-    varies = variance > 1e-9 * float((everything**2).sum(1).mean())
-    found = []
-    for factor in get_args(Factor):
-        changed = first.exchanged(factor, second)
-        moved = read(changed)
-        differs = first.differs(factor, second)
-        step = np.linalg.norm(moved - one, axis=1)[differs]
-        stays = moved.argmax(1)[differs] == one.argmax(1)[differs]
-        found.append(
-            Influence(
-                factor=factor,
-                alone=1 - _half_square(moved - two) / variance if varies else None,
-                total=_half_square(moved - one) / variance if varies else None,
-                change=float(step.mean()) / unrelated if varies and len(step) else None,
-                agreement=float(stays.mean()) if state is None and len(stays) else None,
-            )
-        )
-    return Sensitivity(*_named(state, layer), tuple(found), n)
-
-
-def order_influence(
-    model: HookedTransformer,
-    task: AnchorTask,
-    *,
-    state: State | None = None,
-    layer: int = 1,
-    place: Place = "last",
-    pairs: Sequence[Pair] | None = None,
-    n: int = 1_000,
-    seed: int = 0,
-) -> Influence:
-    """How much the order of the anchors matters: (a, b) becomes (b, a), all else stays.
-
-    Where both orders have one target, a model that maps each ordered pair by itself still holds
-    them apart, a commutative one does not. It has no share of the variance: order is no factor
-    that is drawn.
-
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor, in the sense of the module's table; the logits if None.
-        layer: 0-based layer of the state.
-        place: where the state is read.
-        pairs: the ordered pairs that sequences have before and after; all if None. Pairs of equal
-            anchors, and those whose other order is not among them, are left out.
-        n: sequences, whose second anchor is not the last token.
-        seed: seed of the sequences.
-
-    Raises:
-        ConfigError: as :func:`sensitivity`, or no pair in both orders.
-    """
-    check_fits(model, task)
-    n = checked(n, int, "n", low=2, high=100_000)
-    index = _indices(task, task.pairs if pairs is None else pairs)
-    known = {task.pairs[i] for i in index}
-    both = sorted((a, b) for a, b in known if a != b and (b, a) in known)
-    if not both:
-        raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
-    drawn = [
-        _Factors.draw(task, n, seed, f"order/{name}", index=_indices(task, both), maskable=True)
-        for name in ("first", "second")
-    ]
-    reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
-    swapped = dataclasses.replace(drawn[0], pair=reverse[drawn[0].pair])
-    one, two, moved = (
-        _read(model, state, layer, place, factors.sequences(task)) for factors in (*drawn, swapped)
-    )
-    unrelated = float(np.linalg.norm(one - two, axis=1).mean())
-    step = float(np.linalg.norm(moved - one, axis=1).mean())
-    return Influence(
-        factor="order",
-        alone=None,
-        total=None,
-        change=step / unrelated if unrelated > 0 else None,
-        agreement=float((moved.argmax(1) == one.argmax(1)).mean()) if state is None else None,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Factors:
-    """What n sequences are made of, each part drawn by itself."""
-
-    key: Ints
-    pair: Ints  # index in task.pairs
-    position: Ints
-    noise: Ints  # [n, length]: a token for every position, hidden where key and anchors stand
-
-    @classmethod
-    def draw(
-        cls,
-        task: AnchorTask,
-        n: int,
-        seed: int,
-        stream: str,
-        *,
-        index: Ints | None = None,
-        maskable: bool = False,
-    ) -> "_Factors":
-        """Uniform and independent; pairs from ``index``, the second anchor not last if asked."""
-        pairs = np.arange(len(task.pairs)) if index is None else index
-        n_positions = task.length - 2 - maskable
-        return cls(
-            key=task.keys[_bits(n, seed, f"{stream}/key") % len(task.keys)],
-            pair=pairs[_bits(n, seed, f"{stream}/pair") % len(pairs)],
-            position=_bits(n, seed, f"{stream}/position") % n_positions,
-            noise=_noise(task, n, seed, stream),
-        )
-
-    def sequences(self, task: AnchorTask) -> Sequences:
-        return spell_over(task, self.noise, self.pair, self.key, self.position)
-
-    def exchanged(self, factor: Factor, other: "_Factors") -> "_Factors":
-        """The same with one factor of another draw."""
-        parts: dict[str, Ints] = {name: getattr(self, name) for name in get_args(Factor)}
-        return _Factors(**(parts | {factor: getattr(other, factor)}))
-
-    def differs(self, factor: Factor, other: "_Factors") -> npt.NDArray[np.bool_]:
-        """Where the exchange of a factor changes it."""
-        unequal: npt.NDArray[np.bool_] = getattr(self, factor) != getattr(other, factor)
-        rows: npt.NDArray[np.bool_] = np.any(unequal.reshape(len(unequal), -1), axis=1)
-        return rows
-
-
-def _indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
-    """Of pairs, their indices in ``task.pairs``."""
-    found: tuple[Pair, ...] = checked(pairs, tuple[Pair, ...], "pairs")
-    if not found:
-        raise ConfigError("pairs is empty; expected at least one pair of the task's anchors")
-    return np.array([task.pairs.index(task.known(pair)) for pair in found])
-
-
-def _bits(n: int, seed: int, stream: str) -> Ints:
-    """Uniform integers from 0 to 2^63 - 1, a function of seed, stream and index."""
-    drawn = hash_counter(
-        stream_key(seed, f"representations/{stream}"), np.arange(n, dtype=np.uint64)
-    )
-    return (drawn >> np.uint64(1)).astype(np.int64)
-
-
-def _noise(task: AnchorTask, n: int, seed: int, stream: str) -> Ints:
-    bits = _bits(n * task.length, seed, f"{stream}/noise").reshape(n, task.length)
-    return task.keys[bits % len(task.keys)]
+    return _contrast(_cosines(_centred(finite(vectors))), names, values, keys, seed)
 
 
 def _contexts(
     model: HookedTransformer, task: AnchorTask, n: int, seed: int, *, maskable: bool = False
-) -> _Factors:
+) -> Factors:
     check_fits(model, task)
     n = checked(n, int, "n_contexts", low=1, high=1_000)
     # second anchors that were seen behind every first one, where there are any
     second = [b for b in task.tokens if all((a, b) in task.seen for a in task.tokens)]
     index = [i for i, pair in enumerate(task.pairs) if pair[1] in second or not second]
-    return _Factors.draw(task, n, seed, "contexts", index=np.array(index), maskable=maskable)
+    return Factors.draw(task, n, seed, "contexts", index=np.array(index), maskable=maskable)
 
 
 def _behind(task: AnchorTask, group: tuple[int, ...], second: int) -> int:
@@ -802,7 +305,7 @@ def _behind(task: AnchorTask, group: tuple[int, ...], second: int) -> int:
     return task.pairs.index((*group, second)[:2])
 
 
-def _probe(task: AnchorTask) -> _Factors | None:
+def _probe(task: AnchorTask) -> Factors | None:
     """The released code's sequence (35, 63, x, a1, 2, 38, 42, 36, 62); None on other tasks."""
     at = PROBE_POSITION
     noise = [*PROBE[: at + 1], *PROBE[at + 3 :]]
@@ -811,12 +314,12 @@ def _probe(task: AnchorTask) -> _Factors | None:
     if not set(noise) <= set(task.keys.tolist()):
         return None
     pair = np.array([task.pairs.index((2, 2))])
-    return _Factors(np.array([PROBE[at]]), pair, np.array([at]), np.array([PROBE]))
+    return Factors(np.array([PROBE[at]]), pair, np.array([at]), np.array([PROBE]))
 
 
 def _vectors(
     task: AnchorTask,
-    contexts: _Factors,
+    contexts: Factors,
     groups: Sequence[tuple[int, ...]],
     read: Callable[[Sequences], Floats],
 ) -> Floats:
@@ -861,45 +364,6 @@ def _ruled_pairs(task: AnchorTask) -> list[Pair]:
     if len(chosen) < 2:
         raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
     return chosen
-
-
-def _read(
-    model: HookedTransformer, state: State | None, layer: int, place: Place, sequences: Sequences
-) -> Floats:
-    """A state at one place, or the logits at the last position."""
-    if state is not None:
-        return _finite(read_state(model, state, layer, sequences.tokens, places(sequences, place)))
-    with torch.no_grad():
-        return _finite(_numbers(last_logits(model, token_rows(model, sequences.tokens))))
-
-
-def _finite(numbers: Floats) -> Floats:
-    """The numbers, if all are finite: NaNs would pass for vectors without a contrast."""
-    if not np.isfinite(numbers).all():
-        raise ConfigError(
-            "the model's activations are not all finite; expected numbers: look for NaN or "
-            "infinite weights, or take an earlier checkpoint"
-        )
-    return numbers
-
-
-def _left(masked: Floats, whole: Floats) -> Floats:
-    """What a mask left, or zeros if what varies is no more than rounding of what varied before."""
-    varies, varied = (float(found.std(0).max(initial=0)) for found in (masked, whole))
-    return masked if varies > 1e-4 * varied else np.zeros_like(masked)
-
-
-def _named(state: State | None, layer: int) -> tuple[str, int | None]:
-    return ("logits", None) if state is None else (state, layer)
-
-
-def _numbers(found: Tensor) -> Floats:
-    numbers: Floats = found.to("cpu", torch.float64).numpy()
-    return numbers
-
-
-def _half_square(change: Floats) -> float:
-    return float((change**2).sum(1).mean()) / 2
 
 
 def _similarity(
@@ -1077,86 +541,3 @@ def _relabellings(
     generator = np.random.default_rng(seed)
     drawn = [order(generator.permutation(anchors).tolist()) for _ in range(_RELABELLINGS)]
     return [(found, int(generator.choice((1, -1)))) for found in drawn if found], False
-
-
-def _clusters(
-    state: str,
-    layer: int | None,
-    task: AnchorTask,
-    sequences: Sequences,
-    points: Floats,
-    tsne: bool,
-    seed: int,
-) -> Clusters:
-    checked(tsne, bool, "tsne")
-    found, ordered = np.unique(sequences.pair, return_inverse=True)
-    pairs = tuple(task.pairs[i] for i in found)
-    alike = sorted({tuple(sorted(pair)) for pair in pairs})
-    unordered = np.array([alike.index(tuple(sorted(pair))) for pair in pairs])[ordered]
-    some, keys = slice(_SCORED), sequences.key.astype(np.int64)
-    scored, distances = points[some], squareform(pdist(points[some]))
-    apart = distances.max() > 1e-5 * np.linalg.norm(scored, axis=1).max()
-    counts = tuple(range(2, min(len(pairs) + 4, len(scored) - 1) + 1)) if apart else ()
-    tree = linkage(scored, "ward")
-    divisions = [fcluster(tree, count, "maxclust") for count in counts]
-    silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
-    best = int(np.argmax(silhouettes)) if counts else None
-    labels = np.zeros(len(scored)) if best is None else divisions[best]
-    each = [_silhouette(distances, ordered[some], unordered[some] == i) for i in range(len(alike))]
-    within = [score for score in each if score is not None]
-    return Clusters(
-        state=state,
-        layer=layer,
-        pairs=pairs,
-        pair=ordered.astype(np.int64),
-        key=keys,
-        n_ordered=len(pairs),
-        n_unordered=len(alike),
-        silhouette_ordered=_silhouette(distances, ordered[some]),
-        silhouette_unordered=_silhouette(distances, unordered[some]),
-        silhouette_order=float(np.mean(within)) if within else None,
-        silhouette_key=_silhouette(distances, keys[some]),
-        counts=counts,
-        silhouettes=silhouettes,
-        n_clusters=1 if best is None else counts[best],
-        agreement_ordered=float(adjusted_rand_score(ordered[some], labels)),
-        agreement_unordered=float(adjusted_rand_score(unordered[some], labels)),
-        embedding=_tsne(points, seed) if tsne else None,
-    )
-
-
-def _without(points: Floats, nuisances: Sequence[npt.NDArray[np.uint8]]) -> Floats:
-    """Points without what labels that mean nothing here add to them on average."""
-    labels = [np.equal.outer(labels, np.unique(labels)) for labels in nuisances]
-    known = np.concatenate(labels, axis=1).astype(np.float64)  # [n, label]
-    fitted: Floats = known @ np.linalg.lstsq(known, points, rcond=None)[0]
-    return points - fitted
-
-
-def _silhouette(
-    distances: Floats, labels: npt.NDArray[Any], chosen: npt.NDArray[np.bool_] | None = None
-) -> float | None:
-    """The mean silhouette of labelled points; None for one label, or one point for each."""
-    if chosen is not None:
-        distances, labels = distances[chosen][:, chosen], labels[chosen]
-    if not 2 <= len(np.unique(labels)) < len(labels):
-        return None
-    return float(silhouette_score(distances, labels, metric="precomputed"))
-
-
-def _tsne(points: Floats, seed: int) -> Floats:
-    """t-SNE of the distinct points: those that coincide up to rounding are mapped together.
-
-    A handful has no neighbourhoods to keep: such points get their principal components.
-    """
-    away = points - points.mean(0)
-    grid = 1e-5 * np.linalg.norm(points, axis=1).max(initial=1e-300)
-    distinct, index = np.unique(np.round(away / grid), axis=0, return_inverse=True)
-    if len(distinct) < _FEWEST_MAPPED:
-        left, size, _ = np.linalg.svd(distinct - distinct.mean(0), full_matrices=False)
-        mapped = np.pad(left * size, ((0, 0), (0, 2)))[:, :2]
-    else:
-        perplexity = min(30.0, (len(distinct) - 1) / 3)
-        mapped = TSNE(perplexity=perplexity, random_state=seed).fit_transform(distinct)
-    found: Floats = mapped[index.reshape(-1)].astype(np.float64)
-    return found

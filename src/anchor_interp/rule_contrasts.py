@@ -21,20 +21,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from anchor_interp.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.errors import ConfigError
 from anchor_interp.model import HookedTransformer
 from anchor_interp.representations import (
-    Clusters,
     Contrast,
-    Sensitivity,
     answer_similarity,
     block_similarity,
-    key_mask_clusters,
-    pair_clusters,
-    sensitivity,
     value_similarity,
 )
 from anchor_interp.schema import shown
+from anchor_interp.sensitivity import Sensitivity, sensitivity
 from anchor_interp.statistics import Comparison, against_zero, holm, smallest_p, two_samples
 from anchor_interp.task import AnchorTask
 
@@ -46,7 +43,7 @@ Outcome = Literal["shown", "opposite", "not shown", "too few runs"]
 
 @dataclass(frozen=True)
 class Grouping:
-    """What :class:`anchor_interp.representations.Clusters` scores, without its points."""
+    """What :class:`anchor_interp.clusters.Clusters` scores, without its points."""
 
     ordered: float | None
     """Silhouette of the ordered pairs."""
