@@ -23,6 +23,7 @@ from anchor_interp.presets import MODELS, RUNS
 from anchor_interp.progress import reporting
 from anchor_interp.run import Run, load
 from anchor_interp.schema import to_dict
+from anchor_interp.sweep.spec import SWEEPS, parse_sweep, read_sweep
 from anchor_interp.task import TASKS
 from conftest import SHORT
 
@@ -92,12 +93,14 @@ def test_flags_reach_the_configuration_whatever_the_start(tmp_path: Path) -> Non
 def test_presets(capsys: Capture) -> None:
     assert main(["presets"]) == 0
     text = capsys.readouterr().out
-    for name in (*RUNS, *TASKS):
+    for name in (*RUNS, *TASKS, *SWEEPS):
         assert name in text
     assert main(["presets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {"runs", "models", "tasks"}
+    assert set(listed) == {"runs", "models", "tasks", "sweeps"}
     assert set(listed["models"]) == set(MODELS)
+    tiny = parse_sweep(listed["sweeps"]["tiny-decay"])
+    assert tiny == read_sweep(SWEEPS["tiny-decay"])
 
 
 @pytest.mark.parametrize(

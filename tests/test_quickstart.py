@@ -50,29 +50,23 @@ def test_quickstart_trains_prints_and_draws(
     assert [run.path.stat().st_mtime_ns for run in again.values()] == before
 
 
-def test_one_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
-    configs = {"bad": SMALL["memorizing"], "good": SMALL["inferential"]}
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad/thesis.tex").write_text("precious")
-    progress = {name: Plain(name, 40, 32) for name in configs}
-    engine = LocalEngine(workers=1, device="cpu")
-    ended = engine.run(each_alone(configs), tmp_path, progress.__getitem__)
-    results = {result.name: result for result in ended}
-    assert isinstance(results["bad"].error, StoreError)
-    assert results["good"].error is None
-    assert RunFolder(results["good"].path).result() is not None
-
-
-def test_messages_of_workers_reach_the_log(
+def test_a_worker_goes_on_after_a_failing_run_and_its_messages_reach_the_log(
     tmp_path: Path, finished_run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
+    configs = {"bad": SMALL["memorizing"], "run": finished_run.config}
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/thesis.tex").write_text("precious")
     shutil.copytree(finished_run.path, tmp_path / "run")
     (tmp_path / "run/result.json").unlink()
     shutil.rmtree(tmp_path / "run/checkpoints/00000040")  # the only one to go on from
-    jobs, progress = each_alone({"run": finished_run.config}), Plain("run", 40, 32)
+    progress = {name: Plain(name, 40, 32) for name in configs}
     with caplog.at_level(logging.INFO, "anchor_interp"):
-        results = LocalEngine(device="cpu").run(jobs, tmp_path, lambda _: progress)
-        assert [result.error for result in results] == [None]
+        engine = LocalEngine(workers=1, device="cpu")
+        ended = engine.run(each_alone(configs), tmp_path, progress.__getitem__)
+        results = {result.name: result for result in ended}
+    assert isinstance(results["bad"].error, StoreError)
+    assert results["run"].error is None
+    assert RunFolder(results["run"].path).result() is not None
     assert f"{tmp_path / 'run'}: continuing at step 0 of 40" in caplog.messages
     assert not [record for record in caplog.records if record.levelno < logging.INFO]
 
@@ -106,15 +100,17 @@ def test_a_script_needs_no_guard_around_its_workers(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "runs/a").result() is not None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_workers_do_not_outlive_their_driver(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 1), (signal.SIGKILL, 2)])
+def test_workers_do_not_outlive_their_driver(
+    tmp_path: Path, number: signal.Signals, workers: int
+) -> None:
     """Whatever ends the driver, its workers checkpoint and leave."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "anchor_interp", "quickstart", "--out", str(out)]
-    options = ["--device", "cpu", "--workers", "2"]
+    options = ["--device", "cpu", "--workers", str(workers)]
     with open(tmp_path / "errors", "w") as errors:
         child = subprocess.Popen([*command, *options], stderr=errors)
-    folders = [RunFolder(out / name) for name in ("memorizing", "symmetric")]
+    folders = [RunFolder(out / name) for name in ("memorizing", "symmetric")[:workers]]
     deadline = time.monotonic() + 120
     while not all(len(f.metrics()) > 1 for f in folders) and time.monotonic() < deadline:
         time.sleep(0.2)

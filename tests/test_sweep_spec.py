@@ -1,6 +1,7 @@
 """What a sweep trains: expansion, names that hold, and one clear error for what cannot be."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ import pytest
 from anchor_interp.config import override, run_id
 from anchor_interp.errors import ConfigError
 from anchor_interp.presets import preset
-from anchor_interp.sweep.spec import SWEEPS, Grid, Sweep, parse_sweep, read_sweep, typed_sweep
+from anchor_interp.sweep.spec import (
+    SWEEPS,
+    Grid,
+    Sweep,
+    parse_sweep,
+    read_sweep,
+    to_plain,
+    typed_sweep,
+)
 
 GRID = """
 schema: 1
@@ -101,6 +110,13 @@ def test_numbers_that_yaml_takes_for_text(tmp_path: Path) -> None:
     file.write_text("preset: tiny\nset: {weight_decay: 1e-2}\naxes: {lr: [1e-3, 2e-3]}\n")
     found = [(c.train.lr, c.train.weight_decay) for c in read_sweep(file).configs().values()]
     assert found == [(1e-3, 1e-2), (2e-3, 1e-2)]
+
+
+def test_what_presets_prints_is_a_file_of_a_sweep(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.json"
+    for path in SWEEPS.values():
+        file.write_text(json.dumps(to_plain(read_sweep(path))))  # eps is 1e-08 there
+        assert read_sweep(file) == read_sweep(path)
 
 
 def test_seeds_on_the_command_line() -> None:

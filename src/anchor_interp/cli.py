@@ -560,9 +560,14 @@ def _plan_claims(command: Claims, names: Sequence[str], tables: Path) -> None:
 
 
 def _run_presets(command: Presets) -> None:
+    from anchor_interp.sweep.spec import SWEEPS, read_sweep, to_plain
+
+    sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
     if command.output.json:
         named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
-        print(json.dumps({kind: to_dict(entries) for kind, entries in named.items()}))
+        told = {kind: to_dict(entries) for kind, entries in named.items()}
+        told["sweeps"] = {name: to_plain(found) for name, found in sweeps.items()}
+        print(json.dumps(told))
         return
     print("runs (anchor-interp train --preset NAME)")
     for name, run in RUNS.items():
@@ -579,6 +584,13 @@ def _run_presets(command: Presets) -> None:
         overridden = ", ".join(f"{o.pair} -> {o.function}" for o in task.overrides)
         unseen = ", ".join(map(str, task.unseen)) or "none"
         print(f"  {name:<22} {functions}; unseen {unseen}; overridden {overridden or 'none'}")
+    print("sweeps (anchor-interp sweep NAME --out FOLDER)")
+    for name, found in sweeps.items():
+        axes = " x ".join(
+            f"{len(v)} {axis}" for grid in found.grids for axis, v in grid.axes.items()
+        )
+        seeds = ", ".join(f"{len(grid.seeds)} seeds" for grid in found.grids)
+        print(f"  {name:<22} {axes}, {seeds}: {len(found.configs()):,} runs")
 
 
 def _run_doctor(command: Doctor) -> int:

@@ -256,7 +256,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class Presets:
-    """List the named runs, model shapes and tasks."""
+    """List the named runs, model shapes, tasks and sweeps."""
 
     output: Output = Output()
 
