@@ -254,7 +254,10 @@ def main() -> int:
     text = (
         f"{title}{len(found)} runs ({state}), {hours}: {phase}. What was expected was written into "
         f"`src/anchor_interp/sweep/{name}.yaml` before the runs; a cell has a majority if more "
-        "than half of its runs are of a phase, runs that did not end among them.\n\n"
+        "than half of its runs are of a phase, runs that did not end among them. The study of that "
+        "name on the page of [results](../results.md) has more seeds, and there the seeds 301 and "
+        "302 were trained a second time on another machine, where some runs ended in another "
+        "phase.\n\n"
         + table(["expected", "found", "agrees"], lines)
         + f"\n![{name}](../../figures/{name}/figures/overview.png)\n"
     )

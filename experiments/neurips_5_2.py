@@ -5,7 +5,7 @@ from anchor_interp.plotting import similarity_map
 from anchor_interp.representations import answer_similarity, value_similarity
 from section import Data, Panels, example, run_section
 
-NUMBERS = {"answer": "X^ao(L): contrast", "value": "V^(2): contrast"}
+NUMBERS = {"answer": "X^ao(L): contrast", "value": "OV from layer 2: contrast"}
 
 
 def draw(data: Data) -> Panels:

@@ -38,7 +38,17 @@ def read_ledger() -> Ledger:
 
 def claims_table(ledger: Ledger) -> str:
     """Every claim with its verdict and numbers."""
-    head = ["claim", "source", "effect (95 %)", "least", "p / q", "runs", "verdict", "script"]
+    head = [
+        "name",
+        "claim",
+        "source",
+        "effect (95 %)",
+        "least",
+        "p / q",
+        "runs",
+        "verdict",
+        "script",
+    ]
     return table(head, list(_claims(ledger)))
 
 
@@ -51,6 +61,7 @@ def _claims(ledger: Ledger) -> Iterator[list[str]]:
             verdict += f": {judged.reason}"
         script = claim.section
         yield [
+            f"`{claim.name}`",
             f"{claim.sentence} ({claim.statistic})",
             claim.source,
             shown["effect"],

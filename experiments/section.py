@@ -26,7 +26,14 @@ from anchor_interp.files import write_output
 from anchor_interp.papers.ledger import judge_ledger, section_claims
 from anchor_interp.papers.page import told
 from anchor_interp.papers.studies import ScaleName
-from anchor_interp.papers.tables import Row, gather, plan, read_tables, tables_folder
+from anchor_interp.papers.tables import (
+    Row,
+    gather,
+    plan,
+    read_tables,
+    tables_folder,
+    unfinished,
+)
 from anchor_interp.progress import format_seconds
 from anchor_interp.report import output_folder
 from anchor_interp.run import Run
@@ -93,6 +100,7 @@ def run_section(
     parser.add_argument("--device", default="auto", help="where runs train: auto, cpu, cuda, ...")
     parser.add_argument("--judge", action="store_true", help="train nothing")
     asked = parser.parse_args()
+    lacking: list[str] = []
     needed = list(dict.fromkeys([*studies, *(s for c in section_claims(name) for s in c.studies)]))
     try:
         with _messages():
@@ -105,7 +113,9 @@ def run_section(
                 )
                 _say(todo)
                 engine = LocalEngine(workers, device)
-                gather(needed, asked.scale, asked.out, tables=place, engine=engine)
+                lacking = unfinished(
+                    gather(needed, asked.scale, asked.out, tables=place, engine=engine)
+                )
             tables = read_tables(place, scale=asked.scale)
             panels = draw(Data(asked.scale, tables, place))
             path = pictures / f"{name}.png"
@@ -119,7 +129,13 @@ def run_section(
     except KeyboardInterrupt:
         print(f"{name}: interrupted; what was done is kept", file=sys.stderr)
         return 130
-    return 0
+    if lacking:
+        print(
+            f"{name}: {len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give "
+            "the command again",
+            file=sys.stderr,
+        )
+    return 1 if lacking else 0
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from anchor_interp.composition import composition
 from anchor_interp.errors import ConfigError
 from anchor_interp.exact import Normalization, exact_model
 from anchor_interp.fingerprints import seen_pairs_only
+from anchor_interp.papers.studies import arbitrary_task
 from small import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 
@@ -70,6 +71,8 @@ def test_bad_input() -> None:
         composition(looking_ahead, task)
     with pytest.raises(ConfigError, match="n is 0"):
         composition(model, task, n=0)
+    with pytest.raises(ConfigError, match="no seen pair of the task follows the rule"):
+        composition(random_model(), arbitrary_task(0), pairs=[(1, 2)])
     alone = ai.AnchorTask(unseen=tuple((1, b) for b in (1, 2, 3, 4)))
     with pytest.raises(ConfigError, match=r"\(1, 1\) cannot be composed"):
         composition(model, alone)

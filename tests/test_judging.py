@@ -1,6 +1,7 @@
 """Judging claims: effects whose size is known, censoring, verdicts, and mutated data."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,32 @@ def test_a_trend_that_censoring_makes_decides_nothing() -> None:
     assert "with the runs that did not converge" in verdict.reason
     assert judge({"claim": trend(found, "x", "y", only=lambda row: not row["censored"])},
                  {"claim": 0.5})["claim"].verdict == "supported"  # fmt: skip
+
+
+def test_what_censoring_makes_the_other_way_round_is_only_not_there() -> None:
+    """y falls among the runs that converged, and hardly once the others are counted."""
+    found = rows(
+        60,
+        x=lambda i: i % 10,
+        y=lambda i: -(i % 10) if i % 3 else 5.0 * noisy(i) - 4.5,
+        censored=lambda i: i % 3 == 0,
+    )
+    judged = trend(found, "x", "y")
+    assert judged.effect == pytest.approx(-1)
+    weaker = replace(judged, with_censored=-0.1, with_censored_p=0.4)
+    assert judge({"claim": weaker}, {"claim": 0.3})["claim"].reason == "the interval ends below 0.3"
+    assert judge({"claim": judged}, {"claim": 0.3})["claim"].reason == (
+        "the effect is the other way round"
+    )
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_trend_with_a_run_that_has_no_number(status: str) -> None:
+    found = rows(30, x=lambda i: i % 10, y=lambda i: i % 10)
+    found[3] |= {"status": status, "y": None}
+    judged = trend(found, "x", "y")
+    assert (judged.n, judged.censored) == ((29,), 1)
+    assert judged.with_censored == pytest.approx(1)
 
 
 def test_a_group_without_any_change_has_no_trend() -> None:

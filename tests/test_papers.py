@@ -18,7 +18,7 @@ from anchor_interp.config import override, read_config
 from anchor_interp.errors import ConfigError, StoreError
 from anchor_interp.papers import figures, measures, studies, tables
 from anchor_interp.papers.ledger import CLAIMS, of_three_and_four
-from anchor_interp.papers.page import Ledger, read_ledger, render_ledger
+from anchor_interp.papers.page import Ledger, make_ledger, read_ledger, render_ledger
 from anchor_interp.papers.studies import Study, broken_task
 from anchor_interp.papers.tables import (
     checkpoints_table,
@@ -162,11 +162,11 @@ def test_checkpoints_have_a_table_of_their_own(
     (of,) = tables._wanted(["decay"], "tiny", None)
     path = checkpoints_table(tmp_path, "decay")
     tables._write_checkpoints(path, of, gathered, rows)
-    found = read_study(path)
+    found = read_checkpoints(path)
     assert [(row["at_step"], row["noise_share"]) for row in found] == [(20, 20), (20, 20)]
     assert {row["behaviour"] for row in found} == {"undertrained"}
     tables._write_checkpoints(tmp_path / "none.csv", of, tmp_path, rows)
-    assert read_study(tmp_path / "none.csv") == []
+    assert read_checkpoints(tmp_path / "none.csv") == []
 
 
 def test_a_measurement_that_cannot_be_made_is_told(
@@ -187,14 +187,13 @@ def test_runs_that_lack_a_checkpoints_row_are_made_anew(
     (of,) = tables._wanted(["decay"], "tiny", tmp_path)
     assert (len(of.ended), len(of.known)) == (2, 0)
     first = next(iter(of.configs))
-    row = "{},done,other,True,0,20,1,0.1\n"
-    lines = "run_id,status,phase,censored,seed,at_step,at_number,noise_share\n" + row.format(first)
+    lines = _table(run_id=first, at_step="20", at_number="1", noise_share="0.1")
     path = checkpoints_table(tmp_path, "decay")
     path.write_text(lines)
     (of,) = tables._wanted(["decay"], "tiny", tmp_path)
     assert list(of.known) == [first]
     tables._write_checkpoints(path, of, tmp_path, list(of.ended.values()))  # of no run of its own
-    assert [row["run_id"] for row in read_study(path)] == [first]
+    assert [row["run_id"] for row in read_checkpoints(path)] == [first]
     path.write_text(lines.replace("20,1,0.1", ",1,0.1"))
     with pytest.raises(StoreError, match="lacks at_step"):
         gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
@@ -221,38 +220,49 @@ def test_runs_that_differ_in_their_seeds_are_one_grid() -> None:
     assert [len(grid.seeds) for grid in found.grids] == [5] * 6
 
 
+A_ROW = {
+    "run_id": "x", "status": "done", "phase": "other", "censored": "True", "seed": "1",
+    "task": "neurips", "gamma": "0.5", "weight_decay": "0.1", "n_layers": "2", "steps": "40",
+    "normalization": "post", "d_model": "16", "lr": "0.001", "n_sequences": "300",
+    "id_accuracy": "0.5", "ood_accuracy": "0.1",
+}  # fmt: skip
+"""What a table has to hold of a run, as text."""
+
+
+def _table(**changed: str | None) -> str:
+    row = {name: value for name, value in (A_ROW | changed).items() if value is not None}
+    return f"{','.join(row)}\n{','.join(row.values())}\n"
+
+
+def test_a_table_needs_no_more(tmp_path: Path) -> None:
+    (tmp_path / "decay.csv").write_text(_table())
+    (row,) = read_tables(tmp_path)["decay"]
+    assert (row["run_id"], row["lr"], row["censored"]) == ("x", 0.001, True)
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("", "lacks the column"),
-    ("run_id,status\n1,done\n", "lacks the column"),
-    ("run_id,status,phase,censored,seed\nx,done,other,perhaps,1\n", "damaged"),
-    ("run_id,status,phase,censored,seed\nx,done,other,True\n", "damaged"),
-    ("run_id,status,phase,censored,seed\nx,done,other,True,many\n", "damaged"),
-    ("run_id,status,phase,censored,seed\nx,done,other,True,1,2\n", "a line is too long"),
-    ("run_id,status,phase,censored,seed,seed\nx,done,other,True,1,2\n", "the column seed twice"),
-    (
-        "run_id,status,phase,censored,seed\nx,done,other,True,1\nx,done,other,True,1\n",
-        "the run x is there twice",
-    ),
-    ("run_id,status,phase,censored,seed\nx,done,other,True,\n", "line 2: seed is empty"),
-    ("run_id,status,phase,censored,seed,value\nx,done,other,True,1,nan\n", "value is nan"),
-    ("run_id,status,phase,censored,seed\nx,ready,other,True,1\n", "status is 'ready'; expected"),
-    ("run_id,status,phase,censored,seed\nx,done,clever,True,1\n", "phase is 'clever'; expected"),
-    (
-        "run_id,status,phase,censored,seed,id_accuracy\nx,done,other,True,1,7\n",
-        "id_accuracy is 7.0; expected a share from 0 to 1",
-    ),
-    (
-        "run_id,status,phase,censored,seed,final_loss\nx,done,other,True,1,-1\n",
-        "final_loss is -1.0; expected a number of 0 or more",
-    ),
-    ("run_id,status,phase,censored,seed,gamma\nx,done,other,True,1,\n", "gamma is empty"),
-    (f"run_id,status,phase,censored,seed\nx,done,other,True,{'1' * 400}\n", "seed is an integer"),
-    ("run_id,status,phase,censored,seed,steps\nx,done,other,True,1,0\n", "steps is 0; expected"),
-    (
-        "run_id,status,phase,censored,seed,late_pair_33\nx,done,other,True,1,-3\n",
-        "late_pair_33 is -3.0; expected a number above 0",
-    ),
-    ("run_id,status,phase,censored,seed\nx,done,,False,1\n", "phase is empty, of a run that is"),
+    *((_table(**{name: None}), f"lacks the column {name}") for name in [*A_ROW][:-1]),
+    (_table(censored="perhaps"), "damaged"),
+    (_table()[:-5] + "\n", "a line is too short"),
+    (_table(seed="many"), "damaged"),
+    (_table()[:-1] + ",2\n", "a line is too long"),
+    (_table().replace("\n", ",seed\n", 1)[:-1] + ",2\n", "the column seed twice"),
+    (_table() + _table().split("\n")[1] + "\n", "the run x is there twice"),
+    (_table(seed=""), "line 2: seed is empty"),
+    (_table(value="nan"), "value is nan"),
+    (_table(status="ready"), "status is 'ready'; expected"),
+    (_table(phase="clever"), "phase is 'clever'; expected"),
+    (_table(id_accuracy="7"), "id_accuracy is 7.0; expected a share from 0 to 1"),
+    (_table(final_loss="-1"), "final_loss is -1.0; expected a number of 0 or more"),
+    (_table(gamma=""), "gamma is empty"),
+    (_table(seed="1" * 400), "seed is an integer"),
+    (_table(steps="0"), "steps is 0; expected"),
+    (_table(late_pair_33="-3"), "late_pair_33 is -3.0; expected a number above 0"),
+    (_table(phase=""), "phase is empty, of a run that is done"),
+    (_table(id_accuracy=""), "id_accuracy is empty, of a run that is done"),
+    (_table(ood_accuracy=""), "ood_accuracy is empty, of a run that is done"),
+    (_table(ood_accuracy=None), "ood_accuracy is empty, of a run that is done"),
 ])  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "decay.csv").write_text(text)
@@ -280,6 +290,21 @@ def test_a_row_that_lacks_a_measure_is_made_anew(
     assert todo.known == 1
     found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)["decay"]
     assert {row["measured"] for row in found} == {"learning embedding"}
+
+
+def test_what_was_measured_of_other_weights_is_measured_anew(gathered: Path) -> None:
+    run = read_study(gathered / "tables" / "decay.csv")[0]["run_id"]
+    assert measures.kept(gathered, "learning", run) is not None
+    file = gathered / "measured" / "learning" / f"{run}.json"
+    whole = file.read_text()
+    found = json.loads(whole)
+    found["weights"]["sha256"] = "of another training"
+    try:
+        file.write_text(json.dumps(found))
+        assert measures.kept(gathered, "learning", run) is None
+    finally:
+        file.write_text(whole)
+    assert measures.kept(gathered, "learning", "no-such-run") is None
 
 
 def test_a_run_that_cannot_be_trained_anew_keeps_its_row(
@@ -383,7 +408,7 @@ def test_a_wrong_command(
 
 
 @pytest.mark.parametrize(("study", "column"), [
-    ("complexity", "gamma"), ("decay", "stable_rank"), ("branches", "branch_weight_decay"),
+    ("complexity", "complexity"), ("decay", "stable_rank"), ("branches", "branch_weight_decay"),
 ])  # fmt: skip
 def test_a_table_without_a_column_that_claims_need(
     study: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -399,6 +424,16 @@ def test_a_table_without_a_column_that_claims_need(
     told = capsys.readouterr().err
     assert f"needs the column {column}, which the table of {study} lacks" in told
     assert told.count("\n") == 1
+
+
+def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
+    committed: dict[str, list[dict[str, Any]]],
+) -> None:
+    """Measuring failed: the claims are judged all the same."""
+    bare = [{k: v for k, v in row.items() if k != "noise_share"} for row in committed["phases"]]
+    ledger = make_ledger("tiny", {"phases": bare, "decay": committed["decay"]})
+    assert ledger.verdict is None
+    assert ledger.judgements["c4-gamma"].verdict == "supported"
 
 
 def test_a_number_out_of_range_names_its_run(
@@ -526,6 +561,27 @@ def test_a_section_draws_its_figure_and_prints_its_claims(
     for claim in section.section_claims(name):
         assert claim.name in printed
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_section_with_a_run_that_failed_ends_with_an_error(
+    gathered: Path,
+    tmp_path: Path,
+    micro: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    section = importlib.import_module("section")
+    failed = read_study(gathered / "tables" / "decay.csv")
+    failed[0]["status"] = "failed"
+    monkeypatch.setattr(section, "gather", lambda *_, **__: {"decay": failed})
+    monkeypatch.setattr(section, "judge_ledger", lambda _: {})
+    monkeypatch.setattr(section, "montage", lambda _: b"a picture")
+    tables = str(gathered / "tables")
+    monkeypatch.setattr(sys, "argv", ["x", "--tables", tables, "--out", str(tmp_path)])
+    assert section.run_section("x", "x", ["decay"], lambda _: []) == 1
+    assert f"x: 1 runs failed or lack a measurement, such as {failed[0]['run_id']}" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_section_without_tables_says_so(

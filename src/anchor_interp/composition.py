@@ -126,6 +126,8 @@ class _States:
         self.model, self.task, self.n = model, task, n
         self.hook = f"blocks.{layer}.hook_resid_mid"
         self.pairs = [pair for pair in task.seen if task.role(pair) == "inferential"]
+        if not self.pairs:
+            raise ConfigError("no seen pair of the task follows the rule: nothing can be composed")
         bits = (
             hash_counter(stream_key(seed, f"composition/{part}"), np.arange(count, dtype=np.uint64))
             for part, count in (("key", n), ("position", n), ("noise", n * task.length))

@@ -1,6 +1,7 @@
 """The papers' claims about representations, tested over several runs of each recipe.
 
-:mod:`anchor_interp.representations` looks at one model. What distinguishes phases is a statement
+:mod:`anchor_interp.representations`, :mod:`anchor_interp.clusters` and
+:mod:`anchor_interp.sensitivity` look at one model. What distinguishes phases is a statement
 about *runs*: :func:`rule_contrasts` takes of one model every number that the papers draw, and
 :func:`judge` compares the runs of two recipes, or those of one with zero, for each of
 :data:`CLAIMS`. The unit is the run: p is exact over the runs' relabellings

@@ -227,6 +227,7 @@ def pair_indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
 
 def uniform(n: int, seed: int, stream: str) -> Ints:
     """Uniform integers from 0 to 2^63 - 1: [n], a function of seed, stream and index."""
+    # the prefix is part of what is drawn: with another one every number would be another
     drawn = hash_counter(
         stream_key(seed, f"representations/{stream}"), np.arange(n, dtype=np.uint64)
     )

@@ -172,6 +172,18 @@ class RunFolder:
         limit = 8 * n_parameters(self.config().model) + MAX_HEADER_BYTES
         return {name: files.read_bytes(folder / name, limit=limit) for name in names}
 
+    def checksums(self, step: int) -> Any:
+        """What a checkpoint recorded of its weights: their size and SHA-256.
+
+        Raises:
+            StoreError: no such checkpoint, or one without a record.
+        """
+        state = self._read(self._folder(step) / _STATE)
+        try:
+            return state["files"][_WEIGHTS]
+        except (LookupError, TypeError) as error:
+            raise StoreError(f"{self._folder(step)} has no record of its weights") from error
+
     @contextlib.contextmanager
     def writing(self, config: RunConfig) -> Iterator["RunWriter"]:
         """Hold the folder for writing, creating it for this configuration if need be.

@@ -60,6 +60,8 @@ class Finding:
     """Of an effect within strata, what it would be run by run and without them."""
     with_censored: float | None = None
     """The effect with the runs that did not converge, where they have one."""
+    with_censored_p: float | None = None
+    """Its two-sided p."""
     note: str | None = None
     """Why there is no effect."""
 
@@ -298,11 +300,17 @@ def trend(
     p = (1 + int((np.abs(drawn) >= abs(rho) - 1e-9).sum())) / (1 + _DRAWN)
     z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(n - 3 * len(told))
     low, high = math.tanh(z - 1.96 * error), math.tanh(z + 1.96 * error)
-    all_of_them = None
-    if censored:
+    whole = None
+    if censored and not untrained:
         options: Any = {"within": within, "only": only, "sign": sign, "unreached": unreached}
-        all_of_them = trend(rows, x, y, untrained=True, **options).effect
-    return _finding([used], censored, (rho, low, high, p), with_censored=all_of_them)
+        whole = trend(rows, x, y, untrained=True, **options)
+    return _finding(
+        [used],
+        censored,
+        (rho, low, high, p),
+        with_censored=whole.effect if whole else None,
+        with_censored_p=whole.p_value if whole else None,
+    )
 
 
 def unexplained(
@@ -388,9 +396,8 @@ def _judged(name: str, found: Finding | None, minimum: float, q: float | None) -
         if other < minimum:
             return verdict("inconclusive", f"{other:+.2f} with the runs that did not converge")
         return verdict("supported", f"at least {minimum:.2g}, q <= {LEVEL:g}")
-    if q <= LEVEL and found.effect < 0:
-        if other >= 0:
-            return verdict("inconclusive", f"{other:+.2f} with the runs that did not converge")
+    holds = found.with_censored_p is None or found.with_censored_p <= LEVEL
+    if q <= LEVEL and found.effect < 0 and other < 0 and holds:
         return verdict("not supported", "the effect is the other way round")
     if found.high < minimum:
         if other >= minimum:

@@ -317,7 +317,8 @@ CLAIMS: tuple[Claim, ...] = (
         "n52-values",
         "In inferential models V^(2) at the first anchor is parallel for equal g(x; a1).",
         "N 5.2, figure 4c",
-        "contrast of equal values against near misses, inferential minus symmetric runs",
+        "contrast of equal values against near misses in OV, the largest of the layers from the "
+        "second on, inferential minus symmetric runs",
         0.2,
         "neurips_5_2",
         **_phases("value", _INFERENTIAL, _SYMMETRIC),

@@ -27,7 +27,7 @@ LEVELS: Mapping[str, float] = MappingProxyType({"steps_to_loss": 0.05, "steps_to
 """Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6)."""
 _LOGGED = 5
 _STEPS = range(2, 7)
-SCHEMA = 2
+SCHEMA = 3
 """Schema number of the files that keep measurements."""
 
 
@@ -135,7 +135,9 @@ SECONDS: Mapping[str, float] = MappingProxyType(
 
 
 def kept(out: Path, measure: str, name: str, step: int | None = None) -> Numbers | None:
-    """What was measured of a run before; None if it was not, or cannot be read.
+    """What was measured of a run before; None if it was not, of other weights, or unreadably.
+
+    The same configuration trained on another machine, or once more, can have other weights.
 
     Args:
         out: the folder of the runs.
@@ -145,11 +147,25 @@ def kept(out: Path, measure: str, name: str, step: int | None = None) -> Numbers
     """
     try:
         found = files.read_json(_file(out, measure, name, step))
-        about = found["schema"], found["version"], found["run_id"], found["step"]
-        numbers = found["numbers"] if about == (SCHEMA, VERSIONS[measure], name, step) else None
+        about = {"numbers": found["numbers"]} | _about(out, measure, name, step)
+        numbers = found["numbers"] if found == about else None
     except (StoreError, LookupError, TypeError):
         return None
     return numbers if isinstance(numbers, dict) else None
+
+
+def _about(out: Path, measure: str, name: str, step: int | None) -> dict[str, Any]:
+    """What a measurement is of."""
+    from anchor_interp.store import RunFolder
+
+    folder = RunFolder(out / "sweep" / "runs" / name)
+    return {
+        "schema": SCHEMA,
+        "version": VERSIONS[measure],
+        "run_id": name,
+        "step": step,
+        "weights": folder.checksums(folder.steps()[-1] if step is None else step),
+    }
 
 
 def _file(out: Path, measure: str, name: str, step: int | None) -> Path:
@@ -169,8 +185,7 @@ def work(out: Path, jobs: Sequence[tuple[str, str, int | None]]) -> int:
             numbers = MEASURES[measure](load(out / "sweep" / "runs" / name, step=step))
             file = _file(out, measure, name, step)
             file.parent.mkdir(parents=True, exist_ok=True)
-            about = {"schema": SCHEMA, "version": VERSIONS[measure], "run_id": name, "step": step}
-            files.write_json(file, about | {"numbers": numbers})
+            files.write_json(file, _about(out, measure, name, step) | {"numbers": numbers})
         except Exception as error:  # of one run: the others are measured all the same
             failed += 1
             kind = "" if isinstance(error, AnchorInterpError) else f"{type(error).__name__}: "

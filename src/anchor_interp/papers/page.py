@@ -13,9 +13,9 @@ from anchor_interp.papers.judging import Judgement, Row
 from anchor_interp.papers.ledger import CLAIMS, judge_ledger
 from anchor_interp.papers.tables import checkpoints_table, read_checkpoints, read_tables
 from anchor_interp.papers.verdicts import (
-    PHASES,
     EarlyScore,
     VerdictScore,
+    has_both,
     judge_early,
     judge_verdict,
 )
@@ -60,7 +60,9 @@ def make_ledger(
     rows = tables.get(HELD_OUT, ())
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
     # without two phases there is nothing to tell apart
-    enough = all(len({row["phase"] for row in part} & set(PHASES)) > 1 for part in (rows, fitted))
+    enough = all(
+        len({row["phase"] for row in part if has_both(row)}) > 1 for part in (rows, fitted)
+    )
     score = judge_verdict(rows, fitted) if enough else None
     return Ledger(
         scale=scale,

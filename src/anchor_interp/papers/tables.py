@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -45,12 +45,10 @@ from anchor_interp.sweep.job import Engine
 from anchor_interp.sweep.local import LocalEngine, available_cores
 from anchor_interp.sweep.spec import Grid, Sweep
 from anchor_interp.sweep.table import CIRCUMSTANCES, COLUMNS, Kind, parsed, read_table
-from anchor_interp.task import AnchorTask
+from anchor_interp.task import TASKS, AnchorTask
 
 Row = dict[str, Any]
 
-_NEEDED = frozenset(("run_id", "status", "phase", "censored", "seed"))
-"""Columns that every table has."""
 _KINDS: Mapping[str, Kind] = {
     "complexity": "integer",
     **dict.fromkeys(("broken", "offsets", "scale", "measured", "behaviour"), "text"),
@@ -60,6 +58,10 @@ _FILLED = frozenset(
     ("run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "n_layers", "steps")
 )
 """Columns in which every row has a value."""
+_NEEDED = _FILLED | {"phase", "normalization"}
+"""Columns that every table has."""
+_OF_A_RUN = frozenset(("d_model", "lr", "n_sequences", "id_accuracy"))
+"""Columns that it has as well unless its rows are checkpoints."""
 _NAMES: Mapping[str, Sequence[str]] = {
     "status": STATES,
     "phase": get_args(Phase),
@@ -253,20 +255,26 @@ def read_study(path: str | Path) -> list[Row]:
     Raises:
         StoreError: it cannot be read, or is damaged.
     """
-    path = checked_path(path, "path")
+    return _read(checked_path(path, "path"), _NEEDED | _OF_A_RUN, _row_of_a_run)
+
+
+def _read(
+    path: Path, needed: Set[str], row_of: Callable[[Mapping[str, Any], Sequence[str]], Row]
+) -> list[Row]:
+    """The rows of a table with these columns at least."""
     data = files.read_bytes(path, limit=_LIMIT)
     try:
         text = data.decode("utf-8-sig")  # as spreadsheets write it
         reader = csv.DictReader(io.StringIO(text), strict=True)
         columns = list(reader.fieldnames or ())
-        if missing := _NEEDED - set(columns):
+        if missing := needed - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"it has the column {twice[0]} twice")
         rows = []
         for line in reader:
             try:
-                rows.append(_row_of(line, columns))
+                rows.append(row_of(line, columns))
             except (ValueError, LookupError) as error:
                 raise ValueError(f"line {reader.line_num}: {error}") from error
         found = Counter((row["run_id"], row.get("at_step")) for row in rows)
@@ -285,7 +293,7 @@ def read_checkpoints(path: str | Path) -> list[Row]:
     Raises:
         StoreError: it cannot be read, or is damaged.
     """
-    rows = read_study(path)
+    rows = _read(checked_path(path, "path"), _NEEDED, _row_of)
     for row in rows:
         for name in ("at_step", "at_number"):
             if row.get(name) is None:
@@ -308,6 +316,15 @@ def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
         _check(name, found[name])
     if found["status"] == "done" and found["phase"] is None:
         raise ValueError("phase is empty, of a run that is done")
+    return found
+
+
+def _row_of_a_run(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
+    found = _row_of(line, columns)
+    task = TASKS.get(found["task"])
+    for name in ("id_accuracy", *(("ood_accuracy",) if task and task.unseen else ())):
+        if found["status"] == "done" and found.get(name) is None:
+            raise ValueError(f"{name} is empty, of a run that is done")
     return found
 
 

@@ -163,8 +163,8 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
     Raises:
         ConfigError: fewer than two phases among the runs.
     """
-    kept = [row for row in rows if _counts(row)]
-    known = [row for row in fitted_on if _counts(row)]
+    kept = [row for row in rows if has_both(row)]
+    known = [row for row in fitted_on if has_both(row)]
     truth = np.array([row["phase"] for row in kept])
     if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
         raise ConfigError(
@@ -233,7 +233,7 @@ def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlySc
     Returns:
         One score for each number of a checkpoint that every run has, and one for the end.
     """
-    final = {row["run_id"]: row for row in rows if _counts(row)}
+    final = {row["run_id"]: row for row in rows if has_both(row)}
     moments: dict[float, list[Row]] = {}
     for row in checkpoints:
         if row["run_id"] in final and row.get("noise_share") is not None:
@@ -289,7 +289,8 @@ def _best_tree(
     return max(found, key=lambda answers: _balanced(truth, answers))
 
 
-def _counts(row: Row) -> bool:
+def has_both(row: Row) -> bool:
+    """Whether a row has a phase that a verdict names, and a fingerprint."""
     return row["status"] == "done" and row["phase"] in PHASES and row.get("noise_share") is not None
 
 
@@ -408,10 +409,15 @@ def _disagreement(row: Row) -> Disagreement:
         f"gamma {row['gamma']:g}, wd {row['weight_decay']:g}, {row['n_layers']} layers of "
         f"{row['d_model']}, {row['normalization']}-LN, {row['task']}"
     )
-    behaviour = [f"ID {row['id_accuracy']:.2f}", f"OOD {row['ood_accuracy']:.2f}"]
-    for name, title in (("symmetric_accuracy", "symmetric"), ("commutativity", "commut.")):
-        if row.get(name) is not None:
-            behaviour.append(f"{title} {row[name]:.2f}")
+    titles = {
+        "id_accuracy": "ID",
+        "ood_accuracy": "OOD",
+        "symmetric_accuracy": "symmetric",
+        "commutativity": "commut.",
+    }
+    behaviour = [
+        f"{title} {row[name]:.2f}" for name, title in titles.items() if row.get(name) is not None
+    ]
     return Disagreement(
         run_id=row["run_id"],
         settings=settings,
