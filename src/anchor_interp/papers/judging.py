@@ -4,9 +4,9 @@ Every effect is turned so that a positive one is what the claim says. Tests are 
 (:mod:`anchor_interp.statistics`), two-sided. Runs that did not converge are censored: they are
 counted and stand in no sample, and a trend that is another one with them decides nothing. Runs that
 differ in their seed alone are no independent witnesses where phases are compared, because settings
-decide the phase: there each *cell* of equal settings counts once. All p-values of a ledger are
-adjusted together (Benjamini and Hochberg 1995), so that of the claims called supported one in
-twenty at most is expected to be chance.
+decide the phase: there each *cell* of equal settings counts once in a sample. All p-values of a
+ledger are adjusted together (Benjamini and Hochberg 1995), so that of the claims called supported
+one in twenty at most is expected to be chance.
 """
 
 import math
