@@ -10,7 +10,7 @@ after some of these runs had been seen is told in ``docs/results.md``.
 Phases come with settings: nearly all inferential runs of ``phases`` are pre-LayerNorm models. So
 claims that compare phases compare cells of one task, layout and depth with each other; those of
 ``decay`` and ``depth`` that were trained after the claims were written stand beside those of
-``phases``.
+``phases``. Five that look at ``decay`` alone take all of its runs.
 
 "N" is the NeurIPS paper, "C" the complexity-control paper. :func:`judge_ledger` needs nothing but
 the studies' tables.
@@ -214,6 +214,7 @@ def _phases(
 def _at_equal_decay(
     rows: Sequence[Row], of: Callable[[Row], float | None] | str, more: Test, less: Test
 ) -> Finding:
+    """Of all runs of ``decay``, those of the known seeds among them: the others are too few."""
     return between_cells(rows, of, more, less, within=("weight_decay",))
 
 
