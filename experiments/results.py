@@ -38,17 +38,8 @@ def read_ledger() -> Ledger:
 
 def claims_table(ledger: Ledger) -> str:
     """Every claim with its verdict and numbers."""
-    head = [
-        "name",
-        "claim",
-        "source",
-        "effect (95 %)",
-        "least",
-        "p / q",
-        "runs",
-        "verdict",
-        "script",
-    ]
+    head = ["name", "claim", "source", "effect (95 %)", "least", "p / q", "runs"]
+    head += ["verdict", "script"]
     return table(head, list(_claims(ledger)))
 
 

@@ -15,7 +15,7 @@ from anchor_interp.papers.tables import checkpoints_table, read_checkpoints, rea
 from anchor_interp.papers.verdicts import (
     EarlyScore,
     VerdictScore,
-    has_both,
+    can_be_judged,
     judge_early,
     judge_verdict,
 )
@@ -61,7 +61,7 @@ def make_ledger(
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
     # without two phases there is nothing to tell apart
     enough = all(
-        len({row["phase"] for row in part if has_both(row)}) > 1 for part in (rows, fitted)
+        len({row["phase"] for row in part if can_be_judged(row)}) > 1 for part in (rows, fitted)
     )
     score = judge_verdict(rows, fitted) if enough else None
     return Ledger(

@@ -163,8 +163,8 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
     Raises:
         ConfigError: fewer than two phases among the runs.
     """
-    kept = [row for row in rows if has_both(row)]
-    known = [row for row in fitted_on if has_both(row)]
+    kept = [row for row in rows if can_be_judged(row)]
+    known = [row for row in fitted_on if can_be_judged(row)]
     truth = np.array([row["phase"] for row in kept])
     if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
         raise ConfigError(
@@ -233,7 +233,7 @@ def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlySc
     Returns:
         One score for each number of a checkpoint that every run has, and one for the end.
     """
-    final = {row["run_id"]: row for row in rows if has_both(row)}
+    final = {row["run_id"]: row for row in rows if can_be_judged(row)}
     moments: dict[float, list[Row]] = {}
     for row in checkpoints:
         if row["run_id"] in final and row.get("noise_share") is not None:
@@ -289,7 +289,7 @@ def _best_tree(
     return max(found, key=lambda answers: _balanced(truth, answers))
 
 
-def has_both(row: Row) -> bool:
+def can_be_judged(row: Row) -> bool:
     """Whether a row has a phase that a verdict names, and a fingerprint."""
     return row["status"] == "done" and row["phase"] in PHASES and row.get("noise_share") is not None
 
@@ -433,10 +433,11 @@ def _explanation(row: Row) -> str:
     again = row.get("recomposed")
     if again is not None and again < _FAITHFUL:
         return f"composed states are doubtful: of seen pairs {again:.2f} are right"
-    on_the_way = {"OOD": (row["ood_accuracy"], PAPER.ood)}
+    ood = row.get("ood_accuracy")
+    on_the_way = {"OOD": (ood, PAPER.ood)}
     if row.get("symmetric_accuracy") is not None:
         on_the_way["symmetric"] = (row["symmetric_accuracy"], PAPER.symmetric)
-    elif row["ood_accuracy"] < PAPER.ood:
+    elif ood is not None and ood < PAPER.ood:
         on_the_way["commut."] = (row.get("commutativity"), PAPER.commutativity)
     on_the_way["composed"] = (row.get("composed"), THRESHOLDS.composed)
     if row.get("mirrored") is None and (row.get("composed") or 0.0) < THRESHOLDS.composed:
