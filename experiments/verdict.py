@@ -6,7 +6,7 @@ Beside it rules that know less, and how early in training it tells what a run be
 from anchor_interp.errors import ConfigError
 from anchor_interp.papers.figures import confusion, development, early
 from anchor_interp.papers.page import FITTED_ON, HELD_OUT, read_ledger
-from anchor_interp.papers.tables import checkpoints_table, read_study
+from anchor_interp.papers.tables import checkpoints_table, read_checkpoints
 from section import Data, Panels, run_section
 
 
@@ -21,7 +21,7 @@ def draw(data: Data) -> Panels:
     for run in score.disagreements:
         print(f"{run.settings}: {run.phase}, verdict {run.verdict} ({run.reason}; {run.behaviour})")
     along = checkpoints_table(data.place, HELD_OUT)
-    checkpoints = read_study(along) if along.is_file() else ()
+    checkpoints = read_checkpoints(along) if along.is_file() else ()
     numbers = {"noise_share": "noise", "value": "value", "composed": "composed: the rule"}
     return [
         [

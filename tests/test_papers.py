@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -539,7 +540,10 @@ def test_the_page_in_a_browser(found: Ledger, browser: Any, tmp_path: Path) -> N
         page.close()
 
 
-SECTIONS = ("neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8", "control_c", "own")
+SECTIONS = (
+    "neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8", "control_c", "own",
+    "verdict",
+)  # fmt: skip
 """Scripts that draw from tables alone, which takes moments; the others look into models too."""
 
 
@@ -554,6 +558,7 @@ def test_a_section_draws_its_figure_and_prints_its_claims(
     script = importlib.import_module(name)
     section = importlib.import_module("section")
     monkeypatch.setattr(section, "judge_ledger", lambda _: found.judgements)  # judged once
+    monkeypatch.setattr(script, "read_ledger", lambda *_: found, raising=False)
     arguments = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     assert section.run_section(name, name, [], script.draw) == 0
@@ -602,6 +607,15 @@ def test_the_tables_hold_every_run_of_their_studies(
         wanted = list(studies.study_sweep(name, "tiny").configs())
         assert [row["run_id"] for row in rows] == wanted
         assert {row["status"] for row in rows} <= {"done", "diverged"}
+
+
+def test_tables_with_nothing_left_to_do_stay_as_they_are(tmp_path: Path) -> None:
+    shutil.copytree(TABLES, tmp_path / "tables")
+    found = gather([*studies.STUDIES], "tiny", tmp_path / "out", tables=tmp_path / "tables")
+    assert tables.unfinished(found) == []
+    for path in TABLES.glob("*.csv"):
+        assert (tmp_path / "tables" / path.name).read_bytes() == path.read_bytes(), path.name
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_table_is_too_wide_to_read() -> None:

@@ -60,6 +60,8 @@ _FILLED = frozenset(
 """Columns in which every row has a value."""
 _NEEDED = _FILLED | {"phase", "normalization"}
 """Columns that every table has."""
+_FIRST = ("censored", "phase", "run_id", "seed", "status")
+"""Columns that a table begins with; a row's own order follows."""
 _OF_A_RUN = frozenset(("d_model", "lr", "n_sequences", "id_accuracy"))
 """Columns that it has as well unless its rows are checkpoints."""
 _NAMES: Mapping[str, Sequence[str]] = {
@@ -507,7 +509,7 @@ def _row(row: Row, config: RunConfig, folder: Path, of: _Wanted, scale: str) -> 
         kept(folder, measure, row["run_id"], step) is None for step in between for measure in _ALONG
     )
     whole = [name for name, numbers in found.items() if numbers is not None and not lost]
-    out["measured"] = " ".join(whole)
+    out["measured"] = " ".join(whole) or None
     for numbers in found.values():
         out |= numbers or {}
     return out
@@ -525,7 +527,7 @@ def task_columns(task: AnchorTask) -> Row:
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a table with the columns that any row fills."""
-    names = dict.fromkeys([*sorted(_NEEDED), *(name for row in rows for name in row)])
+    names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row), *sorted(_NEEDED)])
     columns = [
         name for name in names if name in _NEEDED or any(row.get(name) is not None for row in rows)
     ]
