@@ -3,7 +3,7 @@
 # make test         install into .venv and run every check
 # make check        format, lint, types and tests in the environment that is there
 # make docs         build the documentation into site/; open site/index.html
-# make public-api   write tests/public_api.txt anew, after a change of the API that is meant
+# make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
 # make evidence     the measurements in docs/evidence that are missing; remove one to make it anew
 
 PYTHON ?= python3
@@ -42,7 +42,7 @@ docs: $(VENV)/.installed-dev
 	@echo "open site/index.html"
 
 public-api: $(VENV)/.installed-dev
-	PYTHONPATH=docs $(BIN)/python tests/public_api.py
+	PYTHONPATH=docs $(BIN)/python tests/project/public_api.py
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
@@ -55,8 +55,8 @@ evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
 train_step = $(BIN)/python benchmarks/train_step.py --json
 train_step_without_onednn = $(train_step) --without-onednn --cases tiny paper-1head
-faults = $(BIN)/python tests/faults.py
-fuzz = $(BIN)/python tests/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
+faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/faults.py
+fuzz = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
 recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
 complexity = $(BIN)/python experiments/complexity.py
@@ -67,7 +67,7 @@ scaling = $(BIN)/python benchmarks/scaling.py --json
 sweep = $(BIN)/python benchmarks/sweep.py --json
 sweep_long = $(sweep) --parts throughput --ways "2 workers" --steps 1000 --turns 2
 batched = $(BIN)/python benchmarks/batched.py --json
-sweep_faults = $(BIN)/python tests/sweep_faults.py
+sweep_faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/sweep_faults.py
 tiny_decay = $(BIN)/python experiments/diagrams.py decay
 tiny_depth = $(BIN)/python experiments/diagrams.py depth
 claims = $(BIN)/python -m anchor_interp claims --scale tiny --out runs/papers --tables experiments/tables/tiny --json

@@ -4,7 +4,7 @@ The patching sweep replaces the residual stream before each layer at each positi
 tiny specimen of the zoo. Three ways take turns within one process, so that a noisy machine slows
 all of them, and each ratio is a median over the turns:
 
-* ours: :func:`anchor_interp.patching.patch`, one value for every site and example;
+* ours: :func:`anchor_interp.interventions.patching.patch`, one value for every site and example;
 * the loop: what TransformerLens's hooks suggest, one forward pass for every site and example;
 * TransformerLens's own sweep, ``patching.get_act_patch_resid_pre``: one forward pass for every
   site, and the mean over the examples alone.
@@ -29,16 +29,17 @@ import torch
 from torch import Tensor
 from transformer_lens import patching
 
-from anchor_interp.ablation import Bench, aligned_sequences
-from anchor_interp.circuits import prune
-from anchor_interp.flow import PROBE_POSITION, information_flow
-from anchor_interp.hooks import token_rows
-from anchor_interp.masks import mask_edges, token_edges
-from anchor_interp.model import HookedTransformer
-from anchor_interp.pairs import ContrastPairs, contrast_pairs
-from anchor_interp.patching import logit_difference, patch, site_grid
-from anchor_interp.run import load
-from anchor_interp.task import AnchorTask
+from anchor_interp.analysis.circuits import prune
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.interventions.ablation import Bench
+from anchor_interp.interventions.masks import mask_edges, token_edges
+from anchor_interp.interventions.patching import logit_difference, patch
+from anchor_interp.interventions.sites import site_grid
+from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.runs.run import load
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.counterfactuals import ContrastPairs, contrast_pairs
+from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from measuring import Row, answer, in_turns, machine, number, of_range, ratio, table
 
 SPECIMEN = "tiny/inferential/1"

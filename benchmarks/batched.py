@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from anchor_interp.config import RunConfig, override
-from anchor_interp.environment import resolve_device
-from anchor_interp.presets import RUNS
-from anchor_interp.stacked import Member, Stack
-from anchor_interp.training import AnchorObjective, TrainState, train_step
+from anchor_interp._util.environment import resolve_device
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
+from anchor_interp.sweeps.stacked import Member, Stack
 from measuring import in_turns, machine, ratio
 
 AIMS = {"cpu": (8, 1.0), "cuda": (256, 10.0)}

@@ -73,7 +73,9 @@ def record(checkout: Path) -> dict[str, Any]:
         jobs: dict[str, Any] = {}
         with ThreadPoolExecutor(2) as pool:
             for name in QUICKSTART:
-                jobs[f"quickstart/{name}"] = pool.submit(_train, checkout, out, name, ["--preset", name])
+                jobs[f"quickstart/{name}"] = pool.submit(
+                    _train, checkout, out, name, ["--preset", name]
+                )
             for name, flags in SHORT.items():
                 start = flags if "--preset" in flags else ["--preset", name, *flags]
                 short = ["--steps", "300", "--checkpoint-every", "150", "--eval-every", "100"]
@@ -150,7 +152,9 @@ def _command(checkout: Path, *arguments: str) -> str:
 
 def _train(checkout: Path, out: Path, name: str, flags: list[str]) -> Any:
     path = out / name
-    _command(checkout, "train", *flags, "--seed", "0", "--threads", "1", "--out", str(path), "--quiet")
+    _command(
+        checkout, "train", *flags, "--seed", "0", "--threads", "1", "--out", str(path), "--quiet"
+    )
     weights = sorted(path.glob("checkpoints/*/weights.safetensors"))
     result = json.loads((path / "result.json").read_text())
     return {

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from anchor_interp.environment import cpu_model
-from anchor_interp.errors import AnchorInterpError
-from anchor_interp.files import read_json, write_json
+from anchor_interp._util.environment import cpu_model
+from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp._util.files import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
 EVIDENCE = ROOT / "docs" / "evidence"

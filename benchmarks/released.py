@@ -24,11 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anchor_interp.config import RunConfig, n_parameters, override
-from anchor_interp.data import Sequences
-from anchor_interp.errors import ConfigError
-from anchor_interp.presets import MODELS, RUNS
-from anchor_interp.training import Batch
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.models.shapes import MODELS, n_parameters
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.training import Batch
+from anchor_interp.tasks.sequences import Sequences
 
 REPOSITORY = "https://github.com/sjtuzzw/complexity_control"
 _FOLDER = "code_for_anchor_func"

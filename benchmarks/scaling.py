@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 
-from anchor_interp.config import RunConfig, n_parameters, override
-from anchor_interp.presets import RUNS
-from anchor_interp.training import AnchorObjective, TrainState
+from anchor_interp.models.shapes import n_parameters
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.training import AnchorObjective, TrainState
 from measuring import (
     Kept,
     Row,
@@ -113,13 +114,13 @@ def step_cost(factor: Factor, value: int, turns: int) -> Row:
 
 TRAIN = """
 import sys
-from anchor_interp.presets import preset
-from anchor_interp.run import train
+from anchor_interp.runs.presets import preset
+from anchor_interp.runs.run import train
 name, steps, out = sys.argv[1:]
 train(preset(name, steps=int(steps), warmup=0), out, device="cpu", threads=1, quiet=True)
 """
 EXPAND = """
-from anchor_interp.sweep.spec import parse_sweep
+from anchor_interp.sweeps.spec import parse_sweep
 axes = {"gamma": [n / 1000 for n in range(100)], "weight_decay": [0.01, 0.03, 0.1, 0.3, 1.0]}
 assert len(parse_sweep({"preset": "tiny", "axes": axes, "seeds": 20}).configs()) == 10_000
 """
@@ -136,7 +137,7 @@ START_UP = {
     "python": ("-c", "pass"),
     "import torch": ("-c", "import torch"),
     "import anchor_interp": ("-c", "import anchor_interp"),
-    "import anchor_interp.run": ("-c", "import anchor_interp.run"),
+    "import anchor_interp.runs.run": ("-c", "import anchor_interp.runs.run"),
     "anchor-interp --help": ("-m", "anchor_interp", "--help"),
     "anchor-interp train --steps 1": (
         "-m", "anchor_interp", "train", "--steps", "1", "--warmup", "0", "--out", "OUT",

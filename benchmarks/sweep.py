@@ -27,12 +27,12 @@ from pathlib import Path
 import torch
 import yaml
 
-from anchor_interp.config import override
-from anchor_interp.files import read_json
-from anchor_interp.presets import RUNS
-from anchor_interp.run import train
-from anchor_interp.sweep.folder import SweepFolder
-from anchor_interp.sweep.spec import read_sweep
+from anchor_interp._util.files import read_json
+from anchor_interp.runs.config import override
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.train import train
+from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.spec import read_sweep
 from measuring import Kept, Row, answer, machine, number, of_range, process, ratio, spread, table
 
 ANCHOR_INTERP = ("-m", "anchor_interp")
@@ -45,9 +45,7 @@ WAYS = {
 """How the same runs are trained; the last gets their number."""
 AIMS = {"2 workers": 1.8, "1 worker, one batch": 1.0}
 """What a way is meant to reach against one worker."""
-EXPAND = (
-    "import sys; from anchor_interp.sweep.spec import read_sweep; read_sweep(sys.argv[1]).configs()"
-)
+EXPAND = "import sys; from anchor_interp.sweeps.spec import read_sweep; read_sweep(sys.argv[1]).configs()"
 MANY = 10_000
 MOST_SECONDS = 3.0
 MOST_BYTES = 500_000_000

@@ -17,7 +17,7 @@ import analysis
 import scaling
 import sweep
 import train_step
-from anchor_interp.files import read_json, write_text
+from anchor_interp._util.files import read_json, write_text
 from measuring import EVIDENCE, ROOT, Tables, described
 
 PAGE = ROOT / "docs" / "performance.md"

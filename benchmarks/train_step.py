@@ -8,7 +8,7 @@ they would take alone, at the same shapes, by the time of the step:
 
 * ``share_of_torch_mm``: against ``torch.mm``, PyTorch's ordinary product;
 * ``share_of_fastest``: against the fastest product on this machine, which in float32 on a CPU with
-  AVX-512 is oneDNN's (see :mod:`anchor_interp.linear`).
+  AVX-512 is oneDNN's (see :mod:`anchor_interp.models.linear`).
 
 Given ``--released-code`` and a checkout of the papers' released code, our step is measured against
 that code's own instead (see :mod:`released`): in float32 and in bfloat16, each against the same
@@ -32,11 +32,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from anchor_interp import linear
-from anchor_interp.config import RunConfig, override
-from anchor_interp.model import build_model
-from anchor_interp.presets import MODELS, RUNS
-from anchor_interp.training import AnchorObjective, TrainState, learning_rate, train_step
+from anchor_interp.models import linear
+from anchor_interp.models.shapes import MODELS
+from anchor_interp.models.transformer import build_model
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.training import AnchorObjective, TrainState, learning_rate, train_step
 from measuring import Row, answer, machine, number, of_range, ratio, seconds, table
 from released import REPOSITORY, ReleasedCode, ReleasedStep, equivalent
 

@@ -2,7 +2,7 @@
 
 The docstrings are written for ``help()``: cross-references as ``:func:`name```, literal blocks
 after ``::`` and tables ruled with ``=``. Here they become Markdown, and a field declared with
-:func:`anchor_interp.schema.bounded` shows its default and says which values it allows.
+:func:`anchor_interp._util.schema.bounded` shows its default and says which values it allows.
 """
 
 import ast

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from unittest import mock
 
-from anchor_interp import cli
+from anchor_interp.cli import main as cli
 
 WIDTH = 100
 """Columns asked for: more, and the help would put its boxes side by side."""

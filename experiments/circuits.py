@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp.ablation import Ablation, Bench, aligned_sequences
-from anchor_interp.circuits import Relative, compare_circuit, prune, score_circuit
-from anchor_interp.errors import AnchorInterpError, ConfigError
-from anchor_interp.flow import PROBE_POSITION
-from anchor_interp.routes import route_scores
-from anchor_interp.run import Run
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp.analysis.circuits import Relative, compare_circuit, prune, score_circuit
+from anchor_interp.analysis.routes import route_scores
+from anchor_interp.interventions.ablation import Ablation, Bench
+from anchor_interp.runs.run import Run
+from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 

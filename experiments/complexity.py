@@ -18,11 +18,11 @@ from statistics import mean, median
 
 import torch
 
-from anchor_interp.complexity import complexity
-from anchor_interp.embeddings import arithmetic_steps, embedding_structure, key_embeddings
-from anchor_interp.errors import AnchorInterpError
-from anchor_interp.run import Run
-from anchor_interp.statistics import holm, two_samples
+from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp.analysis.statistics import holm, two_samples
+from anchor_interp.models.complexity import complexity
+from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
+from anchor_interp.runs.run import Run
 from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 

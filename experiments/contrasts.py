@@ -3,7 +3,7 @@
 ``python experiments/contrasts.py`` measures the runs of ``experiments/recipes.py judge``, prints
 JSON and writes ``docs/evidence/contrasts.md``. It goes on where it was stopped.
 
-The claims, their direction and the level are those of :mod:`anchor_interp.rule_contrasts`. They are
+The claims, their direction and the level are those of :mod:`papers.rule_contrasts`. They are
 tested on the runs that reached their recipe's phase; the others are told of by themselves. The
 claims were committed before this measurement of the runs, after exploratory looks at runs of the
 recipes.
@@ -14,9 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from anchor_interp.errors import AnchorInterpError
-from anchor_interp.representations import Contrast
-from anchor_interp.rule_contrasts import (
+from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.analysis.sensitivity import Sensitivity
+from anchor_interp.analysis.similarity import Contrast
+from anchor_interp.runs.run import Run
+from measured import RUNS, Row, each_run, spread, table, tell
+from papers.rule_contrasts import (
     LEVEL,
     NUMBERS,
     Grouping,
@@ -25,10 +29,6 @@ from anchor_interp.rule_contrasts import (
     judge,
     rule_contrasts,
 )
-from anchor_interp.run import Run
-from anchor_interp.schema import from_dict, to_dict
-from anchor_interp.sensitivity import Sensitivity
-from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 
 CONTRASTS = [name for name in NUMBERS if name.endswith("difference")]

@@ -1,8 +1,8 @@
 """Complexity-control paper, section V-A: outputs while the key is masked (figure 4C)."""
 
-from anchor_interp.clusters import key_mask_clusters
-from anchor_interp.papers.figures import by_phase
-from anchor_interp.plotting import cluster_map
+from anchor_interp.analysis.clusters import key_mask_clusters
+from anchor_interp.pages.mechanism_figures import cluster_map
+from papers.figures import by_phase
 from section import Data, Panels, example, run_section
 
 NUMBERS = {"key_mask_pairs": "silhouette of pairs", "key_mask_order": "silhouette of orders"}

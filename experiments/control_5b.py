@@ -1,8 +1,8 @@
 """Complexity-control paper, section V-B: outputs while the second anchor is masked (figure 4D)."""
 
-from anchor_interp.papers.figures import by_phase
-from anchor_interp.plotting import similarity_map
-from anchor_interp.representations import block_similarity
+from anchor_interp.analysis.similarity import block_similarity
+from anchor_interp.pages.mechanism_figures import similarity_map
+from papers.figures import by_phase
 from section import Data, Panels, example, run_section
 
 

@@ -1,8 +1,8 @@
 """Complexity-control paper, section VI-A: condensation of W_Q(1), phase by phase (figure 5A)."""
 
-from anchor_interp.complexity import cosine_matrix, first_query_matrix
-from anchor_interp.papers.figures import by_phase
-from anchor_interp.plotting import condensation_map
+from anchor_interp.models.complexity import cosine_matrix, first_query_matrix
+from anchor_interp.pages.mechanism_figures import condensation_map
+from papers.figures import by_phase
 from section import Data, Panels, example, run_section
 
 

@@ -4,9 +4,9 @@ The paper sees steps of 3 and 4, of which the anchors' differences are sums. If 
 whose differences are sums of 2 and 5 must give steps of 2 and 5.
 """
 
-from anchor_interp.embeddings import embedding_structure, key_embeddings
-from anchor_interp.papers.figures import by_phase, strips
-from anchor_interp.plotting import embedding_plane
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.pages.mechanism_figures import embedding_plane
+from papers.figures import by_phase, strips
 from section import Data, Panels, example, run_section
 
 STEPS = (2, 3, 4, 5)

@@ -1,8 +1,8 @@
 """Complexity-control paper, section VIII: fitting speed (figures 8A, 8B) and noise detection."""
 
-from anchor_interp.papers.figures import pairs_learned, strips
-from anchor_interp.papers.ledger import of_three_and_four
 from neurips_6 import LEVELS, speed
+from papers.claims import of_three_and_four
+from papers.figures import pairs_learned, strips
 from section import Data, Panels, run_section
 
 SCORES = {"auroc_late": "late", "auroc_loss": "mean loss", "auroc_final": "final loss"}

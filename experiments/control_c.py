@@ -4,7 +4,7 @@ The paper shows one matrix of cosines a cell and seed; this shows their mean abs
 is what the claim is about, over all seeds.
 """
 
-from anchor_interp.papers.figures import grid
+from papers.figures import grid
 from section import Data, Panels, run_section
 
 

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import permutation_test, rankdata
 
-from anchor_interp.diagram_page import write_diagrams
-from anchor_interp.files import write_text
-from anchor_interp.phase import PAPER
-from anchor_interp.schema import to_dict
-from anchor_interp.sweep.driver import sweep
-from anchor_interp.sweep.spec import SWEEPS
-from anchor_interp.sweep.table import Row, counts, phases, read_table, rows, to_csv
+from anchor_interp._util.files import write_text
+from anchor_interp._util.schema import to_dict
+from anchor_interp.pages.diagram_page import write_diagrams
+from anchor_interp.runs.phase import PAPER
+from anchor_interp.sweeps.spec import SWEEPS
+from anchor_interp.sweeps.sweep import sweep
+from anchor_interp.sweeps.table import Row, counts, phases, read_table, rows, to_csv
 from measured import table, tell
 
 ROOT = Path(__file__).parent.parent

@@ -23,20 +23,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anchor_interp.errors import AnchorInterpError
-from anchor_interp.interchange import (
-    InterchangePairs,
+from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp.analysis.statistics import holm, two_samples
+from anchor_interp.interventions.interchange import (
     InterchangeResult,
     Subspace,
     interchange,
-    interchange_pairs,
     learn_subspace,
     random_subspace,
 )
-from anchor_interp.patching import Site
-from anchor_interp.run import Run
-from anchor_interp.statistics import holm, two_samples
-from anchor_interp.task import AnchorTask
+from anchor_interp.interventions.sites import Site
+from anchor_interp.runs.run import Run
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 

@@ -4,7 +4,7 @@
 judge``, prints JSON and writes ``docs/evidence/masks.md``. It goes on where it was stopped.
 
 Of 40 sequences (every pair and key, second anchor before the last position) each is run with all 80
-keys, or all four anchors at the second anchor's place; see :func:`anchor_interp.masks.leak`.
+keys, or all four anchors at the second anchor's place; see :func:`anchor_interp.interventions.masks.leak`.
 """
 
 import argparse
@@ -13,11 +13,10 @@ from pathlib import Path
 
 import torch
 
-from anchor_interp.ablation import drawn_sequences
-from anchor_interp.data import Place
-from anchor_interp.errors import AnchorInterpError, ConfigError
-from anchor_interp.masks import Paths, leak
-from anchor_interp.run import Run, load
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp.interventions.masks import Paths, leak
+from anchor_interp.runs.run import Run, load
+from anchor_interp.tasks.sequences import Place, drawn_sequences
 from measured import RUNS, Row, each_run, spread, table, tell
 from recipes import FRESH_SEEDS
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp.errors import StoreError
-from anchor_interp.files import read_json, write_json, write_text
-from anchor_interp.presets import RECIPES
-from anchor_interp.run import Run, load
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.files import read_json, write_json, write_text
+from anchor_interp.runs.presets import RECIPES
+from anchor_interp.runs.run import Run, load
 from recipes import MARGINS
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"

@@ -1,9 +1,10 @@
 """NeurIPS paper, section 5.1: information flow in symmetric and inferential models (figure 3)."""
 
-from anchor_interp import plotting
-from anchor_interp.clusters import pair_clusters
-from anchor_interp.flow import PROBE, PROBE_POSITION, information_flow
-from anchor_interp.papers.figures import by_phase
+from anchor_interp.analysis.clusters import pair_clusters
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.pages import mechanism_figures as plotting
+from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION
+from papers.figures import by_phase
 from section import Data, Panels, example, run_section
 
 NUMBERS = {

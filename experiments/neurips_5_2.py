@@ -1,8 +1,8 @@
 """NeurIPS paper, section 5.2: are vectors of equal answers and values parallel? (figure 4)."""
 
-from anchor_interp.papers.figures import by_phase
-from anchor_interp.plotting import similarity_map
-from anchor_interp.representations import answer_similarity, value_similarity
+from anchor_interp.analysis.similarity import answer_similarity, value_similarity
+from anchor_interp.pages.mechanism_figures import similarity_map
+from papers.figures import by_phase
 from section import Data, Panels, example, run_section
 
 NUMBERS = {"answer": "X^ao(L): contrast", "value": "OV from layer 2: contrast"}

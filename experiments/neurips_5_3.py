@@ -1,9 +1,9 @@
 """NeurIPS paper, section 5.3: condensation of W_Q(1) and order in the embedding (figure 5)."""
 
-from anchor_interp.complexity import cosine_matrix, first_query_matrix
-from anchor_interp.embeddings import embedding_structure, key_embeddings
-from anchor_interp.papers.figures import by_phase
-from anchor_interp.plotting import condensation_map, embedding_plane
+from anchor_interp.models.complexity import cosine_matrix, first_query_matrix
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.pages.mechanism_figures import condensation_map, embedding_plane
+from papers.figures import by_phase
 from section import Data, Panels, example, run_section
 
 NUMBERS = {

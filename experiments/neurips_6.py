@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from anchor_interp.papers.figures import against, steps_or_bound
+from papers.figures import against, steps_or_bound
 from section import Data, Panels, run_section
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """NeurIPS paper, appendix B: eigenvalues of the embedding's covariance (figure 7)."""
 
-from anchor_interp.embeddings import covariance_eigenvalues, key_embeddings
-from anchor_interp.papers.figures import by_phase, curves
+from anchor_interp.models.embeddings import covariance_eigenvalues, key_embeddings
+from papers.figures import by_phase, curves
 from section import Data, Panels, example, run_section
 
 NUMBERS = {"embedding_dimension": "dimension / Gaussian's", "embedding_smooth": "smooth share"}

@@ -1,6 +1,6 @@
 """Learning rate x weight decay (the first paper's later version)."""
 
-from anchor_interp.papers.figures import grid
+from papers.figures import grid
 from section import Data, Panels, run_section
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from anchor_interp.papers.figures import against, by_phase, steps_or_bound, strips
-from anchor_interp.papers.tables import Row
+from papers.figures import against, by_phase, steps_or_bound, strips
+from papers.tables import Row
 from section import Data, Panels, run_section
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import torch
 
-from anchor_interp import load, plotting
-from anchor_interp.ablation import Bench, aligned_sequences
-from anchor_interp.circuits import prune
-from anchor_interp.flow import PROBE, PROBE_POSITION, information_flow
+from anchor_interp import load
+from anchor_interp.analysis.circuits import prune
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.interventions.ablation import Bench
+from anchor_interp.pages import mechanism_figures as plotting
+from anchor_interp.pages import style
+from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences
 
 FIGURES = Path(__file__).parent.parent / "figures"
 SEQUENCES = 200
@@ -31,7 +34,7 @@ def main() -> None:
         circuit = prune(Bench(run.model, sequences, "resample", references=references))
         flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
         path = FIGURES / f"probe-{phase}.png"
-        plotting.save(plotting.information_flow(flow, circuit), path)
+        style.save(plotting.information_flow(flow, circuit), path)
         print(f"{path.name}: {circuit.size} edges: {'; '.join(circuit.names)}")
 
 

@@ -1,4 +1,4 @@
-"""The recipes of :data:`anchor_interp.presets.RECIPES`: how they were found, how well they hold.
+"""The recipes of :data:`anchor_interp.runs.presets.RECIPES`: how they were found, how well they hold.
 
 ``python experiments/recipes.py search`` trains what was tried, one or a few seeds each;
 ``python experiments/recipes.py judge`` trains every recipe on ten seeds that the search never saw
@@ -18,16 +18,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp.config import InitConfig, RunConfig, override, run_id, total_decay
-from anchor_interp.errors import AnchorInterpError
-from anchor_interp.files import write_text
-from anchor_interp.phase import Evaluation, Phase
-from anchor_interp.presets import RECIPES
-from anchor_interp.progress import reporting
-from anchor_interp.run import load
-from anchor_interp.sweep.job import RunResult, each_alone
-from anchor_interp.sweep.local import LocalEngine
-from anchor_interp.task import TASKS
+from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp._util.files import write_text
+from anchor_interp._util.progress import reporting
+from anchor_interp.models.shapes import InitConfig
+from anchor_interp.runs.config import RunConfig, override, run_id, total_decay
+from anchor_interp.runs.phase import Evaluation, Phase
+from anchor_interp.runs.presets import RECIPES
+from anchor_interp.runs.run import load
+from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.worker import RunResult, each_alone
+from anchor_interp.tasks.anchor import TASKS
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
 FRESH_SEEDS = range(200, 210)

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from anchor_interp.files import write_text
-from anchor_interp.noise import detection
-from anchor_interp.papers import page
-from anchor_interp.papers.ledger import CLAIMS
-from anchor_interp.papers.page import Ledger, told
-from anchor_interp.papers.studies import STUDIES
-from anchor_interp.papers.tables import Row, read_tables
-from anchor_interp.papers.verdicts import PHASES
-from anchor_interp.statistics import mean_interval
+from anchor_interp._util.files import write_text
+from anchor_interp.analysis.learning_order import detection
+from anchor_interp.analysis.statistics import mean_interval
 from measured import table
+from papers import page
+from papers.claims import CLAIMS
+from papers.page import Ledger, told
+from papers.studies import STUDIES
+from papers.tables import Row, read_tables
+from papers.verdict_score import PHASES
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"

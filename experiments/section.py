@@ -21,23 +21,16 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from anchor_interp import load
-from anchor_interp.errors import AnchorInterpError, ConfigError
-from anchor_interp.files import write_output
-from anchor_interp.papers.ledger import judge_ledger, section_claims
-from anchor_interp.papers.page import told
-from anchor_interp.papers.studies import ScaleName
-from anchor_interp.papers.tables import (
-    Row,
-    gather,
-    plan,
-    read_tables,
-    tables_folder,
-    unfinished,
-)
-from anchor_interp.progress import format_seconds
-from anchor_interp.report import output_folder
-from anchor_interp.run import Run
-from anchor_interp.sweep.local import LocalEngine
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.files import write_output
+from anchor_interp._util.progress import format_seconds
+from anchor_interp.pages.page import output_folder
+from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.local import LocalEngine
+from papers.claims import judge_ledger, section_claims
+from papers.page import told
+from papers.studies import ScaleName
+from papers.tables import Row, gather, plan, read_tables, tables_folder, unfinished
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +77,7 @@ def run_section(
     """Do what one of the scripts is for.
 
     Args:
-        name: its section, as in :attr:`anchor_interp.papers.ledger.Claim.section`.
+        name: its section, as in :attr:`papers.claims.Claim.section`.
         title: the paper and section.
         studies: the studies that it draws; those of its claims are trained as well.
         draw: from their tables to the panels of the figure.

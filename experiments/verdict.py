@@ -3,10 +3,10 @@
 Beside it rules that know less, and how early in training it tells what a run becomes.
 """
 
-from anchor_interp.errors import ConfigError
-from anchor_interp.papers.figures import confusion, development, early
-from anchor_interp.papers.page import FITTED_ON, HELD_OUT, read_ledger
-from anchor_interp.papers.tables import checkpoints_table, read_checkpoints
+from anchor_interp._util.errors import ConfigError
+from papers.figures import confusion, development, early
+from papers.page import FITTED_ON, HELD_OUT, read_ledger
+from papers.tables import checkpoints_table, read_checkpoints
 from section import Data, Panels, run_section
 
 

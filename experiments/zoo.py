@@ -1,4 +1,4 @@
-"""Make the specimens of :mod:`anchor_interp.zoo` from runs of the recipes.
+"""Make the specimens of :mod:`anchor_interp.runs.zoo` from runs of the recipes.
 
 ``python experiments/zoo.py`` takes the runs that ``experiments/recipes.py judge`` left under
 ``--runs``, trains those that it needs and that are missing, and replaces what lies under ``--out``.
@@ -12,14 +12,15 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from anchor_interp.config import SCHEMA, override, run_id
-from anchor_interp.errors import AnchorInterpError
-from anchor_interp.files import read_json, write_bytes, write_json, write_text
-from anchor_interp.phase import Evaluation, decide
-from anchor_interp.presets import RECIPES
-from anchor_interp.run import Run, load, train
-from anchor_interp.schema import to_dict
-from anchor_interp.zoo import SPECIMENS
+from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp._util.files import read_json, write_bytes, write_json, write_text
+from anchor_interp._util.schema import to_dict
+from anchor_interp.runs.config import SCHEMA, override, run_id
+from anchor_interp.runs.phase import Evaluation, decide
+from anchor_interp.runs.presets import RECIPES
+from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.train import train
+from anchor_interp.runs.zoo import SPECIMENS
 from recipes import FRESH_SEEDS, MARGINS, Margin
 
 PER_RECIPE = 3

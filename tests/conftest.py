@@ -8,28 +8,16 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from short import SHORT
 
 import anchor_interp
-from anchor_interp.config import RunConfig
-from anchor_interp.run import Run
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.run import Run
 
 torch.set_num_threads(1)
 # a busy machine is no failure
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
-
-SHORT = {
-    "d_model": 16,
-    "d_head": 8,
-    "d_mlp": 24,
-    "n_sequences": 300,
-    "batch_size": 32,
-    "steps": 40,
-    "log_every": 5,
-    "eval_every": 10,
-    "checkpoint_every": 10,
-}
-"""Changes that make a run of the tiny preset last well under a second."""
 
 
 @pytest.fixture

@@ -9,58 +9,94 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis import analyze as analyze
-    from anchor_interp.analysis import analyze_model as analyze_model
-    from anchor_interp.config import InitConfig as InitConfig
-    from anchor_interp.config import ModelConfig as ModelConfig
-    from anchor_interp.config import RunConfig as RunConfig
-    from anchor_interp.config import TrainConfig as TrainConfig
-    from anchor_interp.config import run_id as run_id
-    from anchor_interp.data import Sequences as Sequences
-    from anchor_interp.data import sample as sample
-    from anchor_interp.errors import AnchorInterpError as AnchorInterpError
-    from anchor_interp.errors import ConfigError as ConfigError
-    from anchor_interp.evaluation import evaluate as evaluate
-    from anchor_interp.exact import exact_model as exact_model
-    from anchor_interp.fingerprints import fingerprint as fingerprint
-    from anchor_interp.forward import last_logits as last_logits
-    from anchor_interp.masks import mask_edges as mask_edges
-    from anchor_interp.masks import mask_first_anchor as mask_first_anchor
-    from anchor_interp.masks import mask_key_token as mask_key_token
-    from anchor_interp.masks import mask_second_anchor as mask_second_anchor
-    from anchor_interp.mechanism import verdict as verdict
-    from anchor_interp.model import build_model as build_model
-    from anchor_interp.phase import Evaluation as Evaluation
-    from anchor_interp.phase import classify as classify
-    from anchor_interp.presets import preset as preset
-    from anchor_interp.run import Run as Run
-    from anchor_interp.run import load as load
-    from anchor_interp.run import train as train
-    from anchor_interp.task import TASKS as TASKS
-    from anchor_interp.task import Affine as Affine
-    from anchor_interp.task import Anchor as Anchor
-    from anchor_interp.task import AnchorTask as AnchorTask
-    from anchor_interp.task import Override as Override
-    from anchor_interp.task import Table as Table
-    from anchor_interp.weights import load_weights as load_weights
+    from anchor_interp._util.errors import AnchorInterpError as AnchorInterpError
+    from anchor_interp._util.errors import ConfigError as ConfigError
+    from anchor_interp.analysis.fingerprint import fingerprint as fingerprint
+    from anchor_interp.analysis.overview import analyze as analyze
+    from anchor_interp.analysis.overview import analyze_model as analyze_model
+    from anchor_interp.analysis.verdict import verdict as verdict
+    from anchor_interp.interventions.masks import mask_edges as mask_edges
+    from anchor_interp.interventions.masks import mask_first_anchor as mask_first_anchor
+    from anchor_interp.interventions.masks import mask_key_token as mask_key_token
+    from anchor_interp.interventions.masks import mask_second_anchor as mask_second_anchor
+    from anchor_interp.models.exact import exact_model as exact_model
+    from anchor_interp.models.forward import last_logits as last_logits
+    from anchor_interp.models.shapes import InitConfig as InitConfig
+    from anchor_interp.models.shapes import ModelConfig as ModelConfig
+    from anchor_interp.models.transformer import build_model as build_model
+    from anchor_interp.runs.config import RunConfig as RunConfig
+    from anchor_interp.runs.config import TrainConfig as TrainConfig
+    from anchor_interp.runs.config import run_id as run_id
+    from anchor_interp.runs.evaluation import evaluate as evaluate
+    from anchor_interp.runs.export import load_weights as load_weights
+    from anchor_interp.runs.phase import Evaluation as Evaluation
+    from anchor_interp.runs.phase import classify as classify
+    from anchor_interp.runs.presets import preset as preset
+    from anchor_interp.runs.run import Run as Run
+    from anchor_interp.runs.run import load as load
+    from anchor_interp.runs.train import train as train
+    from anchor_interp.tasks.anchor import TASKS as TASKS
+    from anchor_interp.tasks.anchor import Affine as Affine
+    from anchor_interp.tasks.anchor import Anchor as Anchor
+    from anchor_interp.tasks.anchor import AnchorTask as AnchorTask
+    from anchor_interp.tasks.anchor import Override as Override
+    from anchor_interp.tasks.anchor import Table as Table
+    from anchor_interp.tasks.sequences import Sequences as Sequences
+    from anchor_interp.tasks.sequences import sample as sample
 
 _HOME = {
-    "analysis": ("analyze", "analyze_model"),
-    "config": ("InitConfig", "ModelConfig", "RunConfig", "TrainConfig", "run_id"),
-    "data": ("Sequences", "sample"),
-    "errors": ("AnchorInterpError", "ConfigError"),
-    "evaluation": ("evaluate",),
-    "exact": ("exact_model",),
-    "fingerprints": ("fingerprint",),
-    "forward": ("last_logits",),
-    "masks": ("mask_edges", "mask_first_anchor", "mask_key_token", "mask_second_anchor"),
-    "mechanism": ("verdict",),
-    "model": ("build_model",),
-    "phase": ("Evaluation", "classify"),
-    "presets": ("preset",),
-    "run": ("Run", "load", "train"),
-    "task": ("TASKS", "Affine", "Anchor", "AnchorTask", "Override", "Table"),
-    "weights": ("load_weights",),
+    "_util.errors": (
+        "AnchorInterpError",
+        "ConfigError",
+    ),
+    "analysis.fingerprint": ("fingerprint",),
+    "analysis.overview": (
+        "analyze",
+        "analyze_model",
+    ),
+    "analysis.verdict": ("verdict",),
+    "interventions.masks": (
+        "mask_edges",
+        "mask_first_anchor",
+        "mask_key_token",
+        "mask_second_anchor",
+    ),
+    "models.exact": ("exact_model",),
+    "models.forward": ("last_logits",),
+    "models.shapes": (
+        "InitConfig",
+        "ModelConfig",
+    ),
+    "models.transformer": ("build_model",),
+    "runs.config": (
+        "RunConfig",
+        "TrainConfig",
+        "run_id",
+    ),
+    "runs.evaluation": ("evaluate",),
+    "runs.export": ("load_weights",),
+    "runs.phase": (
+        "Evaluation",
+        "classify",
+    ),
+    "runs.presets": ("preset",),
+    "runs.run": (
+        "Run",
+        "load",
+    ),
+    "runs.train": ("train",),
+    "tasks.anchor": (
+        "Affine",
+        "Anchor",
+        "AnchorTask",
+        "Override",
+        "TASKS",
+        "Table",
+    ),
+    "tasks.sequences": (
+        "Sequences",
+        "sample",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

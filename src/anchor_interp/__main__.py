@@ -26,7 +26,7 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # closed by the caller: None
             stream.reconfigure(errors="backslashreplace")  # a file's name may hold any byte
-    from anchor_interp.cli import main as command_line
+    from anchor_interp.cli.main import main as command_line
 
     code = command_line()
     for number in _SIGNALS:

@@ -1,0 +1,1 @@
+"""Both papers, claim by claim: studies, measures, ledger, judging, page."""

@@ -1,0 +1,168 @@
+"""The ledger as a page and as JSON, from the studies' tables alone."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchor_interp._util.files import write_output
+from anchor_interp._util.schema import canonical_json
+from anchor_interp.pages import style
+from anchor_interp.pages.page import fill_page, output_folder
+from papers import figures
+
+from .claims import CLAIMS, judge_ledger
+from .judging import Judgement, Row
+from .tables import checkpoints_table, read_checkpoints, read_tables
+from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
+
+SCHEMA = 1
+
+
+HELD_OUT, FITTED_ON = "phases", ("decay", "depth")
+"""The study that the verdict is judged on, and those that rules which know less are fitted on."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything that the tables of one scale say."""
+
+    scale: str
+    """The scale's name."""
+    judgements: Mapping[str, Judgement]
+    """The verdict on every claim, by name."""
+    verdict: VerdictScore | None
+    """How good the verdict from the mechanism is; None without the study."""
+    early: tuple[EarlyScore, ...]
+    """How early it is."""
+    runs: Mapping[str, int]
+    """Runs of every study."""
+    seconds: float
+    """Wall time that training them took, one after the other."""
+    schema: int = SCHEMA
+    """Schema number."""
+
+
+def make_ledger(
+    scale: str, tables: Mapping[str, Sequence[Row]], checkpoints: Sequence[Row] = ()
+) -> Ledger:
+    """Judge every claim, and the verdict from the mechanism.
+
+    Args:
+        scale: the scale's name.
+        tables: rows by study; claims that need another one count as not run.
+        checkpoints: the mechanism along the runs of the held-out study.
+    """
+    rows = tables.get(HELD_OUT, ())
+    fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
+    # without two phases there is nothing to tell apart
+    enough = all(
+        len({row["phase"] for row in part if can_be_judged(row)}) > 1 for part in (rows, fitted)
+    )
+    score = judge_verdict(rows, fitted) if enough else None
+    return Ledger(
+        scale=scale,
+        judgements=judge_ledger(tables),
+        verdict=score,
+        early=tuple(judge_early(rows, checkpoints)) if score is not None else (),
+        runs={name: len(found) for name, found in tables.items()},
+        seconds=sum(_seconds(tables).values()),
+    )
+
+
+def read_ledger(scale: str, tables: Path) -> Ledger:
+    """The ledger of a folder of tables.
+
+    Raises:
+        StoreError: a damaged table, or one of another scale.
+        ConfigError: no folder.
+    """
+    along = checkpoints_table(tables, HELD_OUT)
+    checkpoints = read_checkpoints(along) if along.is_file() else ()
+    return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
+
+
+def _seconds(tables: Mapping[str, Sequence[Row]]) -> dict[str, float]:
+    return {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
+
+
+def write_ledger(ledger: Ledger, out: str | Path) -> list[Path]:
+    """Write ``index.html`` and ``claims.json``.
+
+    Raises:
+        StoreError: a file cannot be written, or the folder is a run's or no folder.
+    """
+    folder = output_folder(out, "the ledger")
+    page, numbers = folder / "index.html", folder / "claims.json"
+    write_output(numbers, canonical_json(ledger).encode())
+    write_output(page, render_ledger(ledger).encode("utf-8", "replace"))
+    return [page, numbers]
+
+
+def render_ledger(ledger: Ledger) -> str:
+    """The page as HTML."""
+    counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
+    return fill_page(
+        "claims.html.jinja",
+        [],
+        styles=["claims.css"],
+        title=f"The papers' claims, at the scale {ledger.scale}",
+        found=ledger,
+        counts={name: counted[name] for name in figures.VERDICT_COLOURS if counted[name]},
+        entries=[
+            {
+                "claim": claim,
+                "judged": ledger.judgements[claim.name],
+                **told(ledger.judgements[claim.name], claim.section),
+            }
+            for claim in CLAIMS
+        ],
+        minutes=round(ledger.seconds / 60),
+        pictures=[
+            (caption, style.inline_svg(figure, name))
+            for name, caption, figure in ledger_pictures(ledger)
+        ],
+    )
+
+
+def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
+    """The ledger's figures: a name, a caption and the figure."""
+    found = []
+    if any(
+        j.finding is not None and j.finding.effect is not None for j in ledger.judgements.values()
+    ):
+        caption = (
+            "Every claim's effect with its 95 % interval, positive as claimed, in units of the "
+            "smallest effect that counts; an arrowhead where it goes on beyond the axis."
+        )
+        found.append(("forest", caption, style.settle(figures.forest(ledger.judgements))))
+    if ledger.verdict is not None:
+        caption = "Runs by phase, which behaviour decides, and by the verdict from their mechanism."
+        found.append(("confusion", caption, style.settle(figures.confusion(ledger.verdict))))
+        caption = "The verdict along the training against the phase that a run ends in."
+        figure = figures.early(ledger.early, ledger.verdict.accuracy_of("settings-here"))
+        found.append(("early", caption, style.settle(figure)))
+    return found
+
+
+def told(judged: Judgement, section: str | None) -> dict[str, str]:
+    """The numbers of one claim, and the script that shows it, as text."""
+    found = judged.finding
+    if found is None:
+        return dict.fromkeys(("n", "effect", "p", "figure"), "")
+    effect = ""
+    if found.effect is not None and found.low is not None and found.high is not None:
+        effect = f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+    censored = f", {found.censored} censored" if found.censored else ""
+    cells = f" in {' + '.join(map(str, found.cells))} cells" if found.cells else ""
+    return {
+        "n": f"{' + '.join(map(str, found.n))} runs{cells}, {found.seeds} seeds{censored}",
+        "effect": effect,
+        "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
+        "figure": section or "",
+    }
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "< 0.0001"

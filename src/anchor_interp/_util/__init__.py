@@ -1,0 +1,1 @@
+"""What every room uses: errors, validated values, files, progress, the machine."""

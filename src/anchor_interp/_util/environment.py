@@ -1,0 +1,188 @@
+"""The process and machine around a run: what they are, threads, and signals to stop."""
+
+import contextlib
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from anchor_interp._util.errors import ConfigError, InterruptedRunError
+from anchor_interp._util.schema import checked, shown, suggestion
+
+BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
+"""What must stay the same for a resumed run to end in the same weights bit for bit."""
+
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+MAX_THREADS = 1024
+
+
+PATIENCE_SECONDS = 2.0
+"""How long after a signal to stop a second one is not waited for."""
+
+
+_PACKAGES = ("anchor-interp", "torch", "transformer-lens", "numpy", "safetensors")
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine, device, threads and the time, as JSON values."""
+    return {
+        "started": now(),
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        "cpu": f"{cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
+        "machine": f"{platform.node()} {platform.machine()} {platform.system()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name, as far as the system tells."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def now() -> str:
+    """The time in UTC to the second, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def resolve_device(name: str | torch.device) -> torch.device:
+    """The device of a name; ``auto`` takes a CUDA GPU if there is one, else the CPU.
+
+    Raises:
+        ConfigError: an unknown device, or one that this machine does not have.
+    """
+    checked(name, str | torch.device, "device")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if device.type not in DEVICES:
+            raise RuntimeError("another kind")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        kind = str(name).split(":")[0]
+        reason = str(error).split(". ")[0].splitlines()[0]
+        if kind not in DEVICES:
+            reason = f"expected auto, cpu, cuda, cuda:1, ... or mps{suggestion(kind, DEVICES)}"
+        elif kind == "mps":
+            reason = "this machine or this PyTorch has no such device"
+        raise ConfigError(
+            f"device is {shown(name)}, which cannot be used here: {reason}"
+        ) from error
+    return device
+
+
+@contextlib.contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Use this many CPU threads inside the block; PyTorch's setting if None.
+
+    Raises:
+        ConfigError: not 1 to 1024 threads.
+    """
+    if threads is None:
+        yield
+        return
+    if not 1 <= checked(threads, int, "threads") <= MAX_THREADS:
+        raise ConfigError(f"threads is {shown(threads)}; expected 1 to {MAX_THREADS}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class StopRequest:
+    """Whether SIGINT or SIGTERM came; asked by a loop when it suits it."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._at_once: str | None = None
+
+    def __call__(self) -> bool:
+        """Whether a signal came."""
+        return self._first is not None
+
+    @contextlib.contextmanager
+    def at_once(self, message: str) -> Iterator[None]:
+        """Inside this block, which writes nothing, a signal ends the work right away.
+
+        Raises:
+            InterruptedRunError: with this message.
+        """
+        self._at_once = message
+        try:
+            if self():
+                raise InterruptedRunError(message)
+            yield
+        finally:
+            self._at_once = None
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of the signals."""
+        # One Ctrl-C can arrive twice, through the terminal and through the parent; a second one
+        # after a while means that the loop takes too long to ask.
+        if self._first is not None and time.monotonic() - self._first > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+        if self._first is None:
+            self._first = time.monotonic()
+            if self._at_once is not None:
+                raise InterruptedRunError(self._at_once)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a question that a loop asks when it suits it.
+
+    A second signal, more than two seconds later, raises KeyboardInterrupt at once.
+
+    Outside the main thread signals cannot be handled; there the answer is always no.
+    """
+    request = StopRequest()
+    with _handling(request.note):
+        yield request
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt inside the block, in the main thread."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handling(interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # raised outside the main thread
+                before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

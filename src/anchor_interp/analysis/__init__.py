@@ -1,0 +1,1 @@
+"""What is found in a model: similarity, clusters, routes, circuits, fingerprint, verdict."""

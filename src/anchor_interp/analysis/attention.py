@@ -1,0 +1,133 @@
+"""Attention in example sequences, ready to be drawn."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
+from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
+from anchor_interp.tasks.sequences import Sequences, draw, position_roles
+
+Strings = Sequence[Sequence[str]]
+"""One text for each position of each sequence."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionExample:
+    """One sequence with the attention that a model pays in it."""
+
+    pair: Pair
+    """Its ordered pair."""
+    role: Role
+    """How training used the pair."""
+    tokens: tuple[int, ...]
+    """The sequence."""
+    position: int
+    """Position of the key (0-based); the anchors follow it."""
+    answer: int
+    """The model's answer."""
+    target: int
+    """The target; of an unseen pair the composition."""
+    patterns: Float[np.ndarray, "layer head query key"]
+    """Attention from every position to every earlier one."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionPatterns:
+    """The attention that any HookedTransformer pays in some sequences."""
+
+    words: tuple[tuple[str, ...], ...]
+    """What to call the tokens of every sequence."""
+    roles: tuple[tuple[str, ...], ...]
+    """What stands at each of their positions; nothing where nothing is known."""
+    answers: Int64[np.ndarray, " n"]
+    """The token that the model predicts at the last position."""
+    patterns: Float[np.ndarray, "layer n head query key"]
+    """Attention from every position to every other."""
+
+
+@torch.no_grad()
+def attention_examples(
+    model: HookedTransformer, task: AnchorTask, *, seed: int = EVALUATION_SEED
+) -> tuple[AttentionExample, ...]:
+    """One test-key sequence of the first unseen and one of the first seen pair of two anchors.
+
+    Where the unseen pair's other order was seen, that order is the seen pair.
+    """
+    unseen = task.unseen[:1]
+    mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
+    seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
+    examples = []
+    for pair in (*unseen, *seen):
+        drawn = draw(task, [pair], "test", 1, seed=seed, stream=f"evaluate/{pair}/test")
+        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+        rows = torch.from_numpy(drawn.tokens.astype(np.int64)).to(model.embed.W_E.device)
+        _, cache = model.run_with_cache(rows, names_filter=names)
+        examples.append(
+            AttentionExample(
+                pair=pair,
+                role=task.role(pair),
+                tokens=tuple(map(int, drawn.tokens[0])),
+                position=int(drawn.position[0]),
+                answer=int(predict(model, drawn.tokens)[0]),
+                target=int(drawn.targets[0]),
+                patterns=torch.stack([cache[name][0] for name in names]).float().cpu().numpy(),
+            )
+        )
+    return tuple(examples)
+
+
+def attention_patterns(
+    model: HookedTransformer,
+    sequences: Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"],
+    *,
+    words: Strings | None = None,
+    roles: Strings | None = None,
+) -> AttentionPatterns:
+    """Attention in some sequences, for :func:`anchor_interp.pages.attention_views.attention_views`.
+
+    Args:
+        model: any HookedTransformer; hooks attached to it act.
+        sequences: sequences of a task, or token indices.
+        words: what to call the tokens, one text for each; their numbers if None.
+        roles: what stands at each position. Of a task's sequences ``key``, ``first``, ``second``,
+            ``last`` and ``noise`` if None, otherwise nothing.
+
+    Raises:
+        ConfigError: no sequences, tokens that the model does not have, words or roles of another
+            shape, or logits that are not finite.
+    """
+    rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
+    tokens = rows.cpu().numpy()
+    if not len(rows):
+        raise ConfigError("there are no sequences; expected at least one")
+    if roles is None and isinstance(sequences, Sequences):
+        length = tokens.shape[1]
+        roles = [position_roles(length, position) for position in sequences.position.tolist()]
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    found = activations(model, tokens, names)
+    return AttentionPatterns(
+        words=_texts([map(str, row) for row in rows.tolist()] if words is None else words, tokens),
+        roles=_texts([[""] * tokens.shape[1]] * len(tokens) if roles is None else roles, tokens),
+        answers=predict(model, tokens),
+        patterns=torch.stack([found[name] for name in names]).float().cpu().numpy(),
+    )
+
+
+def _texts(
+    given: Iterable[Iterable[str]], tokens: Integer[np.ndarray, "n pos"]
+) -> tuple[tuple[str, ...], ...]:
+    texts = tuple(map(tuple, given))
+    if [len(row) for row in texts] != [tokens.shape[1]] * len(tokens):
+        raise ConfigError(
+            f"words or roles are there for {len(texts)} sequences of {[*map(len, texts)][:5]} "
+            f"tokens; expected {len(tokens)} of {tokens.shape[1]}"
+        )
+    return texts

@@ -1,0 +1,267 @@
+"""Routes: how much of the key's and the anchors' information takes which way to the answer.
+
+A *route* is a mechanism as edges between roles. :func:`route_scores` exchanges the key or an anchor
+and lets the news out along a route's edges only (path patching: Goldowsky-Dill et al. 2023,
+"Localizing Model Behavior with Path Patching"), which tells how much of the token's effect on the
+answer takes that route. The two published routes: NeurIPS paper, section 5.1 and figure 3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked
+from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
+from anchor_interp.models.forward import last_logits
+from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys
+from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, places
+
+RouteName = Literal["symmetric", "inferential", "gathered"]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Attention from one role to another."""
+
+    query: Place
+    """Where it goes."""
+    key: Place
+    """Where it comes from."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A mechanism as hops in earlier and in later layers."""
+
+    name: RouteName
+    """Its name."""
+    early: tuple[Hop, ...]
+    """Hops before the split."""
+    late: tuple[Hop, ...]
+    """Hops from the split on."""
+
+
+@dataclass(frozen=True)
+class LegScore:
+    """How much of one token's effect on the answer takes a route."""
+
+    route: RouteName
+    """The route."""
+    split: int
+    """The number of early layers; the others are late."""
+    source: Place
+    """The token that was exchanged."""
+    effect: float
+    """Share of the change of the logit difference; 1 all, 0 none, not clamped."""
+    answers: float
+    """Share of sequences that are given the answer of the exchanged token."""
+
+
+@dataclass(frozen=True)
+class RouteScores:
+    """How much the information takes each route: 1 all of it, 0 none.
+
+    A route's score is the effect of its weakest leg (key, first and second anchor), at the split of
+    the layers that is best for it. A route says where information meets, not what is done with it.
+    """
+
+    symmetric: float
+    """Anchors to the last position early, then the key (NeurIPS paper, figure 3a)."""
+    inferential: float
+    """Key to the anchors early, then both to the last position (NeurIPS paper, figure 3c)."""
+    gathered: float
+    """Key and first anchor to the second anchor early, then that to the last position: published
+    nowhere, taken by ``exact/lookup``. A model that composes at the second anchor takes it too."""
+    n: tuple[tuple[Place, int], ...]
+    """Sequences with different answers with and without the exchange, which are those measured."""
+    details: tuple[LegScore, ...]
+    """Every leg of every route at every split."""
+
+
+ROUTES: Mapping[RouteName, Route] = MappingProxyType(
+    {
+        "symmetric": Route(
+            "symmetric",
+            early=(Hop("last", "first"), Hop("last", "second")),
+            late=(Hop("last", "key"),),
+        ),
+        "inferential": Route(
+            "inferential",
+            early=(Hop("first", "key"), Hop("second", "key")),
+            late=(Hop("last", "first"), Hop("last", "second")),
+        ),
+        "gathered": Route(
+            "gathered",
+            early=(Hop("second", "key"), Hop("second", "first")),
+            late=(Hop("last", "second"),),
+        ),
+    }
+)
+"""The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup`` (in this order; see
+:mod:`anchor_interp.models.exact`); the first two are published."""
+
+
+def published_route(mechanism: Literal["symmetric", "inferential"]) -> Route:
+    """A published mechanism as edges between roles (NeurIPS paper, section 5.1, figure 3).
+
+    * symmetric: layer 1 first -> last and second -> last, layer 2 key -> last;
+    * inferential: layer 1 key -> first and key -> second, layer 2 first -> last, second -> last.
+
+    Raises:
+        ConfigError: another mechanism.
+    """
+    return ROUTES[checked(mechanism, Literal["symmetric", "inferential"], "mechanism")]
+
+
+def route_scores(
+    model: HookedTransformer,
+    task: AnchorTask,
+    *,
+    n: int = 200,
+    seed: int = 0,
+    seen_only: bool = False,
+) -> RouteScores:
+    """How much of the key's and the anchors' information takes each route.
+
+    One token s (the key, the first or the second anchor) of a sequence is exchanged. In a forward
+    pass on the exchanged sequence every edge between positions carries what it carries in the
+    original one, except for the route's own: so the news of s leave its position along the route,
+    or not at all. With d = logit(answer to the original) - logit(answer to the exchanged sequence),
+    the leg's effect is::
+
+        (mean d(original) - mean d(route)) / (mean d(original) - mean d(exchanged))
+
+    Both answers are the unedited model's own, and sequences are used where they differ. A
+    position's attention to itself is no hop and stays free. For more than two layers a split in
+    early and late layers is tried everywhere.
+
+    Args:
+        model: a HookedTransformer with causal attention and at least two layers, any heads.
+        task: the task; keys of both sides, seen pairs, positions at which an anchor is not last.
+        n: sequences for every token that is exchanged.
+        seed: which sequences.
+        seen_only: whether an anchor is exchanged only for one with which the pair is a seen one.
+
+    Raises:
+        ConfigError: fewer than two layers, a task with one anchor or without room behind the second
+            one, a seen pair without such an anchor, or answers that hardly depend on a token.
+
+    Source: the routes: NeurIPS paper, section 5.1; the method: path patching.
+    """
+    route_layers(model, ROUTES["symmetric"])  # refuses a single layer
+    checked(task, AnchorTask, "task")
+    checked(n, int, "n", low=1)
+    checked(seen_only, bool, "seen_only")
+    if task.length < 4 or len(task.anchors) < 2:
+        raise ConfigError(
+            f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
+            "2 anchors, to exchange, and 4 tokens, so that a last one follows the second anchor"
+        )
+    clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
+    exchanged: dict[Place, np.ndarray] = {
+        "key": replace_keys(task, clean, seed=seed),
+        "first": replace_anchors(task, clean, "first", seed, seen_only),
+        "second": replace_anchors(task, clean, "second", seed, seen_only),
+    }
+    details: list[LegScore] = []
+    counts: list[tuple[Place, int]] = []
+    for source, tokens in exchanged.items():
+        legs, count = _legs(model, clean, tokens, source)
+        details.extend(legs)
+        counts.append((source, count))
+
+    def score(route: RouteName) -> float:
+        return max(
+            min(x.effect for x in details if x.route == route and x.split == split)
+            for split in range(1, model.cfg.n_layers)
+        )
+
+    return RouteScores(
+        symmetric=score("symmetric"),
+        inferential=score("inferential"),
+        gathered=score("gathered"),
+        n=tuple(counts),
+        details=tuple(details),
+    )
+
+
+def _legs(
+    model: HookedTransformer, clean: Sequences, tokens: np.ndarray, source: Place
+) -> tuple[list[LegScore], int]:
+    """The legs of one exchanged token: every route at every split."""
+    rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
+    with torch.no_grad():
+        original, exchanged = last_logits(model, before), last_logits(model, rows)
+    if not (torch.isfinite(original).all() and torch.isfinite(exchanged).all()):
+        raise ConfigError("the model's logits are not finite; its weights are damaged")
+    answer, other = original.argmax(-1), exchanged.argmax(-1)
+    (used,) = torch.nonzero(answer != other, as_tuple=True)
+    if len(used) < LEAST_CHANGE * len(rows):
+        raise ConfigError(
+            f"{len(used)} of {len(rows)} answers change with the {source} token: they hardly "
+            "depend on it, so no share of its effect is defined"
+        )
+
+    def difference(logits: Tensor, row: Tensor) -> Tensor:
+        return logits.gather(1, answer[row, None]) - logits.gather(1, other[row, None])
+
+    def score(logits: Tensor, row: Tensor) -> Tensor:
+        flipped = logits.argmax(-1, keepdim=True) == other[row, None]
+        return torch.cat([difference(logits, row), flipped], 1)
+
+    length = tokens.shape[1]
+    between = torch.from_numpy(reachable_edges(model, length) & ~np.eye(length, dtype=np.bool_))
+    splits = [(r, split) for r in ROUTES.values() for split in range(1, model.cfg.n_layers)]
+    # one head stands for all, so that many heads take no more memory
+    frozen = between[:, :1].expand(len(splits), len(rows), -1, -1, -1, -1).clone()
+    row = torch.arange(len(rows))
+    for index, (route, split) in enumerate(splits):
+        for layers, hops in route_layers(model, route, split):
+            for hop in hops:
+                query, key = (torch.from_numpy(places(clean, x)) for x in (hop.query, hop.key))
+                for layer in layers:
+                    frozen[index, row, layer, 0, query, key] = False
+    frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)
+    pairs = used.cpu().numpy(), used.cpu().numpy()
+    found = run_ablated(model, rows, frozen, pairs, carried(model, before), score).mean(1)
+    high = float(difference(original.double()[used], used).mean())
+    low = float(difference(exchanged.double()[used], used).mean())
+    legs = [
+        LegScore(route.name, split, source, (high - effect) / (high - low), answers)
+        for (route, split), (effect, answers) in zip(splits, found.tolist(), strict=True)
+    ]
+    return legs, len(used)
+
+
+def route_layers(
+    model: HookedTransformer, route: Route, split: int | None = None
+) -> tuple[tuple[range, tuple[Hop, ...]], tuple[range, tuple[Hop, ...]]]:
+    """The layers of a route's early and of its late hops.
+
+    Args:
+        model: any HookedTransformer.
+        route: the route.
+        split: how many layers are early, the others being late; if None, every layer but the last
+            is early and every layer but the first is late, which is the same for two layers.
+
+    Raises:
+        ConfigError: fewer than two layers, or a split that leaves no early or no late one.
+    """
+    checked(model, HookedTransformer, "model")
+    checked(route, Route, "route")
+    layers = model.cfg.n_layers
+    if layers < 2:
+        raise ConfigError(
+            f"the model has {layers} layer; expected at least two, for early and late"
+        )
+    split = checked(split, int | None, "split", low=1, high=layers - 1)
+    end, start = (layers - 1, 1) if split is None else (split, split)
+    return (range(end), route.early), (range(start, layers), route.late)

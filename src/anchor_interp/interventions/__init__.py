@@ -1,0 +1,1 @@
+"""What is done to a model: hooks, masks, ablation, patching, interchange, composition."""

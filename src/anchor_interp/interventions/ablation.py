@@ -1,0 +1,388 @@
+"""Ablation of attention edges: what a model still answers when edges carry something else.
+
+An *edge* (layer, head, query position, key position) hands ``pattern[query, key] * v[key]`` to the
+query's position: this product is what it *carries*. An edge that is *ablated* carries something
+else, and every other edge goes on as it would:
+
+``zero``
+    nothing (the attention weight becomes 0, the others stay);
+``mean``
+    its mean over reference sequences;
+``resample``
+    what it carries in a reference sequence.
+
+The reference's product is put in whole, attention weight and value, as an unedited forward pass has
+it. References must have the key at the same position, so that an edge means the same in them: what
+an edge carries of the positions alone is then kept, what it carries of the tokens is lost. Residual
+streams and MLPs are never ablated: whatever a position knows without attention stays.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown
+from anchor_interp.interventions.hooks import Edit, activations, hooked
+from anchor_interp.interventions.masks import mask_edges
+from anchor_interp.models.forward import last_logits
+from anchor_interp.models.transformer import (
+    Edges,
+    HookedTransformer,
+    check_causal,
+    device,
+    token_rows,
+)
+from anchor_interp.tasks.sequences import Sequences, position_roles
+
+Ablation = Literal["zero", "mean", "resample"]
+"""What an ablated edge carries; see the module's text."""
+
+
+Tokens = Sequences | np.ndarray | Sequence[int]
+"""Sequences of a task, token indices (n, length), or one sequence's tokens."""
+
+
+BATCH = 1024
+"""Sequences of one forward pass."""
+
+
+LEAST_CHANGE = 0.1
+"""A ratio is refused if less than this share of the answers changes in its denominator."""
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """What edges carry in reference sequences; see :func:`carried`."""
+
+    patterns: Float[Tensor, "layer batch head query key"]
+    """Attention weights."""
+    values: Float[Tensor, "layer batch key head d_head"]
+    """Values, for every head."""
+
+    def __len__(self) -> int:
+        return self.patterns.shape[1]
+
+    def rows(self, index: Int64[Tensor, " n"]) -> "Carried":
+        """Those of some sequences."""
+        return Carried(self.patterns[:, index], self.values[:, index])
+
+    def through(
+        self, layer: int, edges: Bool[Tensor, "#batch head query key"]
+    ) -> Float[Tensor, "batch query head d_head"]:
+        """The sum of what a layer's chosen edges carry to every query."""
+        patterns = self.patterns[layer] * edges
+        return torch.einsum("bhqk,bkhd->bqhd", patterns, self.values[layer])
+
+    def mean(self) -> "MeanCarried":
+        """The mean over the sequences, edge by edge."""
+        return MeanCarried(
+            torch.einsum("lbhqk,lbkhd->lhqkd", self.patterns, self.values) / len(self)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MeanCarried:
+    """What edges carry on average; see :meth:`Carried.mean`."""
+
+    products: Float[Tensor, "layer head query key d_head"]
+    """Mean of attention weight times value."""
+
+    def rows(self, _index: Int64[Tensor, " n"]) -> "MeanCarried":
+        """The same for every sequence."""
+        return self
+
+    def through(
+        self, layer: int, edges: Bool[Tensor, "batch head query key"]
+    ) -> Float[Tensor, "batch query head d_head"]:
+        """The sum of what a layer's chosen edges carry to every query."""
+        products = self.products[layer]
+        return torch.einsum("bhqk,hqkd->bqhd", edges.to(products.dtype), products)
+
+
+def carried(model: HookedTransformer, tokens: np.ndarray | Int64[Tensor, "n length"]) -> Carried:
+    """Record what every edge carries in unedited (or so far edited) forward passes.
+
+    Args:
+        model: any HookedTransformer; hooks attached to it act.
+        tokens: token indices (n, length).
+
+    Raises:
+        ConfigError: no model, or no token indices.
+    """
+    checked(model, HookedTransformer, "model")
+    layers = range(model.cfg.n_layers)
+    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    values = [f"blocks.{layer}.attn.hook_v" for layer in layers]
+    found = activations(model, token_rows(model, tokens), [*patterns, *values])
+    value = torch.stack([found[name] for name in values])
+    # heads that share their values have them once
+    value = value.repeat_interleave(model.cfg.n_heads // value.shape[3], dim=3)
+    return Carried(torch.stack([found[name] for name in patterns]), value)
+
+
+@contextlib.contextmanager
+def ablate_edges(
+    model: HookedTransformer, edges: Edges, reference: Carried | MeanCarried | None = None
+) -> Iterator[None]:
+    """Ablate attention edges in every forward pass within the ``with`` block.
+
+    Each chosen edge's product ``pattern[query, key] * v[key]`` is exchanged for the reference's;
+    all other products stay, whatever the attention weights then sum to. Blocks compose if no edge
+    is chosen twice, and are gone at the end, also after an exception.
+
+    Args:
+        model: any HookedTransformer.
+        edges: True where an edge is ablated; a batch of 1 stands for all sequences alike.
+        reference: what ablated edges carry: sequence by sequence (:func:`carried`: ``resample``),
+            the mean (:meth:`Carried.mean`), or nothing (``zero``) if None.
+
+    Raises:
+        ConfigError: edges of the wrong shape or type, or a forward pass of another size.
+        HookError: no forward pass reached a layer that has edges to ablate.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mask_edges(model, edges))
+        if reference is not None:
+            edges = edges.to(device(model))
+            if isinstance(reference, Carried) and edges.shape[1] not in (1, len(reference)):
+                raise ConfigError(
+                    f"edges are for {edges.shape[1]} sequences and there are {len(reference)} "
+                    "references; give each sequence its reference"
+                )
+            stack.enter_context(
+                hooked(
+                    model,
+                    {
+                        f"blocks.{layer}.attn.hook_z": _adding(reference.through(layer, cut))
+                        for layer, cut in enumerate(edges)
+                        if cut.any()
+                    },
+                )
+            )
+        yield
+
+
+def reachable_edges(
+    model: HookedTransformer, length: int
+) -> Bool[np.ndarray, "layer head query key"]:
+    """The edges whose information can reach the last position's output.
+
+    Those to the last position in the last layer and all causal ones below it, since the next layer
+    can take them there: heads x ((layers - 1) x length x (length + 1) / 2 + length) in all. For two
+    layers, one head and nine positions these are 54 of 90.
+
+    Raises:
+        ConfigError: a model whose attention is not causal.
+    """
+    checked(model, HookedTransformer, "model")
+    check_causal(model)
+    shape = (model.cfg.n_layers, model.cfg.n_heads, length, length)
+    edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
+    edges[-1, :, :-1] = False
+    return edges
+
+
+class Bench:
+    """A model on aligned sequences, ready to be measured with any sets of edges ablated.
+
+    Args:
+        model: any HookedTransformer with causal attention.
+        sequences: aligned sequences (:func:`aligned_sequences`), or one sequence.
+        ablation: what an ablated edge carries.
+        references: for ``mean`` and ``resample``; sequence i is resampled from the i-th one, over
+            and over (a single sequence from each of them in turn). If None the sequences
+            themselves, each resampled from the next one.
+        answers: the answer of every sequence; the unedited model's own if None.
+        position: 0-based position of the key, where ``sequences`` are tokens and have one.
+
+    Raises:
+        ConfigError: sequences with keys at different positions, references of another alignment or
+            none where they are needed, answers that are no tokens, or a model that is damaged,
+            whose attention is not causal or that the sequences do not fit.
+    """
+
+    def __init__(
+        self,
+        model: HookedTransformer,
+        sequences: Tokens,
+        ablation: Ablation = "resample",
+        *,
+        references: Tokens | None = None,
+        answers: np.ndarray | None = None,
+        position: int | None = None,
+    ) -> None:
+        self.ablation: Ablation = checked(ablation, Ablation, "ablation")
+        tokens, position = _aligned(sequences, position, "sequences")
+        self.model = model
+        self.tokens = token_rows(model, tokens)
+        self.roles = position_roles(tokens.shape[1], position)
+        self.reachable = reachable_edges(model, tokens.shape[1])
+        self.answers = self._answers(answers)
+        found = carried(model, self.tokens)
+        self.attention: Float[np.ndarray, "layer head query key"]
+        self.attention = found.patterns.double().mean(1).cpu().numpy()
+        self._pairs = np.arange(len(tokens)), np.arange(len(tokens))  # sequence, reference
+        self._reference = self._chosen(found, position, references)
+        self.full, self.nothing = self.measure(
+            np.stack([np.zeros_like(self.reachable), self.reachable])
+        ).T
+
+    def measure(
+        self, ablated: Bool[np.ndarray, "circuit layer head query key"]
+    ) -> Float[np.ndarray, "3 circuit"]:
+        """Accuracy, logit difference and log-probability with sets of edges ablated.
+
+        The logit difference is that of the answer and the largest other one; all three are means
+        over the sequences.
+        """
+
+        def score(logits: Tensor, rows: Tensor) -> Tensor:
+            answer = self.answers[rows, None]
+            log_probability = logits.log_softmax(-1).gather(1, answer)
+            mine = logits.gather(1, answer)
+            rest = logits.scatter(1, answer, -torch.inf).amax(-1, keepdim=True)
+            return torch.cat(
+                [logits.argmax(-1, keepdim=True) == answer, mine - rest, log_probability], 1
+            )
+
+        edges = torch.from_numpy(ablated)[:, None]
+        found = run_ablated(self.model, self.tokens, edges, self._pairs, self._reference, score)
+        means: Float[np.ndarray, "3 circuit"] = found.mean(1).T
+        return means
+
+    def faithfulness(
+        self, circuits: Bool[np.ndarray, "circuit layer head query key"]
+    ) -> Float[np.ndarray, "2 circuit"]:
+        """Accuracy and logit difference with everything outside of each circuit ablated.
+
+        On the scale from everything ablated (0) to the full model (1), not clamped.
+
+        Raises:
+            ConfigError: the full model hardly differs from one without attention.
+        """
+        scale = (self.full - self.nothing)[:2]
+        if scale[0] < LEAST_CHANGE or scale[1] <= 0:
+            raise ConfigError(
+                f"with every edge ablated {self.nothing[0]:.2f} of the answers stay, in place of "
+                f"{self.full[0]:.2f}: they hardly depend on attention, so no share of it is defined"
+            )
+        found = self.measure(self.reachable & ~circuits)[:2]
+        relative: Float[np.ndarray, "2 circuit"] = (found - self.nothing[:2, None]) / scale[:, None]
+        return relative
+
+    def _answers(self, answers: np.ndarray | None) -> Tensor:
+        with torch.no_grad():
+            logits = last_logits(self.model, self.tokens)
+        if not torch.isfinite(logits).all():
+            raise ConfigError("the model's logits are not finite; its weights are damaged")
+        if answers is None:
+            return logits.argmax(-1)
+        found = torch.as_tensor(answers, device=self.tokens.device)
+        n_out = self.model.cfg.d_vocab_out
+        if found.shape != self.tokens.shape[:1] or found.is_floating_point():
+            raise ConfigError(f"answers is {shown(answers)}; expected {len(self.tokens)} integers")
+        if not 0 <= int(found.min()) <= int(found.max()) < n_out:
+            raise ConfigError(f"answers run up to {int(found.max())}; expected 0 to {n_out - 1}")
+        return found.long()
+
+    def _chosen(
+        self, own: Carried, position: int | None, references: Tokens | None
+    ) -> Carried | MeanCarried | None:
+        if self.ablation == "zero":
+            if references is not None:
+                raise ConfigError("zero ablation takes no references; choose mean or resample")
+            return None
+        n = len(self.tokens)
+        if references is None:
+            if n < 2:
+                raise ConfigError(
+                    f"{self.ablation} ablation of one sequence needs references with the key at "
+                    "the same position; see aligned_sequences"
+                )
+            self._pairs = np.arange(n), (np.arange(n) + 1) % n
+            return own if self.ablation == "resample" else own.mean()
+        tokens, at = _aligned(references, None, "references")
+        if tokens.shape[1] != self.tokens.shape[1] or (at is not None and at != position):
+            raise ConfigError(
+                f"the references have {tokens.shape[1]} tokens and the key at position {at}; the "
+                f"sequences have {self.tokens.shape[1]} and {position}"
+            )
+        found = carried(self.model, tokens)
+        if self.ablation == "mean":
+            return found.mean()
+        each = np.arange(max(n, len(tokens)))
+        self._pairs = each % n, each % len(tokens)
+        return found
+
+
+@torch.no_grad()
+def run_ablated(
+    model: HookedTransformer,
+    tokens: Int64[Tensor, "n length"],
+    ablated: Bool[Tensor, "circuit batch layer head query key"],
+    pairs: tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]],
+    reference: Carried | MeanCarried | None,
+    score: Callable[[Tensor, Tensor], Tensor],
+) -> Float[np.ndarray, "circuit pair metric"]:
+    """Score the logits of every pair of sequence and reference under every set of edges.
+
+    The forward passes mix sets and sequences: a batch holds masked copies of the sequences.
+    """
+    sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
+    n = len(sequence)
+    total = len(ablated) * n
+    parts = []
+    for start in range(0, total, BATCH):
+        chunk = torch.arange(start, min(start + BATCH, total))
+        circuit, pair = chunk // n, (chunk % n).to(tokens.device)
+        rows = sequence[pair]
+        edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
+        donors = None if reference is None else reference.rows(other[pair])
+        if edges.any():
+            with ablate_edges(model, edges, donors):
+                logits = last_logits(model, tokens[rows])
+        else:
+            logits = last_logits(model, tokens[rows])
+        parts.append(score(logits.double(), rows).double().cpu())
+    scores: Float[np.ndarray, "circuit pair metric"]
+    scores = torch.cat(parts).numpy().reshape(len(ablated), n, -1)
+    return scores
+
+
+def _aligned(
+    sequences: Tokens, position: int | None, where: str
+) -> tuple[Int64[np.ndarray, "n length"], int | None]:
+    """Token indices and the key's position, which all sequences share."""
+    if isinstance(sequences, Sequences):
+        if position is not None:
+            raise ConfigError(f"{where} know their key's position; leave position out")
+        found = np.unique(sequences.position)
+        if len(found) != 1:
+            raise ConfigError(
+                f"{where} have the key at {len(found)} positions; expected one, so that an edge "
+                "means the same in all: see aligned_sequences"
+            )
+        return sequences.tokens.astype(np.int64), int(found[0])
+    tokens = np.atleast_2d(np.asarray(sequences))
+    if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
+        raise ConfigError(f"{where} is {shown(sequences)}; expected token indices (n, length)")
+    return tokens.astype(np.int64), position
+
+
+def _adding(substitute: Float[Tensor, "batch query head d_head"]) -> Edit:
+    def add(z: Tensor) -> Tensor:
+        if z.shape[1:] != substitute.shape[1:] or len(substitute) not in (1, len(z)):
+            raise ConfigError(
+                f"the references are for z {tuple(substitute.shape)} (batch, query, head, d_head); "
+                f"this forward pass has {tuple(z.shape)}: give each sequence its reference"
+            )
+        return z + substitute
+
+    return add

@@ -1,0 +1,1 @@
+"""What answers: shapes, gamma initialisation, HookedTransformers, fast forward, exact models."""

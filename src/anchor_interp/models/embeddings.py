@@ -1,0 +1,262 @@
+"""How a model arranges the numbers: the shape of its embedding, and arithmetic steps in it.
+
+Both papers draw the embedded keys of inferential models in the plane of their first two principal
+components and see them "ordered with intervals of 3 and 4 from two directions" (NeurIPS paper,
+section 5.3 and figure 5c; complexity-control paper, section VI-B and figure 5B): x + 3 and x + 4
+lie near x, in two directions, nearer than x + 2 or x + 5. Anchors differ by sums of 3 and 4.
+
+:func:`arithmetic_steps` puts a number and a test to it. The closeness of a step s is::
+
+    closeness(s) = 1 - mean_x |e(x) - e(x + s)|^2 / mean over all pairs |e(x) - e(y)|^2
+
+is 1 for equal embeddings, 0 for unrelated ones and blind to rotation, shift and scale. Any smooth
+arrangement brings small steps close, so what counts is what a step has beyond that. The embedding
+is split into a smooth curve through the numbers (waves of a period of at least twice the largest
+step in question, which fall over all of these steps and cannot favour one) and the rest; under the
+null hypothesis the rest belongs to any number as well as to any other. Its rows change places at
+random, the smooth part that arises is taken out again, and the closeness of the rest at every step
+is compared with that (a permutation of residuals, Freedman and Lane 1983). White noise, curves and
+their sums keep the test's level; rests that are still correlated at short steps make it cautious.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown
+from anchor_interp.models.complexity import gaussian_spectra
+from anchor_interp.tasks.anchor import AnchorTask
+
+COMPONENTS = 4
+"""Principal components whose coordinates are kept."""
+
+
+STEPS = (3, 4)
+"""The steps that the papers see."""
+
+
+PERMUTATIONS = 999
+"""Random permutations of a test; the smallest p is 0.001."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepTest:
+    """How close embeddings a step apart lie, beyond what a smooth curve explains."""
+
+    steps: Int64[np.ndarray, " step"]
+    """All steps compared: 1 to a quarter of the numbers."""
+    closeness: Float[np.ndarray, " step"]
+    """Closeness of every step; see the module's text."""
+    expected: Float[np.ndarray, " step"]
+    """What the smooth curve explains of it: the mean over permutations of the rest."""
+    spread: Float[np.ndarray, " step"]
+    """Standard deviation over these permutations; (closeness - expected) / spread is a z score."""
+    p_values: Float[np.ndarray, " step"]
+    """Of every step by itself: how often a permutation brings it as close; one-sided."""
+    claimed: tuple[int, ...]
+    """The steps in question."""
+    p_value: float
+    """The largest p of the steps in question: small only if each of them stands out."""
+    ranks: tuple[int, ...]
+    """Place of each step in question among all steps by z score; 1 stands out most."""
+    smooth_share: float
+    """Share of the variance that the smooth curve has."""
+    permutations: int
+    """Permutations drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingStructure:
+    """Principal components, spectrum and steps of embedded numbers."""
+
+    coordinates: Float[np.ndarray, "number leading"]
+    """On the leading principal components (:data:`COMPONENTS` at most); signs such that larger
+    numbers tend to larger coordinates."""
+    eigenvalues: Float[np.ndarray, " component"]
+    """Of the covariance matrix, descending, without those that must be zero."""
+    dimension: float
+    """Participation ratio (sum of eigenvalues)^2 / sum of squares: 1 on a line, d if d are equal
+    and the others zero."""
+    gaussian_eigenvalues: Float[np.ndarray, " component"]
+    """Their mean for Gaussian embeddings of the same shape and total variance."""
+    gaussian_dimension: float
+    """Mean participation ratio of these."""
+    steps: StepTest
+    """The arithmetic steps."""
+    at_init: "EmbeddingStructure | None"
+    """The same of the initial embedding, if it is known."""
+
+
+def key_embeddings(model: Any, task: AnchorTask) -> Float[Tensor, "key d_model"]:
+    """The rows of W_E that belong to a task's keys, in their order.
+
+    Raises:
+        ConfigError: a model whose vocabulary lacks a key.
+    """
+    checked(task, AnchorTask, "task")
+    rows: Tensor = model.embed.W_E.detach()
+    if len(rows) <= task.key_max:
+        raise ConfigError(
+            f"the model embeds {len(rows)} tokens; the task has keys up to {task.key_max}"
+        )
+    return rows[task.key_min : task.key_max + 1]
+
+
+def embedding_structure(
+    rows: Float[Tensor, "number d_model"],
+    initial: Float[Tensor, "_ _"] | None = None,
+    *,
+    steps: tuple[int, ...] = STEPS,
+    seed: int = 0,
+) -> EmbeddingStructure:
+    """Describe the embeddings of successive numbers.
+
+    Args:
+        rows: one embedding a number, in their order; :func:`key_embeddings` gives a task's.
+        initial: the same before training.
+        steps: the steps in question.
+        seed: seed of the permutations.
+
+    Raises:
+        ConfigError: as :func:`arithmetic_steps`, or another shape before training.
+    """
+    vectors = _vectors(rows)
+    if initial is not None and initial.shape != rows.shape:
+        raise ConfigError(
+            f"the initial embedding has shape {tuple(initial.shape)}; expected {tuple(rows.shape)}"
+        )
+    centred = vectors - vectors.mean(0)
+    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
+    eigenvalues = covariance_eigenvalues(rows)
+    kept = min(COMPONENTS, len(eigenvalues))
+    order = np.arange(len(vectors)) - (len(vectors) - 1) / 2
+    signs = np.where(order @ left[:, :kept] < 0, -1.0, 1.0)
+    spectra = gaussian_spectra((len(vectors) - 1, vectors.shape[1])) ** 2
+    spectra *= eigenvalues.sum() / spectra.sum(1, keepdims=True)
+    return EmbeddingStructure(
+        coordinates=left[:, :kept] * singular[:kept] * signs,
+        eigenvalues=eigenvalues,
+        dimension=_participation(eigenvalues),
+        gaussian_eigenvalues=spectra.mean(0),
+        gaussian_dimension=float(np.mean([_participation(spectrum) for spectrum in spectra])),
+        steps=arithmetic_steps(rows, steps, seed=seed),
+        at_init=None if initial is None else embedding_structure(initial, steps=steps, seed=seed),
+    )
+
+
+def covariance_eigenvalues(
+    rows: Float[Tensor, "number d_model"],
+) -> Float[np.ndarray, " component"]:
+    """Eigenvalues of the (unbiased) covariance matrix of embeddings, descending.
+
+    Without those that are zero whatever the embedding: n rows span n - 1 dimensions at most.
+    Source: NeurIPS paper, appendix B (figure 7).
+
+    Raises:
+        ConfigError: fewer than two rows, equal rows, or a value that is not finite.
+    """
+    vectors = _vectors(rows)
+    singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
+    values: Float[np.ndarray, " component"] = singular**2 / (len(vectors) - 1)
+    return values[: len(vectors) - 1]
+
+
+def arithmetic_steps(
+    rows: Float[Tensor, "number d_model"], steps: tuple[int, ...] = STEPS, *, seed: int = 0
+) -> StepTest:
+    """Test whether numbers that are certain steps apart are embedded closer than smoothness says.
+
+    Args:
+        rows: one embedding a number, in their order; all of W_E's columns, or coordinates such as
+            those of the first two principal components.
+        steps: the steps in question.
+        seed: seed of the permutations.
+
+    Raises:
+        ConfigError: steps below 2, too few numbers for them (four times the largest
+            step), equal embeddings, or a value that is not finite.
+    """
+    vectors = _vectors(rows)
+    n, claimed = len(vectors), checked(steps, tuple[int, ...], "steps")
+    if not claimed or min(claimed) < 2:
+        raise ConfigError(f"steps is {shown(claimed)}; expected one or more, each at least 2")
+    if n < 4 * max(claimed):
+        raise ConfigError(
+            f"{n} numbers are too few for a step of {max(claimed)}; expected "
+            f"{4 * max(claimed)} or more"
+        )
+    every = np.arange(1, n // 4 + 1)
+    places = [step - 1 for step in claimed]
+    rough = np.eye(n) - _smooth_part(n, max(claimed))
+    centred = vectors - vectors.mean(0)
+    whole, rest = centred @ centred.T, rough @ centred @ centred.T @ rough
+    share = float(np.trace(rest) / np.trace(whole))
+    if share < 1e-12:  # nothing but rounding
+        share, rest = 0.0, rough
+    found = _closeness(rest, every)
+    generator = np.random.default_rng(seed)
+    drawn = np.stack(
+        [
+            _closeness(rough @ rest[np.ix_(order, order)] @ rough, every)
+            for order in (generator.permutation(n) for _ in range(PERMUTATIONS))
+        ]
+    )
+    spread = drawn.std(0, ddof=1)
+    excess, p_values = found - drawn.mean(0), (1 + (drawn >= found).sum(0)) / (1 + PERMUTATIONS)
+    ranking = np.argsort(-excess / spread).tolist()
+    closeness = _closeness(whole, every)
+    return StepTest(
+        steps=every,
+        closeness=closeness,
+        expected=closeness - share * excess,
+        spread=share * spread,
+        p_values=p_values,
+        claimed=claimed,
+        p_value=float(p_values[places].max()),
+        ranks=tuple(ranking.index(place) + 1 for place in places),
+        smooth_share=1 - share,
+        permutations=PERMUTATIONS,
+    )
+
+
+def _smooth_part(n: int, largest: int) -> Float[np.ndarray, "number number"]:
+    """Projection on the waves over n numbers whose period is at least twice the largest step."""
+    waves = np.cos(np.pi * np.outer(np.arange(n) + 0.5, np.arange(n // largest + 1)) / n)
+    basis = np.linalg.qr(waves).Q
+    projection: Float[np.ndarray, "number number"] = basis @ basis.T
+    return projection
+
+
+def _closeness(
+    products: Float[np.ndarray, "number number"], steps: Int64[np.ndarray, " step"]
+) -> Float[np.ndarray, " step"]:
+    """Closeness of every step from the scalar products of all embeddings."""
+    n, squares = len(products), np.diagonal(products)
+    all_pairs = 2 * (squares.sum() - products.sum() / n) / (n - 1)
+    return np.array(
+        [
+            1 - (squares[s:] + squares[:-s] - 2 * np.diagonal(products, s)).mean() / all_pairs
+            for s in steps
+        ]
+    )
+
+
+def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:
+    return float(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
+
+
+def _vectors(rows: Float[Tensor, "number d_model"]) -> Float[np.ndarray, "number d_model"]:
+    vectors: Float[np.ndarray, "number d_model"]
+    vectors = rows.detach().to("cpu", torch.float64).numpy()
+    if not np.isfinite(vectors).all():
+        raise ConfigError("the embedding holds values that are not finite numbers")
+    if len(vectors) < 2 or (vectors == vectors[0]).all():
+        raise ConfigError(
+            f"{len(vectors)} embeddings that do not differ have no structure to describe"
+        )
+    return vectors

@@ -1,0 +1,373 @@
+"""Models whose mechanism is known, because their weights are set by hand.
+
+Three HookedTransformers of two layers and one head solve the same task in three ways. Each tool
+of this package is checked against them, and they are the place to learn what a tool shows:
+
+``symmetric``
+    Layer 1 carries both anchors to the last position, as a sum, so that their order is lost; its
+    MLP turns the sum into the unordered pair. Layer 2 carries the key there; its MLP adds the
+    pair's offset (NeurIPS paper, figure 3a).
+``inferential``
+    Layer 1 carries the key to both anchors. At the first one its MLP computes g(x; a1), at the
+    second one it keeps a2 (the key's position tells which anchor is which). Layer 2 carries both
+    to the last position, where its MLP computes g(g(x; a1); a2) (NeurIPS paper, figure 3c).
+``lookup``
+    Layer 1 carries key and first anchor to the second anchor, where one neuron of the MLP for
+    every (x, a1, a2) holds the answer: ordered pairs by heart. Layer 2 carries it to the end.
+
+On the complexity-control task all three answer *every* sequence correctly: behaviour does not tell
+them apart, their mechanism does. On a task with overridden pairs the symmetric model gives both
+orders the overridden answer, the lookup has the right entry, and the inferential model composes,
+without the exception (:func:`exact_answers`).
+
+How a residual stream reads: one-hot and scalar features side by side, built up by name in
+``_Wiring``; two constant directions, +C and -C, so large that a LayerNorm divides by nearly
+the same number whatever the features are, and a balance direction that keeps the mean at zero, so
+that LayerNorm, whose gain undoes the division, changes nothing to about 1e-5 in either layout. The
+constant also serves as bias of every neuron, so the models have no biases.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from anchor_interp._util.schema import checked
+from anchor_interp.models.shapes import ModelConfig
+from anchor_interp.models.transformer import Edges, HookedTransformer, empty_model, place
+from anchor_interp.tasks.anchor import TASKS, AnchorTask, Ints, Pair
+from anchor_interp.tasks.sequences import Place, Sequences, places
+
+K = TypeVar("K")
+
+
+Mechanism = Literal["symmetric", "inferential", "lookup"]
+
+
+Normalization = Literal["pre", "post"]
+
+
+MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
+
+
+NAMES: Mapping[str, tuple[Mechanism, Normalization]] = MappingProxyType(
+    {f"exact/{name}": (name, "post") for name in MECHANISMS}
+    | {f"exact/{name}-pre": (name, "pre") for name in MECHANISMS}
+)
+"""The names under which :func:`anchor_interp.load` gives these models, on the complexity-control
+task: ``exact/inferential`` is post-LayerNorm, ``exact/inferential-pre`` pre-LayerNorm."""
+
+
+_CONSTANT = 1_000.0
+"""C: LayerNorm's division varies by about (features)^2 / C^2."""
+
+
+_SHARP = 60.0
+"""Difference of attention scores between where a head looks and where it does not."""
+
+
+_LOGIT = 30.0
+"""The answer's logit; all others are 0."""
+
+
+def exact_model(
+    mechanism: Mechanism,
+    task: AnchorTask = TASKS["complexity-control"],
+    *,
+    normalization: Normalization = "post",
+    dtype: torch.dtype = torch.float32,
+) -> HookedTransformer:
+    """A HookedTransformer with hand-set weights that implements one mechanism.
+
+    Args:
+        mechanism: ``symmetric``, ``inferential`` or ``lookup`` (see the module's text).
+        task: what it solves; its anchors, keys and length decide the width.
+        normalization: LayerNorm layout, ``post`` or ``pre``.
+        dtype: dtype of the weights.
+
+    Returns:
+        A model in ``eval`` mode on the CPU, 2 layers, 1 head, d_model about 400 to 500.
+
+    Raises:
+        ConfigError: an unknown mechanism, layout or dtype.
+    """
+    checked(mechanism, Mechanism, "mechanism")
+    checked(task, AnchorTask, "task")
+    checked(normalization, Normalization, "normalization")
+    wiring = _wiring(mechanism, task)
+    model = empty_model(exact_shape(mechanism, task, normalization=normalization), dtype=dtype)
+    weights = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    wiring.fill(weights)
+    model.load_state_dict(weights, strict=False)  # the zero biases are buffers of the model
+    return place(model, "cpu")
+
+
+def exact_shape(
+    mechanism: Mechanism, task: AnchorTask, *, normalization: Normalization = "post"
+) -> ModelConfig:
+    """The shape of :func:`exact_model`."""
+    wiring = _wiring(mechanism, task)
+    return ModelConfig(
+        n_layers=2,
+        n_heads=1,
+        d_model=wiring.d_model,
+        d_head=max(head.width for head in wiring.heads),
+        d_mlp=max(len(neurons) for neurons in wiring.mlps),
+        act_fn="relu",
+        normalization=normalization,
+        d_vocab=max(task.n_tokens, 2),
+        n_ctx=task.length,
+    )
+
+
+def exact_answers(
+    mechanism: Mechanism, task: AnchorTask, sequences: Sequences
+) -> Int64[np.ndarray, " n"]:
+    """What a mechanism answers to every sequence; :func:`exact_model` agrees on all of them."""
+    checked(mechanism, Mechanism, "mechanism")
+    answers = np.empty(len(sequences), np.int64)
+    for index, pair in enumerate(task.pairs):
+        rows = sequences.pair == index
+        keys = sequences.key[rows].astype(np.int64)
+        answers[rows] = _answer(mechanism, task, pair, keys)
+    return answers
+
+
+def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
+    """The attention edges that a mechanism uses, and needs, in every sequence.
+
+    Of the inferential model's edges the one from the key to the second anchor carries the key's
+    position only: it is needed, but exchanging the key's value on it changes nothing.
+
+    Returns:
+        Edges of a model with two layers and one head, with a batch of n.
+    """
+    checked(mechanism, Mechanism, "mechanism")
+    n, length = sequences.tokens.shape
+    edges = torch.zeros(2, n, 1, length, length, dtype=torch.bool)
+    row = torch.arange(n)
+    for layer, query, key in _ROUTES[mechanism]:
+        receiver = torch.from_numpy(places(sequences, query))
+        edges[layer, row, 0, receiver, torch.from_numpy(places(sequences, key))] = True
+    return edges
+
+
+_ROUTES: dict[Mechanism, tuple[tuple[int, Place, Place], ...]] = {
+    "symmetric": ((0, "last", "first"), (0, "last", "second"), (1, "last", "key")),
+    "inferential": (
+        (0, "first", "key"),
+        (0, "second", "key"),
+        (1, "last", "first"),
+        (1, "last", "second"),
+    ),
+    "lookup": ((0, "second", "key"), (0, "second", "first"), (1, "last", "second")),
+}
+"""(layer, query, key) of every edge."""
+
+
+def _answer(mechanism: Mechanism, task: AnchorTask, pair: Pair, keys: Ints) -> Ints:
+    if mechanism == "inferential":
+        return task.composed(pair, keys)
+    return task.target(_representative(task, pair) if mechanism == "symmetric" else pair, keys)
+
+
+def _representative(task: AnchorTask, pair: Pair) -> Pair:
+    """The order whose target stands for both: the overridden one, else a seen one."""
+    orders = sorted({pair, (pair[1], pair[0])})
+    ranks = {"overridden": 0, "inferential": 1, "unseen": 2}
+    return min(orders, key=lambda order: ranks[task.role(order)])
+
+
+Terms = dict[int, float]
+"""A linear form in the residual stream: weights by direction."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    """An attention head: linear forms whose products are the scores, and what it moves."""
+
+    query: Sequence[Terms]
+    key: Sequence[Terms]
+    moves: dict[int, int]  # direction that is read -> direction that it is written to
+
+    @property
+    def width(self) -> int:
+        return max(len(self.query), len(self.moves))
+
+
+@dataclass(frozen=True)
+class _Neuron:
+    """ReLU(reads - threshold), written with the weights of ``writes``."""
+
+    reads: Terms
+    threshold: float
+    writes: Terms
+
+
+class _Wiring:
+    """Features of a residual stream by name, and what reads and writes them."""
+
+    _PLUS, _MINUS, _BALANCE = 0, 1, 2
+
+    def __init__(self, mechanism: Mechanism, task: AnchorTask) -> None:
+        self.task = task
+        self.d_model = 3
+        keys = task.keys.tolist()
+        self.token = self.features([*task.tokens, *keys])
+        self.position = self.features(range(task.length))
+        (self.place,) = self.features(["place"]).values()  # 1 + position, as a number
+        answers = np.stack([_answer(mechanism, task, pair, task.keys) for pair in task.pairs])
+        self.answer = self.features(np.unique(answers).tolist())
+        self.keys = {key: self.token[key] for key in keys}
+        self.anchors = {anchor: self.token[anchor] for anchor in task.tokens}
+        self.is_anchor: Terms = dict.fromkeys(self.anchors.values(), 1.0)
+        self.one: Terms = {self._PLUS: 1 / _CONSTANT}
+        self.heads: list[_Head] = []
+        self.mlps: list[list[_Neuron]] = []
+
+    def features(self, names: Iterable[K]) -> dict[K, int]:
+        """New directions, one for each name."""
+        directions = {name: self.d_model + i for i, name in enumerate(names)}
+        self.d_model += len(directions)
+        return directions
+
+    def looks_at(self, score: Terms, *, moves: dict[int, int]) -> None:
+        """A head whose score is a linear form of the position looked at, whoever looks."""
+        self.heads.append(_Head([self.one], [score], moves))
+
+    def fill(self, weights: dict[str, Tensor]) -> None:
+        """Set a model's weights; all are zero before."""
+        for name, weight in weights.items():
+            if name.endswith(("ln1.w", "ln2.w", "ln_final.w")):
+                weight.fill_((2 * _CONSTANT**2 / self.d_model) ** 0.5)
+        for token, direction in self.token.items():
+            self._write(weights["embed.W_E"][token], {direction: 1.0})
+        for position, direction in self.position.items():
+            row = weights["pos_embed.W_pos"][position]
+            self._write(row, {direction: 1.0, self.place: position + 1.0})
+            row[self._PLUS], row[self._MINUS] = _CONSTANT, -_CONSTANT
+        for layer, (head, neurons) in enumerate(zip(self.heads, self.mlps, strict=True)):
+            W_Q, W_K, W_V, W_O = (weights[f"blocks.{layer}.attn.W_{x}"][0] for x in "QKVO")
+            for index, (query, key) in enumerate(zip(head.query, head.key, strict=True)):
+                self._read(W_Q[:, index], query)
+                self._read(W_K[:, index], key)
+            W_Q *= W_Q.shape[1] ** 0.5  # attention divides by it
+            for index, (source, target) in enumerate(head.moves.items()):
+                W_V[source, index] = 1
+                self._write(W_O[index], {target: 1.0})
+            for index, neuron in enumerate(neurons):
+                column = weights[f"blocks.{layer}.mlp.W_in"][:, index]
+                self._read(column, neuron.reads | {self._PLUS: -neuron.threshold / _CONSTANT})
+                self._write(weights[f"blocks.{layer}.mlp.W_out"][index], neuron.writes)
+        for answer, direction in self.answer.items():
+            weights["unembed.W_U"][direction, answer] = _LOGIT
+
+    @staticmethod
+    def _read(column: Tensor, terms: Terms) -> None:
+        for direction, weight in terms.items():
+            column[direction] = weight
+
+    def _write(self, row: Tensor, terms: Terms) -> None:
+        self._read(row, terms)
+        row[self._BALANCE] = -sum(terms.values())
+
+
+@lru_cache(maxsize=8)
+def _wiring(mechanism: Mechanism, task: AnchorTask) -> _Wiring:
+    wiring = _Wiring(mechanism, task)
+    {"symmetric": _symmetric, "inferential": _inferential, "lookup": _lookup}[mechanism](wiring)
+    return wiring
+
+
+def _symmetric(w: _Wiring) -> None:
+    task = w.task
+    # Layer 1: half of each anchor, and half of each anchor's position.
+    seen, seen_at = w.features(w.anchors), w.features(w.position)
+    moves = {w.anchors[a]: seen[a] for a in seen} | {w.position[i]: seen_at[i] for i in seen_at}
+    w.looks_at(_scaled(w.is_anchor), moves=moves)
+    # Twice the same anchor is a sum of 1, two anchors are 1/2 each.
+    pairs = w.features(itertools.combinations_with_replacement(task.tokens, 2))
+    twice = {a: {pairs[a, a]: 4.0} | {pairs[p]: -4.0 for p in pairs if a in p and p != (a, a)}
+             for a in task.tokens}  # fmt: skip
+    w.mlps.append([_Neuron({seen[a]: 1.0}, 0.75, twice[a]) for a in task.tokens])
+    w.mlps[0].extend(
+        _Neuron({seen[a]: 1.0, seen[b]: 1.0}, 0.75, {pairs[a, b]: 4.0}) for a, b in pairs if a != b
+    )
+    # Layer 2: the position before the first anchor is the one with anchors 1 and 2 places on.
+    places_on = [
+        {seen_at[j]: 2 * _SHARP for j in (i + 1, i + 2) if j in seen_at} for i in w.position
+    ]
+    key = w.features(w.keys)
+    moves = {w.keys[x]: key[x] for x in key}
+    w.heads.append(_Head(places_on, [{at: 1.0} for at in w.position.values()], moves))
+    w.mlps.append([])
+    for pair, direction in pairs.items():
+        answers = _answer("symmetric", task, pair, task.keys).tolist()
+        for x, y in zip(key, answers, strict=True):
+            w.mlps[1].append(_Neuron({key[x]: 2.0, direction: 2.0}, 3.0, {w.answer[y]: 1.0}))
+
+
+def _inferential(w: _Wiring) -> None:
+    task = w.task
+    # Layer 1: the latest token that is no anchor; for both anchors, the key and where it stands.
+    key = w.features(w.keys)
+    (key_place,) = w.features(["key's place"]).values()
+    latest = _scaled({w.place: 1.0} | dict.fromkeys(w.anchors.values(), -float(task.length)))
+    w.looks_at(latest, moves={w.keys[x]: key[x] for x in key} | {w.place: key_place})
+    # The first anchor stands 1, the second 2 places behind the key; other tokens 0.
+    distance = {w.place: 1.0, key_place: -1.0}
+    after = {
+        a: dict(zip(key, task.function(a)(task.keys).tolist(), strict=True)) for a in w.anchors
+    }
+    value = w.features(sorted({v for table in after.values() for v in table.values()}))
+    second = w.features(w.anchors)
+    has_key = 8.0 + 2 * task.length  # without the key the distance would be the place itself
+    w.mlps.append([])
+    for a, table in after.items():
+        is_a = {w.anchors[a]: 8.0}
+        reads = is_a | _scaled(distance, 2.0) | dict.fromkeys(key.values(), has_key)
+        w.mlps[0].append(_Neuron(reads, 11.0 + has_key, {second[a]: 1.0}))
+        for x, v in table.items():
+            reads = is_a | {key[x]: 2.0} | _scaled(distance, -2.0)
+            w.mlps[0].append(_Neuron(reads, 7.0, {value[v]: 1.0}))
+    # Layer 2: half of g(x; a1) from the first anchor, half of a2 from the second.
+    got_value, got_second = w.features(value), w.features(second)
+    moves = {value[v]: got_value[v] for v in value} | {second[a]: got_second[a] for a in second}
+    w.looks_at(_scaled(w.is_anchor), moves=moves)
+    w.mlps.append([])
+    values = np.array(list(value))
+    for a in task.tokens:
+        for v, y in zip(value, task.function(a)(values).tolist(), strict=True):
+            reads = {got_value[v]: 4.0, got_second[a]: 4.0}
+            w.mlps[1].append(_Neuron(reads, 3.0, {w.answer[y]: 1.0}))
+
+
+def _lookup(w: _Wiring) -> None:
+    task = w.task
+    # Layer 1: half of each of the two tokens before.
+    recent = w.features(w.token)
+    before = [{w.position[j]: _SHARP for j in (i - 1, i - 2) if j >= 0} for i in w.position]
+    moves = {w.token[t]: recent[t] for t in recent}
+    w.heads.append(_Head([{at: 1.0} for at in w.position.values()], before, moves))
+    found = w.features(w.answer)
+    w.mlps.append([])
+    for first, second in task.pairs:
+        anchors = {recent[first]: 16.0, w.token[second]: 16.0}
+        answers = _answer("lookup", task, (first, second), task.keys).tolist()
+        for x, y in zip(w.keys, answers, strict=True):
+            w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {found[y]: 1.0}))
+    # Layer 2: the latest anchor, which is the second one.
+    latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), float(task.length))
+    w.looks_at(_scaled(latest), moves={found[y]: w.answer[y] for y in found})
+    w.mlps.append([])
+
+
+def _scaled(terms: Terms, factor: float = _SHARP) -> Terms:
+    return {direction: factor * weight for direction, weight in terms.items()}

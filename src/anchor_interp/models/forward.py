@@ -1,0 +1,218 @@
+"""The fast path: the last position's logits from a HookedTransformer's own parameters.
+
+``model(tokens)`` materialises every intermediate for its hooks and every position's logits. The
+anchor task needs the last position only (cross-entropy on the last token), so this path
+
+* computes the first layer's queries, keys and values once per (token, position) instead of once
+  per sequence, where that is fewer rows, because there they depend on nothing else;
+* uses fused attention in all layers but the last;
+* in the last layer follows one query per head and never forms keys and values: the scores
+  ``q . (x W_K)`` are computed as ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` as
+  ``(sum_j a_j x_j) W_V``;
+* runs MLP, LayerNorm and unembedding of the last layer on one position.
+
+It is the same function: logits and gradients agree with ``model(tokens)[:, -1]`` to float64
+rounding. Hooks do not fire on it, so :func:`last_logits` takes it only where no hook is attached.
+"""
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int, Integer
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked
+from anchor_interp.models.linear import linear
+from anchor_interp.models.transformer import HookedTransformer, PostLNTransformer, reference_model
+
+Block = Any
+"""A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+_ACTIVATIONS = ("relu", "gelu")
+
+
+_FREE = {
+    # read from the model itself
+    "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "d_vocab_out",
+    "n_ctx", "eps", "attn_scale", "dtype", "device",
+    # without a say in the function
+    "model_name", "n_params", "seed", "init_mode", "init_weights", "initializer_range",
+    "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
+}  # fmt: skip
+"""Settings of a HookedTransformerConfig that may differ from those of our own models."""
+
+
+def last_logits(
+    model: HookedTransformer,
+    tokens: Integer[Tensor, "batch pos"],
+    *,
+    n_input_tokens: int | None = None,
+) -> Float[Tensor, "batch d_vocab"]:
+    """Logits at the last position.
+
+    Takes the fast path where it holds, otherwise ``model(tokens)[:, -1]``: with hooks attached,
+    or for an architecture that the fast path does not know.
+
+    Args:
+        model: any HookedTransformer.
+        tokens: token indices.
+        n_input_tokens: a promise that every token is smaller, which lets the first layer's table
+            be shorter; the vocabulary if None.
+
+    Raises:
+        ConfigError: no model, no token indices, more positions than the model has, or a token that
+            is negative or not below the vocabulary or the promise.
+    """
+    checked(model, HookedTransformer, "model")
+    checked(tokens, Tensor, "tokens")
+    if tokens.ndim != 2 or tokens.dtype not in _INTEGERS:
+        raise ConfigError(
+            f"tokens has shape {tuple(tokens.shape)} and dtype {tokens.dtype}; expected integers "
+            "of shape (batch, pos)"
+        )
+    if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
+        raise ConfigError(
+            f"tokens has {tokens.shape[1]} positions; expected 1 to {model.cfg.n_ctx}"
+        )
+    tokens = tokens.long()  # bytes would be taken for a boolean mask
+    d_vocab = model.cfg.d_vocab
+    bound = checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=d_vocab) or d_vocab
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < bound:
+        low, high = int(tokens.min()), int(tokens.max())
+        raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {bound - 1}")
+    if _is_supported(model) and not _has_hooks(model):
+        return fast_last_logits(model, tokens, n_input_tokens=n_input_tokens)
+    return cast(Tensor, model(tokens))[:, -1]
+
+
+def fast_last_logits(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    n_input_tokens: int | None = None,
+) -> Float[Tensor, "batch d_vocab"]:
+    """The fast path itself, without checks: no hook fires. See :func:`last_logits`."""
+    n_tokens = n_input_tokens or model.cfg.d_vocab
+    blocks: list[Block] = list(model.blocks)
+    if len(blocks) > 1 and n_tokens < len(tokens):
+        x, qkv = _first_layer_by_table(model, tokens, n_tokens)
+        x = _block(model, blocks[0], x, qkv)
+        blocks = blocks[1:]
+    else:
+        x = F.embedding(tokens, model.embed.W_E) + model.pos_embed.W_pos[: tokens.shape[1]]
+    for block in blocks[:-1]:
+        x = _block(model, block, x, _project_qkv(block, _pre_norm(model, block.ln1, x)))
+    last = _last_block(model, blocks[-1], x)
+    if not isinstance(model, PostLNTransformer):
+        last = _layer_norm(model.ln_final, last)
+    return linear(last, model.unembed.W_U, model.unembed.b_U)
+
+
+def _is_supported(model: HookedTransformer) -> bool:
+    """Whether every part and setting is one that this path implements.
+
+    It asks for what is known to be right, not for the absence of what is known to be wrong.
+    """
+    post = type(model) is PostLNTransformer
+    known = reference_model(post)
+    parts = {type(part) for part in known.modules()}
+    if any(type(part) not in parts or "forward" in vars(part) for part in model.modules()):
+        return False
+    mine, reference = vars(model.cfg), vars(known.cfg)
+    return mine["act_fn"] in _ACTIVATIONS and all(
+        mine.get(name) == reference.get(name) for name in (mine.keys() | reference.keys()) - _FREE
+    )
+
+
+def _has_hooks(model: HookedTransformer) -> bool:
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        for module in model.modules()
+    )
+
+
+def _layer_norm(norm: Block, x: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), norm.w, norm.b, norm.eps)
+
+
+def _pre_norm(model: HookedTransformer, norm: Block, x: Tensor) -> Tensor:
+    return x if isinstance(model, PostLNTransformer) else _layer_norm(norm, x)
+
+
+def _add(model: HookedTransformer, norm: Block, x: Tensor, update: Tensor) -> Tensor:
+    """The residual sum, normalised in a post-LayerNorm model."""
+    total = x + update
+    return _layer_norm(norm, total) if isinstance(model, PostLNTransformer) else total
+
+
+def _merge_heads(weight: Tensor) -> Tensor:
+    """[head, d_model, d_head] -> [d_model, head * d_head]."""
+    return rearrange(weight, "head d_model d_head -> d_model (head d_head)")
+
+
+def _project_qkv(block: Block, x: Tensor) -> Tensor:
+    """[..., d_model] -> [..., 3 * head * d_head], queries, keys and values in one product."""
+    attn = block.attn
+    weight = torch.cat([_merge_heads(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], dim=1)
+    bias = torch.cat([attn.b_Q.flatten(), attn.b_K.flatten(), attn.b_V.flatten()])
+    return linear(x, weight, bias)
+
+
+def _first_layer_by_table(
+    model: HookedTransformer, tokens: Tensor, n_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Residual stream and q, k, v of the first layer, gathered from rows (position, token)."""
+    n_pos = tokens.shape[1]
+    embedded = model.embed.W_E[:n_tokens] + model.pos_embed.W_pos[:n_pos, None]
+    table = embedded.flatten(0, 1)  # [pos * token, d_model]
+    block: Block = model.blocks[0]
+    qkv = _project_qkv(block, _pre_norm(model, block.ln1, table))
+    row = tokens + torch.arange(n_pos, device=tokens.device) * n_tokens  # [batch, pos]
+    return F.embedding(row, table), F.embedding(row, qkv)
+
+
+def _block(model: HookedTransformer, block: Block, x: Tensor, qkv: Tensor) -> Tensor:
+    """A block at every position, its queries, keys and values given."""
+    attn = block.attn
+    q, k, v = rearrange(
+        qkv,
+        "batch pos (qkv head d_head) -> qkv batch head pos d_head",
+        qkv=3,
+        head=model.cfg.n_heads,
+    ).unbind()
+    z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / attn.attn_scale)
+    z = rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
+    x = _add(model, block.ln1, x, linear(z, attn.W_O.flatten(0, 1), attn.b_O))
+    return _mlp(model, block, x)
+
+
+def _mlp(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
+    mlp = block.mlp
+    relu = model.cfg.act_fn == "relu"
+    hidden = linear(_pre_norm(model, block.ln2, x), mlp.W_in, mlp.b_in, relu=relu)
+    out = linear(hidden if relu else F.gelu(hidden), mlp.W_out, mlp.b_out)
+    return _add(model, block.ln2, x, out)
+
+
+def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
+    """The last block at the last position: [batch, pos, d_model] -> [batch, d_model]."""
+    attn, heads = block.attn, range(model.cfg.n_heads)
+    normed = _pre_norm(model, block.ln1, x)
+    q = linear(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
+    q = rearrange(q, "batch (head d_head) -> head batch d_head", head=model.cfg.n_heads)
+    # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
+    q_in = torch.stack([linear(q[h], attn.W_K[h].mT) for h in heads], dim=1)
+    q_bias = rearrange(torch.bmm(q, attn.b_K[..., None]), "head batch 1 -> batch head 1")
+    scores = torch.matmul(q_in, normed.mT) + q_bias  # [batch, head, pos]
+    pattern = (scores / attn.attn_scale).softmax(-1)  # [batch, head, pos]
+    mixed = torch.matmul(pattern, normed)  # [batch, head, d_model]
+    z = torch.cat([linear(mixed[:, h], attn.W_V[h], attn.b_V[h]) for h in heads], dim=1)
+    out = linear(z, attn.W_O.flatten(0, 1), attn.b_O)
+    return _mlp(model, block, _add(model, block.ln1, x[:, -1], out))

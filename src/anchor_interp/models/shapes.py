@@ -1,0 +1,100 @@
+"""Shapes of models and scales of their initial weights, as validated values. Imports no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from anchor_interp._util.schema import bounded, check_fields
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a decoder-only transformer; names follow TransformerLens."""
+
+    n_layers: int = bounded(2, low=1, high=1000)
+    """Number of blocks."""
+    n_heads: int = bounded(1, low=1, high=1000)
+    """Attention heads per block; need not satisfy n_heads * d_head == d_model."""
+    d_model: int = bounded(128, low=1, high=1 << 16)
+    """Width of the residual stream."""
+    d_head: int = bounded(64, low=1, high=1 << 16)
+    """Width of queries, keys and values per head."""
+    d_mlp: int = bounded(256, low=1, high=1 << 18)
+    """Hidden width of the MLP."""
+    act_fn: Literal["relu", "gelu"] = "relu"
+    """Activation of the MLP (gelu: the exact one)."""
+    normalization: Literal["post", "pre"] = "post"
+    """Where LayerNorm sits: ``post`` normalises the sums, LN(x + attn(x)) (NeurIPS paper, eq. 7);
+    ``pre`` normalises the inputs and adds a final LayerNorm (GPT-2)."""
+    bias: bool = False
+    """Whether the attention and MLP matrices have biases; the unembedding always has one."""
+    d_vocab: int = bounded(201, low=2, high=1 << 20)
+    """Number of tokens (201 in the released code)."""
+    n_ctx: int = bounded(20, low=3, high=1 << 13)
+    """Number of positions (20 in the released code)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model")
+
+
+@dataclass(frozen=True)
+class InitConfig:
+    """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2).
+
+    Source: NeurIPS paper, appendix A; complexity-control paper, section III-E. A larger gamma
+    means smaller weights.
+    """
+
+    gamma: float = bounded(0.5, low=-4, high=4)
+    """The initialisation rate of every matrix that has no rate of its own."""
+    scheme: Literal["paper", "released"] = "paper"
+    """``paper``: d_in is the input width of each matrix, biases start at 0. ``released``: the
+    released code's variant, with d_model for every matrix, W_O and W_out divided by
+    sqrt(2 n_layers), and biases uniform in +-1/sqrt(d_in)."""
+    gamma_embed: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_E, W_pos and W_U; gamma if None."""
+    gamma_qk: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_Q and W_K; gamma if None."""
+    gamma_vo: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_V and W_O; gamma if None."""
+    gamma_mlp: float | None = bounded(None, low=-4, high=4)
+    """Rate of W_in and W_out; gamma if None."""
+    embed_d_in: Literal["d_model", "d_vocab"] = "d_model"
+    """What stands for the input width of the embedding tables, which the papers leave open:
+    ``d_model`` (the released code) or the width of the one-hot input."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "init")
+
+
+def n_parameters(model: ModelConfig) -> int:
+    """Number of parameters of a model of this shape."""
+    heads = model.n_heads * model.d_head
+    attention, mlp = 4 * model.d_model * heads, 2 * model.d_model * model.d_mlp
+    if model.bias:
+        attention, mlp = attention + 3 * heads + model.d_model, mlp + model.d_mlp + model.d_model
+    norms = 4 * model.n_layers + (2 if model.normalization == "pre" else 0)
+    embeddings = model.d_model * (2 * model.d_vocab + model.n_ctx) + model.d_vocab
+    return model.n_layers * (attention + mlp) + norms * model.d_model + embeddings
+
+
+MODELS: Mapping[str, ModelConfig] = MappingProxyType(
+    {
+        "tiny": ModelConfig(),
+        "paper-1head": ModelConfig(d_model=400, d_head=200, d_mlp=1200),
+        "paper-gpt2": ModelConfig(
+            n_layers=10,
+            n_heads=10,
+            d_model=640,
+            d_head=64,
+            d_mlp=1280,
+            act_fn="gelu",
+            normalization="pre",
+            bias=True,
+        ),
+    }
+)
+"""Shapes: ``paper-1head`` (NeurIPS paper, appendix A; complexity-control figures 4, 5A, 5B),
+``paper-gpt2`` (complexity-control figures 3, 5C; widths from the released code), ``tiny`` (a
+post-LayerNorm model of the same kind that trains in minutes on one core)."""

@@ -1,0 +1,357 @@
+"""HookedTransformers as the papers use them: gamma-initialised, pre- or post-LayerNorm.
+
+The papers' single-head models normalise *after* each residual sum (NeurIPS paper, equation 7)::
+
+    X^ao = LN(X + attn(X))        X^do = LN(X^ao + mlp(X^ao))
+
+TransformerLens has no such layout, so :class:`PostLNTransformer` supplies it as a HookedTransformer
+with the same hook names. What each hook holds (l is the layer):
+
+=============================  ====================================================================
+hook                           post-LayerNorm meaning
+=============================  ====================================================================
+``hook_resid_pre``             X^(l), the block's input: layer 0 X^(1) = X^em + X^pos, else
+                               ``hook_resid_post`` of the layer below
+``attn.hook_q/k/v/z/pattern``  as in TransformerLens; computed from X^(l) itself (no LayerNorm)
+``hook_attn_out``              attn(X), before the sum and its LayerNorm
+``ln1.hook_scale/normalized``  of LN(X + attn(X)), before gain and bias
+``hook_resid_mid``             X^ao(l) = LN(X + attn(X)), the MLP's input
+``mlp.hook_pre/post``          as in TransformerLens
+``hook_mlp_out``               mlp(X^ao), before the sum and its LayerNorm
+``ln2.hook_scale/normalized``  of LN(X^ao + mlp(X^ao)), before gain and bias
+``hook_resid_post``            X^do(l) = LN(X^ao + mlp(X^ao)) = X^(l+1)
+=============================  ====================================================================
+
+So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input`` and its
+kind, ``hook_mlp_in``) work as in TransformerLens. In both layouts there is no gap between
+``resid_post`` of one layer and ``resid_pre`` of the next. The sums of a post-LayerNorm stream are
+*not* linear in its components: ``ActivationCache.decompose_resid`` and
+``get_full_resid_decomposition`` do not apply.
+
+Only this module and :mod:`anchor_interp.models.init` name TransformerLens's model classes.
+"""
+
+import functools
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformer_lens import HookedTransformerConfig
+from transformer_lens.components.layer_norm import LayerNorm
+from transformer_lens.components.transformer_block import TransformerBlock
+from transformer_lens.utilities.tensors import repeat_along_head_dimension
+
+from anchor_interp._util.environment import resolve_device
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown
+from anchor_interp.models.init import initialize
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.tasks.anchor import AnchorTask
+
+with warnings.catch_warnings():  # tqdm's, in every notebook without ipywidgets
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
+
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+_BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
+
+
+class PostLNBlock(TransformerBlock):
+    """A TransformerBlock whose LayerNorms act on the residual sums."""
+
+    def __init__(self, cfg: HookedTransformerConfig, block_index: int) -> None:
+        super().__init__(cfg, block_index)
+        self.ln1 = LayerNorm(cfg)
+        self.ln2 = LayerNorm(cfg)
+
+    def forward(
+        self,
+        resid_pre: Float[Tensor, "batch pos d_model"],
+        shortformer_pos_embed: Tensor | None = None,
+        past_kv_cache_entry: Any = None,
+        attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """One block; the arguments are those of TransformerLens's block.
+
+        Raises:
+            ConfigError: shortformer position embeddings, which this layout does not have.
+        """
+        if shortformer_pos_embed is not None:
+            raise ConfigError("shortformer position embeddings have no post-LayerNorm layout here")
+        resid_pre = self.hook_resid_pre(resid_pre)
+        query_input, key_input, value_input = self._attention_inputs(resid_pre)
+        attn_out = self.attn(
+            query_input=query_input,
+            key_input=key_input,
+            value_input=value_input,
+            past_kv_cache_entry=past_kv_cache_entry,
+            attention_mask=attention_mask,
+        )
+        attn_out = self.hook_attn_out(attn_out)  # [batch, pos, d_model]
+        resid_mid = self.hook_resid_mid(self.ln1(resid_pre + attn_out))
+        mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
+        mlp_out = self.apply_mlp(mlp_in)  # [batch, pos, d_model]
+        resid_post: Tensor = self.hook_resid_post(self.ln2(resid_mid + mlp_out))
+        return resid_post
+
+    def _attention_inputs(self, resid_pre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value input, with a head dimension where a gated hook asks for one."""
+        if self.cfg.use_split_qkv_input:
+            per_head = repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
+            return (
+                self.hook_q_input(per_head),
+                self.hook_k_input(per_head.clone()),
+                self.hook_v_input(per_head.clone()),
+            )
+        if self.cfg.use_attn_in:
+            resid_pre = self.hook_attn_in(
+                repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
+            )
+        return resid_pre, resid_pre, resid_pre
+
+
+class PostLNTransformer(HookedTransformer):
+    """A HookedTransformer of :class:`PostLNBlock`; hooks as in the module's table."""
+
+    def __init__(self, cfg: HookedTransformerConfig) -> None:
+        super().__init__(cfg, move_to_device=False)
+        for index in range(cfg.n_layers):
+            self.blocks[index] = PostLNBlock(self.cfg, index)
+        self.setup()  # type: ignore[no-untyped-call] # registers the hooks of the new blocks
+
+
+def build_model(
+    model: ModelConfig,
+    init: InitConfig,
+    *,
+    seed: int,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> HookedTransformer:
+    """A gamma-initialised HookedTransformer.
+
+    Args:
+        model: the shape.
+        init: the initialisation.
+        seed: seed of the initial weights; no global generator is read or changed.
+        device: where the model is placed; the weights are drawn on the CPU either way.
+        dtype: dtype of the weights; float64 holds the same numbers as float32.
+
+    Returns:
+        The model in ``eval`` mode. Without biases, ``b_Q`` and its kind are zero buffers under
+        their usual names.
+
+    Raises:
+        ConfigError: from the configurations, or a seed, device or dtype that cannot be used.
+    """
+    target = resolve_device(device)
+    module = empty_model(model, dtype=dtype)
+    initialize(module, model, init, seed=seed)
+    return place(module, target)
+
+
+def check_causal(model: HookedTransformer) -> None:
+    """Refuse a model whose positions see later ones.
+
+    Raises:
+        ConfigError: its attention is not causal.
+    """
+    if model.cfg.attention_dir != "causal":
+        raise ConfigError(
+            f"the model's attention is {model.cfg.attention_dir}; expected causal attention"
+        )
+
+
+def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
+    """Refuse a model that cannot read a task's sequences or give its answers.
+
+    Args:
+        model: any HookedTransformer.
+        task: the task.
+
+    Raises:
+        ConfigError: no model or task; fewer input tokens (``d_vocab``), output tokens
+            (``d_vocab_out``) or positions (``n_ctx``) than the task needs.
+    """
+    checked(model, HookedTransformer, "model")
+    checked(task, AnchorTask, "task")
+    found = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
+    needed = task.n_input_tokens, task.n_tokens, task.length
+    if any(has < needs for has, needs in zip(found, needed, strict=True)):
+        raise ConfigError(
+            "the model has {} tokens, {} output tokens and {} positions; the task needs {}, {} "
+            "and {}: take a model of the task".format(*found, *needed)
+        )
+
+
+def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:
+    """Move a model to a device, in ``eval`` mode, without TransformerLens's printed note."""
+    module.to(device, print_details=False)
+    return module.eval()
+
+
+def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
+    """A HookedTransformer of this shape on the CPU whose weights are not set yet."""
+    checked(model, ModelConfig, "model")
+    if checked(dtype, torch.dtype, "dtype") not in _DTYPES:
+        raise ConfigError(
+            f"dtype is {shown(dtype)}; expected one of {', '.join(map(str, _DTYPES))}"
+        )
+    post = model.normalization == "post"
+    cfg = HookedTransformerConfig(
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        d_model=model.d_model,
+        d_head=model.d_head,
+        d_mlp=model.d_mlp,
+        act_fn=model.act_fn,
+        d_vocab=model.d_vocab,
+        n_ctx=model.n_ctx,
+        # Post-LayerNorm blocks own their LayerNorms; to TransformerLens there is none, which also
+        # makes the final LayerNorm and the cache's LayerNorm helpers identities.
+        normalization_type=None if post else "LN",
+        init_weights=False,
+        device="cpu",
+        dtype=dtype,
+        seed=None,  # a seed here would reseed torch, numpy and random globally
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
+    if not model.bias:
+        _drop_biases(module)
+    return module
+
+
+def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
+    """A HookedTransformer of any shape around its ``state_dict``, for looking at its weights.
+
+    A state dict does not say everything about a model: activation function and normalisation are
+    not in it, so this one is *not to be run*. LayerNorms and buffers are left aside.
+
+    Args:
+        weights: tensors by TransformerLens's names.
+
+    Raises:
+        ConfigError: a weight matrix is missing or does not fit the others; names it.
+    """
+    first = "blocks.0."
+    try:
+        n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
+        d_vocab = len(weights["embed.W_E"])
+        grouped = weights.get(first + "attn._W_K")
+        mlp = weights.get(first + "mlp.W_in")
+        positions = weights.get("pos_embed.W_pos")
+        cfg = HookedTransformerConfig(
+            n_layers=1 + max(int(name.split(".")[1]) for name in weights if "blocks." in name),
+            n_heads=n_heads,
+            d_model=d_model,
+            d_head=d_head,
+            d_mlp=None if mlp is None else mlp.shape[1],
+            attn_only=mlp is None,
+            gated_mlp=first + "mlp.W_gate" in weights,
+            n_key_value_heads=None if grouped is None else len(grouped),
+            act_fn="relu",
+            d_vocab=d_vocab,
+            d_vocab_out=weights["unembed.W_U"].shape[1],
+            n_ctx=1 if positions is None else len(positions),
+            positional_embedding_type="alibi" if positions is None else "standard",
+            normalization_type=None,
+            init_weights=False,
+            device="cpu",
+            dtype=weights["embed.W_E"].dtype,
+        )
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+            model = HookedTransformer(cfg, move_to_device=False)
+        needed = {name: part for name, part in model.named_parameters() if ".b_" not in name}
+        wrong = [name for name in needed if weights[name].shape != needed[name].shape]
+    except KeyError as error:
+        raise ConfigError(
+            f"the weights have no {error}; expected a HookedTransformer's state dict"
+        ) from error
+    except (ValueError, IndexError) as error:
+        raise ConfigError(f"the weights are no HookedTransformer's state dict: {error}") from error
+    if wrong:
+        raise ConfigError(
+            f"the weight {wrong[0]!r} has shape {tuple(weights[wrong[0]].shape)}; expected "
+            f"{tuple(needed[wrong[0]].shape)} beside the others"
+        )
+    known = {name: weights[name] for name in model.state_dict() if name in weights}
+    model.load_state_dict(known, strict=False, assign=True)
+    return model.eval()
+
+
+@functools.cache
+def reference_model(post: bool) -> HookedTransformer:
+    """A small model of this package in one LayerNorm layout, to compare others with."""
+    layout = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="post" if post else "pre")
+    return empty_model(layout)
+
+
+def _drop_biases(module: HookedTransformer) -> None:
+    """Replace the biases of attention and MLP by zero buffers of the same name.
+
+    They stay in the state dict and in ``model.b_Q``, but no optimizer sees them.
+    """
+    for block in module.blocks:
+        for part, names in _BIASES.items():
+            owner = getattr(block, part)
+            for name in names:
+                zeros = torch.zeros_like(owner._parameters.pop(name))
+                owner.register_buffer(name, zeros)
+
+
+def token_rows(
+    model: HookedTransformer, tokens: Int[Tensor, "batch pos"] | np.ndarray
+) -> Int[Tensor, "batch pos"]:
+    """Token indices as the model takes them: 64-bit integers on its device.
+
+    Raises:
+        ConfigError: no two-dimensional array of integers, more positions than the model has, or
+            a token that it does not have.
+    """
+    checked(model, HookedTransformer, "model")
+    if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
+        tokens = torch.from_numpy(tokens.astype(np.int64))
+    if (
+        not isinstance(tokens, Tensor)
+        or tokens.ndim != 2
+        or tokens.is_floating_point()
+        or tokens.is_complex()
+        or tokens.dtype == torch.bool
+    ):
+        raise ConfigError(f"tokens is {shown(tokens)}; expected integers of shape (batch, pos)")
+    if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
+        raise ConfigError(
+            f"tokens has {tokens.shape[1]} positions; expected 1 to {model.cfg.n_ctx}"
+        )
+    rows = tokens.long().to(device(model))
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < model.cfg.d_vocab:
+        raise ConfigError(
+            f"tokens run from {int(rows.min())} to {int(rows.max())}; expected 0 to "
+            f"{model.cfg.d_vocab - 1}"
+        )
+    return rows
+
+
+def layout(model: HookedTransformer) -> Literal["pre", "post"]:
+    """Where the model's LayerNorms sit: ``post`` for :class:`PostLNTransformer`, else ``pre``."""
+    return "post" if isinstance(model, PostLNTransformer) else "pre"
+
+
+def device(model: HookedTransformer) -> torch.device:
+    """Where the model's embedding is."""
+    found: torch.device = model.embed.W_E.device
+    return found
+
+
+Edges = Bool[Tensor, "layer batch head query key"]
+"""Edges of a model's attention, True where chosen; a batch of 1 stands for all sequences alike."""

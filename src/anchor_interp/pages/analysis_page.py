@@ -1,0 +1,162 @@
+"""The page of an analysis: how one model does it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anchor_interp._util.files import write_output
+from anchor_interp._util.schema import canonical_json
+from anchor_interp.pages import mechanism_figures, style
+from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, output_folder
+
+if TYPE_CHECKING:
+    from anchor_interp.analysis.overview import Analysis
+
+
+def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
+    """Write an analysis as a page, its figures and its numbers.
+
+    Args:
+        analysis: what to show.
+        out: a folder, created if need be; files of the same names in it are replaced, each when
+            the new one is complete.
+
+    Returns:
+        ``index.html``, ``analysis.json`` and the figures, ``figures/*.png`` and ``*.svg``.
+
+    Raises:
+        StoreError: a file cannot be written, or the folder is a run's or no folder.
+        ConfigError: no path.
+    """
+    out = analysis_folder(out)
+    pictures = list(_mechanism_pictures(analysis))
+    page, numbers = out / "index.html", out / "analysis.json"
+    write_output(numbers, canonical_json(analysis).encode())
+    written = [
+        style.save(picture.figure, out / "figures" / f"{picture.name}.{ending}")
+        for picture in pictures
+        for ending in ("png", "svg")
+    ]
+    write_output(page, render_analysis(analysis, pictures).encode("utf-8", "replace"))
+    return [page, numbers, *written]
+
+
+def analysis_folder(out: str | Path) -> Path:
+    """A folder that an analysis can be written into; to be asked before the analysis is made.
+
+    Raises:
+        StoreError: a run's folder, or no folder.
+        ConfigError: no path.
+    """
+    return output_folder(out, "the analysis")
+
+
+def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = None) -> str:
+    """The page of an analysis as HTML."""
+    drawn = list(_mechanism_pictures(analysis)) if pictures is None else pictures
+    mechanism = analysis.mechanism
+    attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
+    return fill_page(
+        "analysis.html.jinja",
+        [view for entry in attention for view in entry.views],
+        title=f"How {analysis.name} works",
+        found=analysis,
+        mechanism=mechanism,
+        pictures={picture.name: draw_picture(picture, "a") for picture in drawn},
+        attention=attention,
+    )
+
+
+def _mechanism_pictures(analysis: "Analysis") -> Iterator[Picture]:
+    m = analysis.mechanism
+    if m is not None and m.flow is not None:
+        kept = "" if m.circuit is None else ", in colour those of the pruned circuit"
+        yield Picture(
+            "flow",
+            "Attention as a graph, layers upwards, on the probe sequence (its tokens below, what "
+            "the model predicts at each position above). A line's width is the attention, its "
+            f"darkness the effect of that edge on the answer{kept}.",
+            mechanism_figures.information_flow(m.flow, m.circuit),
+        )
+    if m is not None and m.routes is not None:
+        yield Picture(
+            "routes",
+            "How much of the tokens' effect on the answer takes each mechanism's route.",
+            mechanism_figures.route_bars(m.routes),
+        )
+    if m is not None and m.comparison is not None:
+        yield Picture(
+            "circuit",
+            "Faithfulness of the pruned circuit beside circuits of the same size.",
+            mechanism_figures.circuit_baselines(m.comparison),
+        )
+    for patched in () if m is None else m.patches:
+        yield Picture(
+            f"patching-{patched.contrast}",
+            f"{_CONTRASTS[patched.contrast]} differs: how much of the clean answer comes back when "
+            "one clean activation is put into the corrupted run (mean over examples).",
+            mechanism_figures.patch_map(patched.result),
+        )
+    for similarity in () if m is None else m.similarities:
+        yield Picture(
+            f"similarity-{similarity.state.replace('_', '-').lower()}",
+            f"{_SIMILARITIES[similarity.state]} Boxes: equal values.",
+            mechanism_figures.similarity_map(similarity),
+        )
+    for clusters in () if m is None else m.clusters:
+        yield Picture(
+            f"clusters-{clusters.state.replace('_', '-').lower()}",
+            f"{_CLUSTERS[clusters.state]} (t-SNE; colour: unordered pair, marker: order).",
+            mechanism_figures.cluster_map(clusters),
+        )
+    yield Picture(
+        "stable-rank",
+        "Stable rank of every weight matrix.",
+        mechanism_figures.stable_ranks(analysis.complexity),
+    )
+    yield Picture(
+        "spectra",
+        "Singular values of each head's QK and OV product, relative to the largest.",
+        mechanism_figures.spectra(analysis.complexity),
+    )
+    if analysis.neurons is not None:
+        yield Picture(
+            "condensation",
+            "Cosines between the input weights of the neurons of W_Q in layer 1.",
+            mechanism_figures.condensation_map(analysis.neurons),
+        )
+    if m is not None and m.embedding is not None:
+        yield Picture(
+            "embedding",
+            "Embedded keys on their first two principal components.",
+            mechanism_figures.embedding_plane(m.embedding, m.keys),
+        )
+        yield Picture(
+            "steps",
+            "How much closer keys a step apart are embedded than a smooth curve explains "
+            f"(p = {m.embedding.steps.p_value:.2g} for both steps).",
+            mechanism_figures.step_scores(m.embedding),
+        )
+    if analysis.development is not None:
+        yield Picture(
+            "development",
+            "Stable rank along training.",
+            mechanism_figures.development(analysis.development),
+        )
+
+
+_CONTRASTS = {"key": "The key", "first": "The first anchor", "second": "The second anchor"}
+
+
+_SIMILARITIES = {
+    "V": "Cosines of V in layer 2 at the first anchor, across keys and first anchors.",
+    "OV": "The same of what the heads write (V through W_O), which no basis inside a head changes.",
+    "X_ao": "Cosines after attention of layer 2 at the last position, across keys and pairs.",
+    "logits": "Cosines of the logits with the second anchor masked, across keys and first anchors.",
+}
+
+
+_CLUSTERS = {
+    "logits": "Logits with the key masked",
+    "X_ao": "The state after attention of layer 1 at the last position",
+}

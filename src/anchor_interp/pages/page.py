@@ -1,0 +1,168 @@
+"""Self-contained pages: a template filled, with its pictures."""
+
+import base64
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment
+from matplotlib.figure import Figure
+
+from anchor_interp import __version__
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.files import is_there, output_file
+from anchor_interp._util.schema import checked_path
+from anchor_interp.pages import style
+from anchor_interp.pages.attention_views import View, attention_view, bundle, roles
+
+if TYPE_CHECKING:
+    from anchor_interp.analysis.attention import AttentionExample
+    from anchor_interp.analysis.findings import Findings
+    from anchor_interp.models.complexity import Complexity
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with what is said about it."""
+
+    name: str
+    """Name of its file."""
+    caption: str
+    """What it shows."""
+    figure: "Figure"
+    """The figure."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An example sequence with one view a layer."""
+
+    example: "AttentionExample"
+    """The sequence."""
+    roles: list[str]
+    """The role of every token."""
+    views: list[View]
+    """CircuitsVis views, one a layer."""
+
+
+def output_folder(out: str | Path, what: str) -> Path:
+    """A folder that a page and its figures can be written into.
+
+    Raises:
+        StoreError: a run's folder, or no folder.
+        ConfigError: no path.
+    """
+    out = checked_path(out, "out")
+    if out.exists() and not out.is_dir():
+        raise StoreError(f"{out} is a file; name a folder for {what}")
+    if is_there(out / "config.json"):
+        raise StoreError(f"{out} is a run's folder; name another one for {what}")
+    output_file(out / "index.html")
+    return out
+
+
+def fill_page(
+    template: str,
+    views: Sequence[View],
+    *,
+    styles: Sequence[str] = (),
+    **content: Any,
+) -> str:
+    """A page from its template, with what every page has.
+
+    Args:
+        template: name of the file, which extends ``base.html.jinja``.
+        views: attention views that it shows.
+        styles: further style sheets among the templates.
+        content: the template's own names.
+    """
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style="".join(template_text(name) for name in ("report.css", *styles)),
+            bundle=bundle() if views else "",
+            calls=[view.call() for view in views],
+            version=__version__,
+            **content,
+        )
+    )
+
+
+def template_text(name: str) -> str:
+    """A file among the templates."""
+    return files("anchor_interp.pages").joinpath("templates", name).read_text("utf-8")
+
+
+@functools.cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("anchor_interp"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"share": _share, "rank": _rank, "tidy": _tidy, "small": _small}
+    return environment
+
+
+def page_title(runs: Sequence["Findings"]) -> str:
+    return f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned"
+
+
+def draw_picture(picture: Picture, run: str) -> dict[str, str]:
+    whole = base64.b64encode(style.standalone_svg(picture.figure)).decode("ascii")
+    return {
+        "name": picture.name,
+        "caption": picture.caption,
+        "svg": style.inline_svg(picture.figure, f"{run}-{picture.name}"),
+        "link": f"data:image/svg+xml;base64,{whole}",
+    }
+
+
+def attention_of(examples: Sequence["AttentionExample"], number: int) -> list[Attention]:
+    return [
+        Attention(
+            example,
+            roles(example),
+            [
+                attention_view(example, layer, id=f"view-{number}-{index}-{layer}")
+                for layer in range(len(example.patterns))
+            ],
+        )
+        for index, example in enumerate(examples)
+    ]
+
+
+def matrix_rows(now: "Complexity", initial: "Complexity") -> list[dict[str, Any]]:
+    """Every matrix beside itself at initialisation."""
+    return [
+        {"name": after.name, "layer": after.layer, "now": after, "initial": before}
+        for after, before in zip(now.matrices, initial.matrices, strict=True)
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{round(value, 2) + 0:.2f}"  # no -0.00
+
+
+def _small(value: float | None) -> str:
+    """A number that may be tiny."""
+    return "\N{EN DASH}" if value is None else f"{value:.2g}"
+
+
+def _rank(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:.1f}"
+
+
+def _tidy(value: Any, depth: int = 3) -> str:
+    """A provenance value in words."""
+    if isinstance(value, dict) and depth:
+        return ", ".join(f"{name} {_tidy(entry, depth - 1)}" for name, entry in value.items())
+    return str(value)

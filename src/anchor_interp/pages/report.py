@@ -1,0 +1,197 @@
+"""Self-contained pages: what runs learned and how one can tell, and how one model does it.
+
+A page makes no request: figures, attention views, styles and CircuitsVis's script are in the
+file, and its Content-Security-Policy allows nothing else. This module loads no model: it shows
+what :func:`anchor_interp.analysis.findings.gather` or :func:`anchor_interp.analysis.overview.analyze` found.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.files import output_file, write_output
+from anchor_interp._util.schema import checked_path, to_dict
+from anchor_interp.pages import run_figures, style
+from anchor_interp.pages.page import (
+    Picture,
+    attention_of,
+    draw_picture,
+    fill_page,
+    matrix_rows,
+    page_title,
+)
+from anchor_interp.pages.run_figures import Side
+from anchor_interp.runs.phase import PAPER, Evaluation, Thresholds
+from anchor_interp.tasks.anchor import AnchorTask
+
+if TYPE_CHECKING:
+    from anchor_interp.analysis.findings import Findings
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measurement beside the threshold that it is held against."""
+
+    name: str
+    """What was measured."""
+    meaning: str
+    """The same in a sentence."""
+    value: float | None
+    """The share; None where the task does not have it."""
+    threshold: float
+    """Where one phase ends and another begins."""
+
+
+def write_report(
+    runs: Sequence["Findings"], out: str | Path, *, pictures: Path | None = None
+) -> list[Path]:
+    """Write the page, and on request its figures as files.
+
+    Args:
+        runs: what to show.
+        out: the HTML file; its folder is created, a file that is there is replaced at once, when
+            the new one is complete.
+        pictures: folder for every figure as PNG and SVG.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        StoreError: a file cannot be written, or is one of a run.
+        ConfigError: no run, or no path.
+    """
+    out = checked_path(out, "out")
+    output_file(out)
+    if not runs:
+        raise ConfigError("there is no run to report on; expected at least one")
+    if pictures is not None:
+        output_file(pictures / "any.png")
+        if pictures.exists() and not pictures.is_dir():
+            raise StoreError(f"{pictures} is a file; name a folder for the pictures")
+    page = render(runs)
+    written = [] if pictures is None else _save_pictures(runs, pictures)
+    write_output(out, page.encode("utf-8", "replace"))  # a run's name may hold any byte
+    return [out, *written]
+
+
+def render(runs: Sequence["Findings"]) -> str:
+    """The page as HTML."""
+    attention = [attention_of(run.attention, number) for number, run in enumerate(runs, 1)]
+    views = [view for shown in attention for entry in shown for view in entry.views]
+    tasks = list(dict.fromkeys(run.config.task for run in runs))
+    return fill_page(
+        "report.html.jinja",
+        views,
+        title=page_title(runs),
+        runs=[
+            {
+                "id": f"run-{number}",
+                "found": run,
+                "measures": measures(run.evaluation),
+                "pictures": [draw_picture(picture, f"r{number}") for picture in _pictures(run)],
+                "attention": attention[number - 1],
+                "matrices": matrix_rows(run.complexity, run.complexity_at_init),
+                "answers": [
+                    (
+                        a.pair,
+                        run_figures.top_answers(a),
+                        run_figures.known_offsets(run.config, a.pair),
+                    )
+                    for a in run.evaluation.unseen
+                ],
+                "rows": [row for row in run.metrics if "id_accuracy" in row],
+                "configuration": json.dumps(to_dict(run.config), indent=1),
+            }
+            for number, run in enumerate(runs, 1)
+        ],
+        tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
+    )
+
+
+def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Measure]:
+    """What decides a phase, in the order in which the rules ask for it."""
+    e, t = evaluation, thresholds
+    train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
+    if e.train_accuracy is None:
+        train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
+    return [
+        Measure(*train, t.train),
+        Measure("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
+        Measure("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
+        Measure(
+            "symmetric answers",
+            "unseen pairs, target of the other order",
+            e.symmetric_accuracy,
+            t.symmetric,
+        ),
+        Measure(
+            "commutativity",
+            "predictions that stay when the anchors change places",
+            e.commutativity,
+            t.commutativity,
+        ),
+        Measure(
+            "key dependence",
+            "predictions that change with the key",
+            e.key_dependence,
+            t.key_dependence,
+        ),
+    ]
+
+
+def _pictures(run: "Findings") -> Iterator[Picture]:
+    if any("loss" in row for row in run.metrics):
+        loss = run_figures.loss_curve(run.metrics)
+        yield Picture("loss", "Training loss by step.", loss)
+    if any("id_accuracy" in row for row in run.metrics):
+        yield Picture(
+            "accuracy",
+            "Accuracy by step: training sequences; ID, seen pairs with test keys; OOD, unseen "
+            "pairs.",
+            run_figures.accuracy_curves(run.metrics),
+        )
+    sides: tuple[tuple[Side, str], ...] = (
+        ("train_keys", "training keys"),
+        ("test_keys", "test keys"),
+    )
+    for side, keys in sides:
+        yield Picture(
+            f"pairs-{side.replace('_', '-')}",
+            f"Accuracy of every ordered pair, {keys}.",
+            run_figures.pair_map(run.evaluation, side),
+        )
+    if run.evaluation.unseen:
+        yield Picture(
+            "answers",
+            "Most frequent answers on the unseen pairs, relative to the key x.",
+            run_figures.unseen_answers(run.config, run.evaluation),
+        )
+
+
+def _task_words(task: AnchorTask) -> dict[str, Any]:
+    by_role: dict[str, list[str]] = {"inferential": [], "unseen": []}
+    for pair in task.pairs:
+        if task.override(pair) is None or pair in task.unseen:
+            by_role[task.role(pair)].append(f"({pair[0]},\N{NO-BREAK SPACE}{pair[1]})")
+    return {
+        "task": task,
+        "anchors": [(anchor.token, str(anchor.function)) for anchor in task.anchors],
+        "by_role": by_role,
+        "overridden": [(str(o.pair), str(o.function)) for o in task.overrides],
+    }
+
+
+def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
+    written = []
+    for number, run in enumerate(runs, 1):
+        name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or f"run-{number}"
+        prefix = f"{number}-{name}" if len(runs) > 1 else name
+        for picture in _pictures(run):
+            for ending in ("png", "svg"):
+                path = folder / f"{prefix}-{picture.name}.{ending}"
+                written.append(style.save(picture.figure, path))
+    return written

@@ -1,0 +1,199 @@
+"""Figures of runs: learning curves, accuracy of every pair, answers on unseen pairs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from anchor_interp.pages.mechanism_figures import (
+    INFERENTIAL,
+    NEITHER,
+    OVERRIDDEN,
+    SYMMETRIC,
+    UNSEEN,
+)
+from anchor_interp.pages.style import single
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.phase import Evaluation, UnseenAnswers, decide
+from anchor_interp.tasks.anchor import Pair
+
+CURVES = (
+    ("train_accuracy", "training", "#0072B2", "-"),
+    ("id_accuracy", "ID", "#009E73", "--"),
+    ("ood_accuracy", "OOD", "#D55E00", "-."),
+)
+"""Metric, label, colour and line style of the learning curves."""
+
+
+Side = Literal["train_keys", "test_keys"]
+"""The keys that a map of accuracies is about."""
+
+
+_BARS = 6
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What a figure needs to know of one run."""
+
+    name: str
+    """Title of its row."""
+    config: RunConfig
+    """Its configuration."""
+    metrics: Sequence[Mapping[str, Any]]
+    """Its lines of metrics."""
+    evaluation: Evaluation
+    """The evaluation of its final checkpoint."""
+
+
+def overview(runs: Sequence[RunView]) -> "Figure":
+    """One row a run: learning curves, accuracy of every ordered pair, answers on unseen pairs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 3.6 * len(runs)), layout="constrained")
+    grid = figure.subplots(len(runs), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1.5))
+    for row, run in zip(grid, runs, strict=True):
+        _curves(row[0], run)
+        _pairs(row[1], run.evaluation, "train_keys", "training keys")
+        image = _pairs(row[2], run.evaluation, "test_keys", "test keys")
+        figure.colorbar(image, ax=row[2], label="accuracy", shrink=0.8)
+        _answers(row[3], run.config, run.evaluation)
+    return figure
+
+
+def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Training loss of every logged step, on a logarithmic axis."""
+    with single(5.2, 3.2) as figure:
+        axes = figure.subplots()
+        rows = [row for row in metrics if "loss" in row]
+        axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], color="#0072B2")
+        if any(row["loss"] > 0 for row in rows):
+            axes.set_yscale("log")
+        axes.set(xlabel="step", ylabel="training loss (nats)")
+        axes.grid(alpha=0.25)
+    return figure
+
+
+def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Accuracies of the probes along training."""
+    with single(5.2, 3.2) as figure:
+        axes = figure.subplots()
+        _accuracies(axes, metrics)
+        axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
+
+
+def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
+    """Accuracy of every ordered pair on one side of the split."""
+    n = len({entry.pair[0] for entry in evaluation.pair_accuracy})
+    label = {"train_keys": "training keys", "test_keys": "test keys"}[side]
+    with single(2.3 + 0.5 * n, 1.7 + 0.5 * n) as figure:
+        axes = figure.subplots()
+        image = _pairs(axes, evaluation, side, label)
+        figure.colorbar(image, ax=axes, label="accuracy", shrink=0.8)
+    return figure
+
+
+def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
+    """The most frequent answers on each unseen pair."""
+    bars = sum(min(len(answers.offsets), _BARS + 1) for answers in evaluation.unseen)
+    with single(5.2, 1.3 + 0.24 * bars) as figure:
+        _answers(figure.subplots(), config, evaluation)
+    return figure
+
+
+def _curves(axes: "Axes", run: RunView) -> None:
+    _accuracies(axes, run.metrics)
+    decision = decide(run.evaluation)
+    gamma, decay = run.config.init.gamma, run.config.train.weight_decay
+    axes.set_title(f"{run.name} (gamma {gamma:g}, weight decay {decay:g})\n-> {decision.phase}")
+    axes.legend(loc="center right", framealpha=0.8)
+
+
+def _accuracies(axes: "Axes", metrics: Sequence[Mapping[str, Any]]) -> None:
+    for metric, label, colour, style in CURVES:
+        rows = [row for row in metrics if metric in row]
+        if rows:
+            steps = [row["step"] for row in rows]
+            axes.plot(steps, [row[metric] for row in rows], style, color=colour, label=label)
+    axes.set(xlabel="step", ylabel="accuracy", ylim=(-0.03, 1.03))
+    axes.grid(alpha=0.3)
+
+
+def _pairs(axes: "Axes", evaluation: Evaluation, side: str, label: str) -> Any:
+    """Accuracy of the ordered pairs as a matrix, first anchor down, second across."""
+    firsts = list(dict.fromkeys(entry.pair[0] for entry in evaluation.pair_accuracy))
+    n = len(firsts)
+    shares = np.array([getattr(entry, side) for entry in evaluation.pair_accuracy]).reshape(n, n)
+    image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis")
+    for index, entry in enumerate(evaluation.pair_accuracy):
+        row, column = divmod(index, n)
+        share = shares[row, column]
+        colour = "black" if share > 0.6 else "white"
+        axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=9)
+        if entry.role != "inferential":
+            _outline(axes, row, column, UNSEEN if entry.role == "unseen" else OVERRIDDEN)
+    axes.set_xticks(range(n), [str(token) for token in firsts])
+    axes.set_yticks(range(n), [str(token) for token in firsts])
+    roles = {entry.role for entry in evaluation.pair_accuracy}
+    framed = [f"{role} framed" for role in ("unseen", "overridden") if role in roles]
+    axes.set_title(f"accuracy, {label}\n({', '.join(framed) or 'all pairs seen'})")
+    axes.set(xlabel="second anchor", ylabel="first anchor")
+    return image
+
+
+def _outline(axes: "Axes", row: int, column: int, colour: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    corner = (column - 0.46, row - 0.46)
+    axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=colour, linewidth=2.5))
+
+
+def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
+    """The most frequent answers on each unseen pair, relative to the key."""
+    if not evaluation.unseen:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "every pair is seen", ha="center", va="center")
+        return
+    labels, shares, colours = [], [], []
+    for answers in evaluation.unseen:
+        kinds = known_offsets(config, answers.pair)
+        for label, share in top_answers(answers):
+            kind = kinds.get(label)
+            labels.append(f"{answers.pair}: {label}" + (f"  {kind}" if kind else ""))
+            shares.append(share)
+            colours.append(
+                {"inferential": INFERENTIAL, "symmetric": SYMMETRIC}.get(kind or "", NEITHER)
+            )
+    places = range(len(labels))
+    axes.barh(places, shares, color=colours)
+    axes.set_yticks(places, labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlabel="share of answers", xlim=(0, 1.0))
+    axes.set_title("answers on the unseen pairs\n(relative to the key x)")
+
+
+def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
+    """The most frequent answers as offsets from the key x, with their shares."""
+    ranked = list(answers.offsets.items())
+    rest = sum(share for _, share in ranked[_BARS:])
+    top = [(f"x {label[0]} {label[1:]}", share) for label, share in ranked[:_BARS]]
+    return [*top, ("anything else", rest)] if len(ranked) > _BARS else top
+
+
+def known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
+    """Labels of the inferential and the symmetric answer, where they are a constant offset."""
+    keys = config.task.keys
+    targets = {
+        "symmetric": config.task.symmetric(pair, keys),
+        "inferential": config.task.composed(pair, keys),
+    }
+    known = {}
+    for kind, target in targets.items():
+        if target is not None and len(set((target - keys).tolist())) == 1:
+            offset = int((target - keys)[0])
+            known[f"x {'-+'[offset >= 0]} {abs(offset)}"] = kind
+    return known

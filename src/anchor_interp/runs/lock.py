@@ -1,0 +1,196 @@
+"""One writer at a time: the lock of a run folder."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from anchor_interp._util.errors import LockedError, StoreError
+from anchor_interp._util.files import open_regular
+from anchor_interp._util.schema import parse_json
+
+STALE_AFTER_SECONDS = 600.0
+"""A lock of another machine counts as held while its heartbeat is younger than this."""
+
+
+BEAT_SECONDS = 10.0
+
+
+MISSED_BEATS = 6
+"""A lock of this machine counts as left behind after so many beats without one."""
+
+
+_MOST_BYTES = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Lock:
+    """An advisory lock that the kernel releases when the process dies.
+
+    The file also says who holds it: for the message, and for file systems between machines on
+    which advisory locks do not work. A thread renews its heartbeat, however long a step or an
+    evaluation takes.
+    """
+
+    path: Path
+    descriptor: int
+    released: threading.Event = dataclasses.field(default_factory=threading.Event)
+    closing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @classmethod
+    def acquire(cls, path: Path) -> "Lock":
+        """Take the lock of a folder, creating its file.
+
+        Raises:
+            LockedError: another live process holds it; the message names it.
+            StoreError: the lock's name is taken by something else than a regular file.
+            OSError: the file cannot be written.
+        """
+        # neither waits for the other end of a FIFO nor follows a link out of the folder
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        lock = cls(path, os.open(path, flags, 0o666))
+        try:
+            if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
+                raise StoreError(f"{path} is no regular file; remove it")
+            try:
+                fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LockedError(f"{lock.held_by()}; wait for it or stop it") from error
+            holder = lock.holder()
+            age = time.time() - holder.get("heartbeat", 0.0)
+            elsewhere = holder.get("host", socket.gethostname()) != socket.gethostname()
+            if elsewhere and age < STALE_AFTER_SECONDS:
+                sign = f"{age:.0f} s ago" if age >= 0 else f"dated {-age:.0f} s ahead of this clock"
+                raise LockedError(
+                    f"{lock.held_by()} (last sign of life {sign}); wait for it or stop it; if it "
+                    f"is gone, remove {path}"
+                )
+            lock.beat()
+            lock.check_in_place()
+        except BaseException:
+            os.close(lock.descriptor)
+            raise
+        threading.Thread(target=lock._keep_beating, daemon=True).start()
+        return lock
+
+    def beat(self) -> None:
+        """Say who holds the lock and that it is alive."""
+        facts = {"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}
+        text = (json.dumps(facts).ljust(160) + "\n").encode()  # of one length: never half old
+        os.pwrite(self.descriptor, text, 0)  # first, so that a full disk has room for it
+        os.ftruncate(self.descriptor, len(text))
+
+    def check_in_place(self) -> None:
+        """Refuse to go on if the folder is no longer the one that was locked.
+
+        Raises:
+            StoreError: the folder or its lock was moved, removed or replaced.
+            OSError: the folder cannot be searched.
+        """
+        mine = os.fstat(self.descriptor)
+        try:
+            found = os.lstat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
+            raise StoreError(
+                f"{self.path.parent} or its {self.path.name} was moved, removed or replaced while "
+                "this process was writing it; nothing more is written: put the folder back and "
+                "give the same command again"
+            )
+
+    def release(self) -> None:
+        """Forget the holder and let others in."""
+        self.released.set()
+        with self.closing, contextlib.suppress(OSError):
+            os.ftruncate(self.descriptor, 0)
+        os.close(self.descriptor)
+
+    def holder(self) -> dict[str, Any]:
+        """Who says to hold the lock; nothing if that cannot be read."""
+        return _parse_holder(os.pread(self.descriptor, _MOST_BYTES, 0))
+
+    def held_by(self) -> str:
+        """A sentence that names the holder."""
+        holder = self.holder()
+        who = f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown machine')}"
+        return f"{self.path.parent} is being written by {who}"
+
+    def _keep_beating(self) -> None:
+        while not self.released.wait(BEAT_SECONDS):
+            with self.closing, contextlib.suppress(OSError):  # a failed write says it elsewhere
+                if not self.released.is_set():
+                    self.beat()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a lock seems to be held, as far as its file tells; taking it is the only proof.
+
+    It takes no lock, so that looking disturbs nobody. A holder on this machine must be alive and
+    beating; one elsewhere counts for as long as :meth:`Lock.acquire` would refuse.
+    """
+    try:
+        with open_regular(path) as file:
+            holder = _parse_holder(file.read(_MOST_BYTES))
+    except StoreError:
+        return False
+    age: float = time.time() - holder.get("heartbeat", 0.0)
+    if holder.get("host") != socket.gethostname():
+        return age < STALE_AFTER_SECONDS
+    return age < MISSED_BEATS * BEAT_SECONDS and _is_alive(holder.get("pid"))
+
+
+def forget(path: Path, host: str, pid: int) -> None:
+    """Take the lock from a process that is known to have died, if it still seems to hold it.
+
+    Between machines the heartbeat of a dead process looks alive for a while. Should the process
+    live on against all appearances, it finds its lock gone and writes nothing more.
+
+    Args:
+        path: the lock's file.
+        host: the machine that the process ran on, as :func:`socket.gethostname` has it there.
+        pid: the process.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # never taken
+        return
+    lock = Lock(path, descriptor)
+    try:
+        holder = lock.holder()
+        if (holder.get("host"), holder.get("pid")) != (host, pid):
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+        except BlockingIOError:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _parse_holder(data: bytes) -> dict[str, Any]:
+    """Who a lock's file names; nothing if it cannot be read."""
+    try:
+        holder = parse_json((data or b"{}").decode("utf-8"))
+    except ValueError:
+        return {}
+    beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)
+    return holder if beats else {}
+
+
+def _is_alive(pid: Any) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError, TypeError):
+        return False
+    return True

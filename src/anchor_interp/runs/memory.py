@@ -1,0 +1,96 @@
+"""What a run needs of memory at the very least, and one clear line when it does not get it."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from anchor_interp._util.errors import ConfigError, OutOfMemoryError
+from anchor_interp.models.shapes import ModelConfig, n_parameters
+from anchor_interp.runs.config import RunConfig, memory_bytes
+
+_GIB = 1 << 30
+
+
+_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
+
+
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def check_model_fits(model: ModelConfig) -> None:
+    """Refuse a shape whose parameters alone are larger than the memory.
+
+    Raises:
+        ConfigError: names what the shape needs and what there is.
+    """
+    needed = 4 * n_parameters(model)
+    _check(needed, memory_limit(), f"a model of {_shape(model)}", "this machine has")
+
+
+def check_training_fits(config: RunConfig, device: torch.device) -> None:
+    """Refuse a training that cannot fit, before any of it is allocated.
+
+    Raises:
+        ConfigError: names what the run needs at the very least and what there is.
+    """
+    sizes, train = memory_bytes(config), config.train
+    needed = sum(sizes.values())
+    what = (
+        f"training {_shape(config.model)} with batch_size {train.batch_size:,} and n_sequences "
+        f"{train.n_sequences:,}"
+    )
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+        _check(needed, there, what, "the GPU has")
+        needed = 4 * n_parameters(config.model) + sizes["training sequences"]  # made on the CPU
+    _check(needed, memory_limit(), what, "this machine has")
+
+
+def memory_limit() -> int:
+    """Bytes that this process may use at most: the machine's, or less by a limit set on it."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY:
+        limits.append(address_space)
+    for path in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):  # no such limit, or the text "max"
+            limits.append(int(Path(path).read_text(encoding="ascii")))
+    return min(limits)
+
+
+@contextlib.contextmanager
+def explained(doing: str, advice: str) -> Iterator[None]:
+    """Turn a lack of memory inside the block, whoever reports it, into one clear error.
+
+    Raises:
+        OutOfMemoryError: says what was being done and what to lower.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not lacking and not any(sign in said.lower() for sign in _SIGNS):
+            raise
+        reason = f" ({said.splitlines()[0][:200]})" if said else ""
+        raise OutOfMemoryError(f"out of memory while {doing}{reason}; {advice}") from error
+
+
+def _shape(model: ModelConfig) -> str:
+    return (
+        f"{n_parameters(model):,} parameters (n_layers {model.n_layers}, n_heads "
+        f"{model.n_heads}, d_model {model.d_model}, d_head {model.d_head}, d_mlp {model.d_mlp}, "
+        f"d_vocab {model.d_vocab}, n_ctx {model.n_ctx})"
+    )
+
+
+def _check(needed: int, there: int, what: str, who: str) -> None:
+    if needed > there:
+        raise ConfigError(
+            f"{what} needs at least {needed / _GIB:.1f} GiB of memory; {who} "
+            f"{there / _GIB:.1f} GiB: lower the largest of these numbers"
+        )

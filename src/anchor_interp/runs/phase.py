@@ -1,0 +1,209 @@
+"""What is measured of a checkpoint, and the phase that follows: one total function.
+
+Source: complexity-control paper, section IV (phases 1 to 3 and their thresholds); the symmetric
+solution is the NeurIPS paper's, section 4. The rules are read from top to bottom:
+
+===============  ==================================================================================
+phase            rule
+===============  ==================================================================================
+``undertrained``  accuracy on the training sequences < 0.9 (where they are not at hand, on fresh
+                  sequences of the seen pairs with training keys)
+``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
+``inferential``   OOD accuracy (the composed answer) >= 0.5
+``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
+                  a task without: commutativity >= 0.7 and predictions that depend on the key
+``composite``     commutativity < 0.7: each ordered pair is a mapping of its own
+``other``         everything else
+===============  ==================================================================================
+
+A constant predictor is commutative; that its answers must depend on the key keeps it out of
+``symmetric``. Measures that a task does not have are None and satisfy no rule.
+
+The measuring itself is in :mod:`anchor_interp.runs.evaluation`; this module imports no torch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anchor_interp._util.schema import bounded, check_fields, checked
+from anchor_interp.tasks.anchor import Pair, Role
+
+Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where one phase ends and another begins."""
+
+    train: float = bounded(0.9, low=0, high=1)
+    """Training accuracy from which a run counts as trained."""
+    id: float = bounded(0.9, low=0, high=1)
+    """ID accuracy from which seen pairs count as generalised."""
+    ood: float = bounded(0.5, low=0, high=1)
+    """OOD accuracy from which the rule counts as inferred."""
+    symmetric: float = bounded(0.5, low=0, high=1)
+    """Share of symmetric answers from which a model counts as symmetric."""
+    commutativity: float = bounded(0.7, low=0, high=1)
+    """Share of unchanged predictions from which a model counts as commutative."""
+    key_dependence: float = bounded(0.5, low=0, high=1)
+    """Share of predictions that must change with the key."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "thresholds")
+
+
+_SHARE = {"low": 0, "high": 1}
+
+
+@dataclass(frozen=True)
+class PairAccuracy:
+    """Accuracies of one ordered pair; the target of an unseen pair is the composition."""
+
+    pair: Pair
+    """The ordered pair of anchor tokens."""
+    role: Role
+    """How training used it."""
+    train_keys: float = field(metadata=_SHARE)
+    """Accuracy with training keys (fresh noise)."""
+    test_keys: float = field(metadata=_SHARE)
+    """Accuracy with test keys."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "pair_accuracy")
+
+
+@dataclass(frozen=True)
+class UnseenAnswers:
+    """What a model answers on one unseen pair, training and test keys together."""
+
+    pair: Pair
+    """The ordered pair."""
+    inferential: float = field(metadata=_SHARE)
+    """Share of composed answers."""
+    symmetric: float | None = field(metadata=_SHARE)
+    """Share of answers with the target of the other order; None where there is none."""
+    commutativity: float | None = field(metadata=_SHARE)
+    """Share of predictions that stay when the anchors change places; None if they are equal."""
+    key_dependence: float = field(metadata=_SHARE)
+    """Share of predictions that change with the key."""
+    offsets: dict[str, float]
+    """Share of each value of answer minus key, largest share first."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "unseen")
+
+
+@dataclass(frozen=True)
+class CellAccuracy:
+    """Mean accuracy of each cell of the split; all with fresh noise."""
+
+    seen_train_keys: float = field(metadata=_SHARE)
+    """Seen pairs, training keys."""
+    seen_test_keys: float = field(metadata=_SHARE)
+    """Seen pairs, test keys: the ID accuracy."""
+    unseen_train_keys: float | None = field(metadata=_SHARE)
+    """Unseen pairs, training keys, composed answer; None if every pair is seen."""
+    unseen_test_keys: float | None = field(metadata=_SHARE)
+    """Unseen pairs, test keys, composed answer; None if every pair is seen."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "cells")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All measurements of one checkpoint; shares run from 0 to 1."""
+
+    steps: int | None = field(metadata={"low": 0})
+    """Optimizer updates of the checkpoint, if known."""
+    train_accuracy: float | None = field(metadata=_SHARE)
+    """Accuracy on the run's own training sequences; None if they were not at hand."""
+    id_accuracy: float = field(metadata=_SHARE)
+    """Seen pairs, test keys."""
+    ood_accuracy: float | None = field(metadata=_SHARE)
+    """Unseen pairs, all keys, composed answer; None if every pair is seen."""
+    symmetric_accuracy: float | None = field(metadata=_SHARE)
+    """Unseen pairs answered with the other order's target; None where the task has none."""
+    commutativity: float | None = field(metadata=_SHARE)
+    """Unseen pairs: predictions unchanged by a swap of the anchors; None if there is none."""
+    key_dependence: float | None = field(metadata=_SHARE)
+    """Unseen pairs: predictions changed by another key; None if all are seen."""
+    pair_accuracy: tuple[PairAccuracy, ...]
+    """Every ordered pair by itself."""
+    unseen: tuple[UnseenAnswers, ...]
+    """Every unseen pair by itself."""
+    cells: CellAccuracy
+    """Seen and unseen pairs by training and test keys."""
+    stable_rank: float | None = field(metadata={"low": 0})
+    """Stable rank of W_Q(1); None where it is not defined (a zero matrix)."""
+    stable_rank_at_init: float | None = field(metadata={"low": 0})
+    """The same of the initial weights, if known."""
+    condensation: float | None = field(metadata={"low": 0})
+    """Mean |cosine| between the neurons of W_Q(1); None where there is one neuron only."""
+    condensation_at_init: float | None = field(metadata={"low": 0})
+    """The same of the initial weights, if known."""
+    n: int = field(metadata={"low": 1})
+    """Sequences per (pair, keys) cell."""
+    seed: int = field(metadata={"low": 0})
+    """Seed of the evaluation sequences."""
+    schema: int = 1
+    """Schema number."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "evaluation")
+
+
+PAPER = Thresholds()
+"""90 % ID, 50 % OOD and 70 % commutativity are the complexity-control paper's (section IV, figures
+3B and 5C); 90 % training, 50 % symmetric and 50 % key dependence are this package's."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A phase and the measurement that decided it."""
+
+    phase: Phase
+    """The phase."""
+    reason: str
+    """The rule that applied, with the measured numbers."""
+
+
+def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
+    """The phase of an evaluated checkpoint."""
+    return decide(evaluation, thresholds).phase
+
+
+def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
+    """The phase of an evaluated checkpoint with the rule that gave it."""
+    e: Evaluation = checked(evaluation, Evaluation, "evaluation")
+    t: Thresholds = checked(thresholds, Thresholds, "thresholds")
+    train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
+    inferred = ood is not None and ood >= t.ood
+    if train is None:
+        train = e.cells.seen_train_keys
+        if train < t.train:
+            reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences of the training cells"
+            return Decision("undertrained", f"{reason}; its own training sequences are not at hand")
+    if train < t.train:
+        return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
+    if seen < t.id:
+        if inferred:
+            return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {t.ood:g}")
+        return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
+    if inferred:
+        return Decision("inferential", f"ID {seen:.2f}, OOD {ood:.2f} >= {t.ood:g}")
+    if ood is None or e.key_dependence is None:
+        return Decision("other", f"ID {seen:.2f}; the task has no unseen pair to decide on")
+    if e.symmetric_accuracy is not None and e.symmetric_accuracy >= t.symmetric:
+        reason = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
+        return Decision("symmetric", f"OOD {ood:.2f}, {reason}")
+    if e.commutativity is None:
+        return Decision("other", f"OOD {ood:.2f}; no unseen pair has two orders to compare")
+    commuting = f"OOD {ood:.2f}, commutativity {e.commutativity:.2f}"
+    if e.commutativity < t.commutativity:
+        return Decision("composite", f"{commuting} < {t.commutativity:g}")
+    if e.symmetric_accuracy is not None:
+        return Decision("other", f"{commuting}, symmetric answer on {e.symmetric_accuracy:.2f}")
+    if e.key_dependence < t.key_dependence:
+        return Decision("other", f"{commuting}, but answers ignore the key")
+    return Decision("symmetric", f"{commuting} >= {t.commutativity:g}")

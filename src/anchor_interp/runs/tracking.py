@@ -1,0 +1,164 @@
+"""Optional tracking: a run's lines of metrics in TensorBoard or Weights & Biases.
+
+A tracker observes and changes nothing: it is no part of a run's identity, it writes into a folder
+of its own inside the run folder, and one that fails is left alone for the rest of the session after
+one warning. It shows the run from its first line of metrics, also when it comes in later, and a
+resumed session shows no step twice. Both packages are optional and load on first use.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import canonical_json, suggestion, to_dict
+from anchor_interp.runs.config import RunConfig
+
+Track = Literal["tensorboard", "wandb"]
+
+
+Row = Mapping[str, Any]
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    """What is told about the lines of metrics."""
+
+    def log(self, row: Row) -> None:
+        """A line of metrics, in the order of the steps."""
+        ...
+
+    def close(self) -> None:
+        """The session ends."""
+        ...
+
+
+def check_tracker(track: str | None) -> None:
+    """Refuse a tracker that is unknown or not installed.
+
+    Raises:
+        ConfigError: names it and how to install it.
+    """
+    known = get_args(Track)
+    if track is not None and track not in known:
+        names = " or ".join(map(repr, known))
+        raise ConfigError(f"track is {track!r}; expected {names}{suggestion(str(track), known)}")
+    if track is not None and importlib.util.find_spec(track) is None:
+        raise ConfigError(
+            f"track is {track!r}, a package that is not installed: "
+            f"pip install 'anchor-interp[{track}]'"
+        )
+
+
+@contextlib.contextmanager
+def tracking(
+    track: Track | None, folder: Path, config: RunConfig, earlier: Sequence[Row]
+) -> Iterator[Callable[[Row], None]]:
+    """Give a function that shows a line of metrics in a tracker, or does nothing without one.
+
+    Args:
+        track: the tracker.
+        folder: the run folder.
+        config: the run's configuration, shown beside its curves.
+        earlier: the lines of earlier sessions up to where this one continues.
+    """
+    trackers: list[Tracker] = []  # none, or the one as long as it works
+
+    def safely(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            trackers.clear()
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            _LOGGER.warning("%s fails and is left alone from here on: %s", track, reason)
+
+    def log(row: Row) -> None:
+        for tracker in trackers:
+            safely(functools.partial(tracker.log, row))
+
+    if track is not None:
+        safely(lambda: trackers.append(_TRACKERS[track](folder, config)))
+    for row in earlier:
+        log(row)
+    try:
+        yield log
+    finally:
+        for tracker in trackers:
+            safely(tracker.close)
+
+
+class _TensorBoard:
+    """Event files in ``RUN/tensorboard``; each session purges the ones before and starts anew.
+
+    What a killed session had not flushed is so told again from the run's own metrics.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=0)
+        self._writer.add_text("config", f"`{canonical_json(config)}`", 0)
+
+    def log(self, row: Row) -> None:
+        for name, value in row.items():
+            if name != "step":
+                self._writer.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandB:
+    """One W&B run for all sessions; ``RUN/wandb/session.json`` has its id and the last step sent.
+
+    Its history only grows and, offline, cannot be asked how far it came.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        import wandb
+
+        self._file = folder / "wandb/session.json"
+        if not self._file.exists():
+            self._file.parent.mkdir(exist_ok=True)
+            self._note(secrets.token_hex(8), -1)
+        session = json.loads(self._file.read_text(encoding="utf-8"))
+        self._id, self._sent = session["id"], session["last_step"]
+        self._run = wandb.init(
+            project="anchor-interp",
+            dir=str(folder),
+            id=self._id,
+            resume="allow",
+            name=folder.absolute().name,
+            config=to_dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        if not self._run.offline:
+            _LOGGER.info("tracked at %s", self._run.url)
+
+    def log(self, row: Row) -> None:
+        if row["step"] > self._sent:
+            self._run.log({k: v for k, v in row.items() if k != "step"}, step=row["step"])
+            self._note(self._id, row["step"])
+
+    def close(self) -> None:
+        self._run.finish()
+
+    def _note(self, identifier: str, last_step: int) -> None:
+        self._sent = last_step
+        partial = self._file.with_suffix(".partial")
+        partial.write_text(json.dumps({"id": identifier, "last_step": last_step}), encoding="utf-8")
+        partial.replace(self._file)
+
+
+_TRACKERS: Mapping[str, Callable[[Path, RunConfig], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _WandB,
+}

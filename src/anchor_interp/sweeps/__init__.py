@@ -1,0 +1,1 @@
+"""Many runs: specification, folder, engines, batches of models, table, diagrams."""

@@ -1,0 +1,244 @@
+"""Sweep folders on disk: what was asked for, the runs, and what went wrong.
+
+::
+
+    SWEEP/  spec.yaml               every grid that was asked for so far
+            .lock                   held while spec.yaml or the table is written
+            runs/<run_id>/          run folders (see anchor_interp.runs.store)
+            failures/<run_id>.json  the error of a run that did not end
+            table.parquet           derived, can be rebuilt (see anchor_interp.sweeps.table)
+
+A run's state is what its folder shows, so nothing has to be kept in step: a result is a finished
+run, a lock that beats is a run under way. Several drivers may share a folder.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from anchor_interp._util import files
+from anchor_interp._util.errors import (
+    AnchorInterpError,
+    ConfigError,
+    DivergedError,
+    LockedError,
+    StoreError,
+)
+from anchor_interp._util.schema import checked_path
+from anchor_interp.runs.lock import Lock, is_held
+from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
+
+SCHEMA = 1
+"""Schema number of failures."""
+
+
+State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
+"""``begun`` is a run that somebody left before its end; it is resumed, as ``failed`` ones are."""
+
+
+ENDED: frozenset[State] = frozenset(("done", "diverged"))
+"""The states of runs that there is nothing left to do about."""
+
+
+STATES: tuple[State, ...] = ("done", "diverged", "failed", "running", "begun", "missing")
+"""All states, in the order in which they are listed."""
+
+
+_PATIENCE_SECONDS = 60.0
+
+
+_OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run did not end."""
+
+    kind: str
+    """The name of the error's class."""
+    message: str
+    """The error."""
+
+    @property
+    def final(self) -> bool:
+        """Whether trying again would end the same way."""
+        return self.kind == DivergedError.__name__
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The files of one sweep."""
+
+    path: Path
+    """The folder."""
+
+    @property
+    def runs(self) -> Path:
+        """Where the run folders are."""
+        return self.path / "runs"
+
+    @property
+    def spec_file(self) -> Path:
+        """Where the sweep is written down."""
+        return self.path / "spec.yaml"
+
+    def spec(self) -> Sweep:
+        """Everything that was asked for so far.
+
+        Raises:
+            StoreError: this is no sweep folder.
+            ConfigError: ``spec.yaml`` is damaged.
+        """
+        if not files.is_there(self.spec_file):
+            raise StoreError(f"{self.path} is no sweep folder: it has no spec.yaml")
+        return read_sweep(self.spec_file)
+
+    def extend(self, sweep: Sweep) -> Sweep:
+        """Add a sweep to what was asked for, creating the folder if need be.
+
+        Returns:
+            Everything that was asked for so far.
+
+        Raises:
+            StoreError: the folder holds something else or cannot be written; LockedError if
+                another process keeps writing ``spec.yaml``.
+            ConfigError: the ``spec.yaml`` that is there is damaged.
+        """
+        try:
+            self._check_is_ours()
+            self.runs.mkdir(parents=True, exist_ok=True)
+            (self.path / "failures").mkdir(exist_ok=True)
+            with self.locked():
+                before = self.spec() if files.is_there(self.spec_file) else None
+                grids = [] if before is None else list(before.grids)
+                new = [grid for grid in sweep.grids if grid not in grids]
+                if before is not None and not new:
+                    return before
+                whole = Sweep((*grids, *new))
+                text = yaml.safe_dump(
+                    to_plain(whole), sort_keys=False, width=100, default_flow_style=None
+                )
+                if len(text) > MAX_BYTES:
+                    raise ConfigError(
+                        f"spec.yaml would have {len(text):,} bytes; expected at most "
+                        f"{MAX_BYTES:,}: give parts of the sweep folders of their own"
+                    )
+                files.write_text(self.spec_file, text)
+                return whole
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
+
+    def state(self, name: str) -> State:
+        """What a run's folder shows."""
+        run = self.runs / name
+        if files.is_there(run / "result.json"):
+            return "done"
+        if is_held(run / ".lock"):
+            return "running"
+        failure = self.failure(name)
+        if failure is not None:
+            return "diverged" if failure.final else "failed"
+        return "begun" if files.is_there(run / "config.json") else "missing"
+
+    def states(self, names: Iterable[str]) -> dict[str, State]:
+        """The states of several runs; those without a folder and a failure cost nothing."""
+        there = {*_names(self.runs), *(name[:-5] for name in _names(self.path / "failures"))}
+        return {name: self.state(name) if name in there else "missing" for name in names}
+
+    def failure(self, name: str) -> Failure | None:
+        """Why a run did not end; None if it did, or was never tried."""
+        path = self._failure_file(name)
+        if not files.is_there(path):
+            return None
+        try:
+            data = files.read_json(path)
+            return Failure(str(data["kind"]), str(data["message"]))
+        except (StoreError, LookupError, TypeError) as error:
+            return Failure("StoreError", f"{path} is damaged ({error}); remove it")
+
+    def note_failure(self, name: str, error: AnchorInterpError) -> None:
+        """Keep a run's error.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        record = {
+            "schema": SCHEMA,
+            "run_id": name,
+            "kind": type(error).__name__,
+            "message": str(error),
+            "when": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+        }
+        try:
+            files.write_json(self._failure_file(name), record)
+        except OSError as problem:
+            raise StoreError(f"cannot keep the error of {name}: {problem}") from problem
+
+    def forget_failure(self, name: str) -> None:
+        """Drop the error of a run that ended after all."""
+        with contextlib.suppress(OSError):
+            self._failure_file(name).unlink(missing_ok=True)
+
+    def _failure_file(self, name: str) -> Path:
+        return self.path / "failures" / f"{name}.json"
+
+    def _check_is_ours(self) -> None:
+        if not files.is_there(self.path):
+            return
+        if not self.path.is_dir():
+            raise StoreError(f"{self.path} is a file; give the sweep a folder of its own")
+        if not files.is_there(self.spec_file):
+            found = [name for name in os.listdir(self.path) if not name.startswith(".")]
+            if foreign := sorted(set(found) - _OURS):
+                raise StoreError(
+                    f"{self.path} is no sweep folder but holds {foreign[0]!r}; give the sweep a "
+                    "folder of its own"
+                )
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of ``spec.yaml`` and of the table, which others hold for moments only.
+
+        Raises:
+            LockedError: another process held it for a minute.
+            OSError: it cannot be written.
+        """
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                lock = Lock.acquire(self.path / ".lock")
+                break
+            except LockedError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def sweep_folder(path: str | Path) -> SweepFolder:
+    """The sweep folder at a path.
+
+    Raises:
+        StoreError: there is none.
+    """
+    folder = SweepFolder(checked_path(path, "the path of the sweep"))
+    if not files.is_there(folder.spec_file):
+        raise StoreError(f"{folder.path} is no sweep folder: it has no spec.yaml")
+    return folder
+
+
+def _names(path: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.listdir(path)
+    return []

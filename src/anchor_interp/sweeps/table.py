@@ -1,0 +1,497 @@
+"""The table of a sweep: one row a run, derived from the run folders and rebuildable at any time.
+
+``table.parquet`` holds, for every run that was asked for, its state, its configuration by the
+fields' own names, what was measured of its final checkpoint, and how it came about. Runs that
+failed, diverged or were never started are rows like all others; what they lack is null.
+
+The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the run's
+``fingerprint.json``; :func:`measure_mechanisms` makes the missing ones.
+
+A row is taken over from the table that is there while the run's ``result.json`` and
+``fingerprint.json`` are the same files; remove the table to have every row made anew.
+"""
+
+import csv
+import functools
+import io
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from anchor_interp._util import files
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.progress import reporting_all
+from anchor_interp._util.schema import checked_path, digest, shown
+from anchor_interp.analysis.fingerprint import NUMBERS, kept_fingerprint
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
+from anchor_interp.runs.phase import CellAccuracy, Phase
+from anchor_interp.sweeps.folder import STATES, State, SweepFolder
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+
+SCHEMA = 1
+"""Schema number of a table."""
+
+
+Row = dict[str, Any]
+"""One run, by the names of :data:`COLUMNS`."""
+
+
+Kind = Literal["text", "integer", "number", "truth"]
+"""What a column holds; every value may be null."""
+
+
+_KINDS: Mapping[type, Kind] = {str: "text", int: "integer", float: "number", bool: "truth"}
+
+
+_PARTS = (("model", ModelConfig), ("init", InitConfig), ("train", TrainConfig))
+
+
+_MEASURED = (
+    "train_accuracy",
+    "id_accuracy",
+    "ood_accuracy",
+    "symmetric_accuracy",
+    "commutativity",
+    "key_dependence",
+    "stable_rank",
+    "stable_rank_at_init",
+    "condensation",
+    "condensation_at_init",
+)
+
+
+_CELLS = tuple(field.name for field in fields(CellAccuracy))
+
+
+_MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
+
+
+_MAX_BYTES = 1 << 30
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def _kind(hint: Any) -> Kind:
+    """What a column holds whose field has this type."""
+    options = [option for option in (get_args(hint) or (hint,)) if option is not type(None)]
+    return _KINDS.get(options[0] if isinstance(options[0], type) else str, "text")
+
+
+COLUMNS: Mapping[str, Kind] = {
+    "run_id": "text",
+    "status": "text",
+    "error": "text",
+    "phase": "text",
+    "reason": "text",
+    "censored": "truth",
+    "task": "text",
+    "split": "text",
+    "length": "integer",
+    "key_min": "integer",
+    "key_max": "integer",
+    **{field.name: _kind(field.type) for _, part in _PARTS for field in fields(part)},
+    "seed": "integer",
+    "total_decay": "number",
+    **dict.fromkeys((*_MEASURED, *_CELLS, *_MECHANISM), "number"),
+    "seconds": "number",
+    "sessions": "integer",
+    "started": "text",
+    "ended": "text",
+    "machine": "text",
+    "cpu": "text",
+    "device": "text",
+    "threads": "integer",
+    "anchor_interp": "text",
+    "torch": "text",
+    "transformer_lens": "text",
+    "python": "text",
+    "result_ns": "integer",
+    "fingerprint_ns": "integer",
+}
+"""What each column holds. ``censored`` is a run without a phase that counts: not done, diverged,
+or undertrained. ``seconds`` adds up the wall time of the sessions, each to its last checkpoint
+where it was stopped; the runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
+these files were written."""
+
+
+_ADDED = (
+    "branch_step",
+    "branch_lr",
+    "branch_weight_decay",
+    "blocks",
+    "composed",
+    "commutes",
+    "mirrored",
+    "recomposed",
+)
+"""Columns that the first tables did not have."""
+
+
+CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
+"""The columns that say how a run came about: two sweeps with the same results may differ here."""
+
+
+def rows(folder: SweepFolder) -> list[Row]:
+    """One row for every run that was asked for, in order.
+
+    Raises:
+        StoreError: no sweep folder.
+        ConfigError: its ``spec.yaml`` is damaged.
+    """
+    return _rows(folder, digest_of(folder))
+
+
+def _rows(folder: SweepFolder, spec: str) -> list[Row]:
+    """The rows; the digest is older than they are, so that a table never claims too much."""
+    kept = _kept(folder, spec)
+    if kept is None:
+        found = {
+            name: _configuration(name, config) for name, config in folder.spec().configs().items()
+        }
+    else:
+        found = {row["run_id"]: row for row in kept}
+    states = folder.states(found)
+    return [_row(folder, row, states[name]) for name, row in found.items()]
+
+
+def write_table(folder: SweepFolder) -> list[Row]:
+    """Bring ``table.parquet`` up to date.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        StoreError: as :func:`rows`, or a table that cannot be written.
+    """
+    spec = digest_of(folder)
+    try:
+        with folder.locked():  # so that nobody replaces a newer table by an older one
+            found = _rows(folder, spec)
+            files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
+    except OSError as error:
+        raise StoreError(f"cannot write to the sweep folder {folder.path}: {error}") from error
+    return found
+
+
+def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
+    """Take the fingerprint of every finished run that has none, one after the other.
+
+    What is measured is kept in the run folders, so that it can be stopped at any moment.
+
+    Args:
+        folder: the sweep.
+        quiet: no progress on standard error.
+
+    Returns:
+        How many runs could not be measured or written; why is said in warnings.
+    """
+    from anchor_interp.analysis.fingerprint import keep_fingerprint
+    from anchor_interp.runs.run import load
+
+    configs = folder.spec().configs()
+    done = [name for name, state in folder.states(configs).items() if state == "done"]
+    todo = [
+        name
+        for name in done
+        if kept_fingerprint(folder.runs / name, name, configs[name].train.steps) is None
+    ]
+    failed = 0
+    with reporting_all(len(todo), len(todo), what="fingerprints", quiet=quiet) as progress:
+        for name in todo:
+            try:
+                keep_fingerprint(load(folder.runs / name))
+            except AnchorInterpError as error:
+                failed += 1
+                _LOGGER.warning("%s: %s", name, error)
+            progress.end(name, 1)
+    return failed
+
+
+def read_table(path: str | Path) -> list[Row]:
+    """The rows of a sweep folder, or of a table that was written as Parquet or CSV.
+
+    Raises:
+        StoreError: no sweep folder and no table, or a damaged one.
+        ConfigError: a file of another kind.
+    """
+    path = checked_path(path, "the path of the table")
+    if path.is_dir():
+        return rows(SweepFolder(path))
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(f"{path} is no table; expected a sweep folder, a .parquet or a .csv file")
+    data = files.read_bytes(path, limit=_MAX_BYTES)
+    try:
+        return (
+            from_parquet(data, older=True)[0]
+            if path.suffix == ".parquet"
+            else from_csv(data.decode())
+        )
+    except (ValueError, LookupError, csv.Error) as error:
+        raise StoreError(f"{path} is damaged: {error}; make it anew") from error
+
+
+def counts(found: Iterable[Row]) -> dict[State, int]:
+    """How many runs are in each state, without the states that no run is in."""
+    number = Counter(row["status"] for row in found)
+    return {state: number[state] for state in STATES if number[state]}
+
+
+def phases(found: Iterable[Row]) -> dict[str, int]:
+    """How many finished runs are in each phase."""
+    number = Counter(row["phase"] for row in found if row["phase"] is not None)
+    return {phase: number[phase] for phase in get_args(Phase) if number[phase]}
+
+
+def to_csv(found: Sequence[Row]) -> str:
+    """A table as text; a value that is not there is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue()
+
+
+def from_csv(text: str) -> list[Row]:
+    """The rows of :func:`to_csv`; a column that a later version added is empty.
+
+    Raises:
+        ValueError: other columns, or a field that its column cannot hold.
+    """
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    names = list(reader.fieldnames or ())
+    _check_columns([*names, *(name for name in _ADDED if name not in names)])
+    return [
+        {name: parsed(name, row.get(name) or "", kind) for name, kind in COLUMNS.items()}
+        for row in reader
+    ]
+
+
+def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
+    """A table as the contents of a Parquet file.
+
+    Args:
+        found: the rows.
+        spec: the digest of the ``spec.yaml`` that they are made from, kept in the file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _parquet_schema().with_metadata({"schema": str(SCHEMA), "spec": spec})
+    columns = [pa.array([row[entry.name] for row in found], entry.type) for entry in schema]
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_arrays(columns, schema=schema)
+    pq.write_table(table, sink, write_page_checksum=True)
+    return bytes(sink.getvalue())
+
+
+def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[Row], str]:
+    """The rows and the digest of :func:`to_parquet`.
+
+    Args:
+        data: the contents of the file.
+        older: whether columns may lack that a later version added; they are empty then.
+
+    Raises:
+        ValueError: no such file, a damaged one, another schema, or other columns.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # a thread of Arrow's that is left at exit can abort the process (apache/arrow#34314)
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        table = file.read(use_threads=False)
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    about = table.schema.metadata or {}
+    if about.get(b"schema") != str(SCHEMA).encode():
+        raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
+    wanted = _parquet_schema()
+    for name in set(_ADDED) - set(table.column_names) if older else ():
+        empty = pa.nulls(table.num_rows, wanted.field(name).type)
+        table = table.append_column(wanted.field(name), empty)
+    _check_columns(table.column_names)
+    table = table.select(wanted.names)  # whatever their order
+    if not table.schema.equals(wanted):
+        raise ValueError("its columns hold values of other types")
+    return table.to_pylist(), about.get(b"spec", b"").decode()
+
+
+def _parquet_schema() -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "truth": pa.bool_(),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+
+
+def digest_of(folder: SweepFolder) -> str:
+    """A digest of a sweep folder's ``spec.yaml``.
+
+    Raises:
+        StoreError: no sweep folder.
+    """
+    if not files.is_there(folder.spec_file):
+        raise StoreError(f"{folder.path} is no sweep folder: it has no spec.yaml")
+    return digest(files.read_bytes(folder.spec_file, limit=_MAX_BYTES).decode("utf-8", "replace"))
+
+
+def _kept(folder: SweepFolder, spec: str) -> list[Row] | None:
+    """The table that is there, if it is of this version and of the same spec."""
+    path = folder.path / "table.parquet"
+    if not files.is_there(path):
+        return None
+    try:
+        found, of_spec = from_parquet(files.read_bytes(path, limit=_MAX_BYTES))
+    except (StoreError, ValueError):
+        return None  # it is derived: what is wrong with it does not matter
+    return found if of_spec == spec else None
+
+
+def _configuration(name: str, config: RunConfig) -> Row:
+    """The part of a row that the configuration decides, the rest null."""
+    row: Row = dict.fromkeys(COLUMNS)
+    row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
+    row |= {key: getattr(config.task, key) for key in ("split", "length", "key_min", "key_max")}
+    for part, _ in _PARTS:
+        row |= vars(getattr(config, part))
+    return row | {"total_decay": total_decay(config.train)}
+
+
+def _row(folder: SweepFolder, row: Row, state: State) -> Row:
+    """A row brought up to date with what the run's folder shows."""
+    name = row["run_id"]
+    if state == "missing" and row["status"] == "missing":
+        return row
+    result = folder.runs / name / "result.json"
+    written = {
+        "result_ns": _written(result) if state == "done" else None,
+        "fingerprint_ns": _written(result.with_name("fingerprint.json")),
+    }
+    if state == "done" and row["status"] == "done" and written.items() <= row.items():
+        return row
+    unknown = dict.fromkeys(
+        ("error", "phase", "reason", *_MEASURED, *_CELLS, *_MECHANISM, *CIRCUMSTANCES)
+    )
+    row = row | unknown | {"status": state, "censored": True} | written
+    if state != "missing":
+        row |= _circumstances(folder, name)
+    failure = folder.failure(name) if state in ("diverged", "failed") else None
+    if failure is not None:
+        row["error"] = failure.message
+    if state == "done":
+        try:
+            row |= _mechanism(result.parent, row) | _result(name, files.read_json(result))
+        except (StoreError, LookupError, TypeError, ValueError) as error:
+            row |= {"status": "failed", "error": f"{result} is damaged ({error}); remove it"}
+    return row
+
+
+def _result(name: str, data: Any) -> Row:
+    if data["run_id"] != name:
+        raise ValueError(f"it is of the run {data['run_id']!r:.40}")
+    evaluation = data["evaluation"]
+    found = {key: evaluation[key] for key in _MEASURED}
+    found |= {key: evaluation["cells"][key] for key in _CELLS}
+    for key, value in found.items():
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError(f"{key} is {value!r:.40}")
+    phase = str(data["phase"])
+    censored = phase == "undertrained"
+    return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
+
+
+def _mechanism(run: Path, row: Row) -> Row:
+    if row["fingerprint_ns"] is None:
+        return {}
+    found = kept_fingerprint(run, row["run_id"], row["steps"])
+    return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written; None where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _circumstances(folder: SweepFolder, name: str) -> Row:
+    """How a run came about; what its provenance does not tell is null."""
+    try:
+        sessions = files.read_json(folder.runs / name / "provenance.json")["sessions"]
+        last = sessions[-1]
+        spans = [span for span in map(_seconds, sessions) if span is not None]
+        versions = last["versions"]
+        return {
+            "seconds": math.fsum(spans) if spans else None,
+            "sessions": len(sessions),
+            "started": sessions[0]["started"],
+            "ended": last.get("ended"),
+            **{key: last[key] for key in ("machine", "cpu", "device", "threads")},
+            **{key: versions[key.replace("_", "-")] for key in _VERSIONS},
+        }
+    except (StoreError, LookupError, TypeError, ValueError):
+        return {}
+
+
+_VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
+
+
+def _seconds(session: Mapping[str, Any]) -> float | None:
+    if "ended" not in session:
+        return None
+    began, ended = (datetime.fromisoformat(session[key]) for key in ("started", "ended"))
+    return (ended - began).total_seconds()
+
+
+@functools.lru_cache(maxsize=64)
+def _task_name(task: AnchorTask) -> str:
+    """The name of a preset task, or a digest of another one."""
+    names = [name for name, known in TASKS.items() if known == task]
+    return names[0] if names else f"custom-{digest(task)[:8]}"
+
+
+def _check_columns(found: Iterable[str]) -> None:
+    found = list(found)
+    if twice := [name for name, times in Counter(found).items() if times > 1]:
+        raise ValueError(f"the column {shown(twice[0])} is there twice")
+    if odd := sorted(set(found) ^ set(COLUMNS)):
+        raise ValueError(
+            f"the column {shown(odd[0])} is in only one of this table and this version"
+        )
+
+
+def parsed(name: str, text: str, kind: Kind) -> Any:
+    """A field of a CSV file; None if it is empty.
+
+    Raises:
+        ValueError: its column cannot hold it.
+    """
+    if text == "":
+        return None
+    if kind == "truth":
+        if text not in ("True", "False"):
+            raise ValueError(f"{name} is {shown(text)}; expected True or False")
+        return text == "True"
+    try:
+        return {"text": str, "integer": int, "number": float}[kind](text)
+    except ValueError:
+        raise ValueError(f"{name} is {shown(text)}; expected a number") from None
+
+
+def to_json(found: Sequence[Row]) -> str:
+    """A table as one JSON object."""
+    return json.dumps({"schema": SCHEMA, "runs": list(found)})

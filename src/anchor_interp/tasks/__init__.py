@@ -1,0 +1,1 @@
+"""What is asked: anchor tasks, their sequences and counterfactuals."""

@@ -1,0 +1,297 @@
+"""Circuits: on models whose circuit is known, what pruning promises, refusals."""
+
+import itertools
+from dataclasses import replace
+
+import jaxtyping
+import numpy as np
+import pytest
+from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+
+import anchor_interp
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.circuits import (
+    Circuit,
+    Relative,
+    attention_rollout,
+    compare_circuit,
+    prune,
+    route_circuit,
+    score_circuit,
+)
+from anchor_interp.analysis.routes import ROUTES, RouteName
+from anchor_interp.interventions.ablation import Ablation, Bench, carried
+from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_edges
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.sequences import aligned_sequences
+
+OF: dict[Mechanism, RouteName] = {
+    "symmetric": "symmetric",
+    "inferential": "inferential",
+    "lookup": "gathered",
+}
+SEQUENCES = aligned_sequences(FEW_KEYS, 2, 40, seed=0)
+OTHERS = aligned_sequences(FEW_KEYS, 2, 40, seed=1)
+
+
+def route(model: HookedTransformer, name: RouteName, position: int = 2) -> Circuit:
+    return route_circuit(model, ROUTES[name], length=9, position=position)
+
+
+def numbers(relative: Relative) -> tuple[float, float]:
+    return relative.accuracy, relative.logit_difference
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_the_circuit_of_an_exact_model_is_its_wiring(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    """Faithful, complete, minimal; and every rival's circuit gives none of its answers."""
+    model = small_exact(mechanism, normalization)
+    bench = Bench(model, SEQUENCES, "zero")
+    circuit = prune(bench)
+    assert (circuit.edges == exact_edges(mechanism, SEQUENCES)[:, 0].numpy()).all()
+    assert (circuit.edges == route(model, OF[mechanism]).edges).all()
+    scores = score_circuit(Bench(model, OTHERS, "zero"), circuit, n_subsets=5)
+    assert (scores.size, scores.n_edges) == (circuit.size, 54)
+    assert scores.faithfulness.accuracy == 1
+    assert scores.faithfulness.logit_difference == pytest.approx(1, abs=1e-3)
+    assert scores.remaining.accuracy == 0
+    assert scores.remaining.logit_difference == pytest.approx(0, abs=1e-3)
+    assert scores.incompleteness.accuracy == 0
+    assert scores.incompleteness.logit_difference == pytest.approx(0, abs=1e-3)
+    assert [loss.loss.accuracy for loss in scores.minimality] == [1] * circuit.size
+    assert tuple(loss.edge for loss in scores.minimality) == circuit.names
+    assert all(circuit.edges[loss.index] for loss in scores.minimality)
+    for rival in OF.values():
+        if rival != OF[mechanism]:
+            (accuracy,) = bench.faithfulness(route(model, rival).edges[None])[0]
+            assert accuracy == 0
+
+
+@pytest.mark.parametrize("way", ["mean", "resample"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_is_the_same_in_all_sequences_needs_no_edge(
+    mechanism: Mechanism, way: Ablation
+) -> None:
+    """The key's place, which the inferential model's second anchor looks up."""
+    model = small_exact(mechanism, "pre")
+    bench = Bench(model, SEQUENCES, way, references=OTHERS)
+    circuit = prune(bench)
+    wired = exact_edges(mechanism, SEQUENCES)[:, 0].numpy()
+    if mechanism == "inferential":
+        wired[0, 0, 4, 2] = False
+    assert (circuit.edges == wired).all()
+    comparison = compare_circuit(bench, circuit, n_random=19)
+    assert comparison.faithfulness.accuracy == 1
+    assert comparison.random_accuracy.max() < 0.5
+    assert comparison.p_accuracy == comparison.p_logit_difference == 1 / 20
+    for other in comparison.others:
+        if other.name == f"{mechanism} route":
+            assert other.faithfulness.accuracy == 1
+        elif (
+            other.name != "attention rollout"
+        ):  # some answers are given by chance: 12 keys, four anchors
+            assert other.faithfulness.accuracy < 0.25
+
+
+def test_names_of_edges() -> None:
+    circuit = route(small_exact("inferential", "post"), "inferential")
+    assert circuit.names == (
+        "layer 1: first <- key",
+        "layer 1: second <- key",
+        "layer 2: last <- first",
+        "layer 2: last <- second",
+    )
+    heads = np.zeros((2, 3, 9, 9), bool)
+    heads[1, 2, 8, 6] = True
+    assert Circuit(heads, circuit.roles).names == ("layer 2 head 3: last <- noise at 6",)
+
+
+def test_routes_in_more_layers_and_heads() -> None:
+    deep = random_model(n_layers=4, n_heads=2)
+    every = route_circuit(deep, ROUTES["symmetric"], length=9, position=1)
+    expected = np.zeros((4, 2, 9, 9), bool)
+    expected[:3, :, 8, [2, 3]] = True
+    expected[1:, :, 8, 1] = True
+    assert (every.edges == expected).all()
+    split = route_circuit(deep, ROUTES["symmetric"], length=9, position=1, split=3)
+    expected[1:3, :, 8, 1] = False
+    assert (split.edges == expected).all()
+    with pytest.raises(ConfigError, match="position is 7"):
+        route_circuit(deep, ROUTES["symmetric"], length=9, position=7)
+
+
+@pytest.fixture(scope="module")
+def specimen() -> HookedTransformer:
+    return anchor_interp.load("tiny/inferential/1").model
+
+
+TASK = TASKS["complexity-control"]
+
+
+def test_no_edge_of_a_pruned_circuit_can_go(specimen: HookedTransformer) -> None:
+    """On a trained model: faithful within the tolerance, and no longer without any one edge."""
+    sequences = aligned_sequences(TASK, 2, 60, seed=0)
+    sizes = []
+    for tolerance in (0.1, 0.4):
+        bench = Bench(specimen, sequences)
+        circuit = prune(bench, tolerance=tolerance)
+        assert not (circuit.edges & ~bench.reachable).any()
+        found = score_circuit(bench, circuit, n_subsets=0)
+        whole = found.faithfulness
+        assert min(whole.accuracy, whole.logit_difference) >= 1 - tolerance
+        for entry in found.minimality:
+            left = (
+                whole.accuracy - entry.loss.accuracy,
+                whole.logit_difference - entry.loss.logit_difference,
+            )
+            assert min(left) < 1 - tolerance
+        sizes.append(circuit.size)
+    assert sizes[0] >= sizes[1] > 0
+
+
+def test_tolerances_at_the_ends() -> None:
+    bench = Bench(small_exact("symmetric", "post"), SEQUENCES)
+    assert prune(bench, tolerance=1.0).size == 0
+    with pytest.raises(ConfigError, match=r"tolerance is 1\.5; expected at most 1"):
+        prune(bench, tolerance=1.5)
+
+
+def test_the_empty_and_the_whole_circuit() -> None:
+    bench = Bench(random_model(), SEQUENCES)
+    nothing = score_circuit(bench, Circuit(np.zeros_like(bench.reachable), bench.roles))
+    assert nothing.size == 0
+    assert numbers(nothing.faithfulness) == pytest.approx((0, 0))
+    assert numbers(nothing.remaining) == pytest.approx((1, 1))
+    assert numbers(nothing.incompleteness) == pytest.approx((1, 1))
+    assert nothing.minimality == ()
+    whole = score_circuit(bench, Circuit(bench.reachable, bench.roles), n_subsets=3)
+    assert whole.size == 198
+    assert numbers(whole.faithfulness) == pytest.approx((1, 1))
+    assert numbers(whole.remaining) == pytest.approx((0, 0))
+    assert numbers(whole.incompleteness) == pytest.approx((0, 0))
+    assert whole.full.accuracy == 1
+
+
+def test_a_rivals_circuit_is_incomplete_too() -> None:
+    """The model gives its answers without it, and it gives none by itself."""
+    model = small_exact("symmetric", "post")
+    bench = Bench(model, SEQUENCES, "zero")
+    scores = score_circuit(bench, route(model, "inferential"), n_subsets=2)
+    assert scores.faithfulness.accuracy == 0
+    assert scores.remaining.accuracy == 1
+    assert scores.incompleteness.accuracy == 1
+    assert [loss.loss.accuracy for loss in scores.minimality] == [0] * 4
+
+
+def test_random_circuits_have_as_many_edges_in_every_layer(
+    specimen: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(specimen, aligned_sequences(TASK, 2, 20, seed=0))
+    circuit = route(specimen, "inferential")
+    seen: list[np.ndarray] = []
+    faithfulness = bench.faithfulness
+
+    def watched(circuits: np.ndarray) -> np.ndarray:
+        seen.append(circuits)
+        return faithfulness(circuits)
+
+    monkeypatch.setattr(bench, "faithfulness", watched)
+    one, same, other = (compare_circuit(bench, circuit, n_random=12, seed=s) for s in (0, 0, 1))
+    drawn = seen[0][4:]  # after the circuit itself, attention rollout and two routes
+    assert len(drawn) == 12
+    assert (drawn.sum((2, 3, 4)) == [2, 2]).all()
+    assert not (drawn & ~bench.reachable).any()
+    assert len({edges.tobytes() for edges in drawn}) == 12
+    most = seen[0][1]
+    assert most.sum() == 4
+    share = attention_rollout(carried(specimen, bench.tokens).patterns)
+    assert share[most].min() >= share[bench.reachable & ~most].max()
+    assert (one.random_accuracy == same.random_accuracy).all()
+    assert (one.random_logit_difference != other.random_logit_difference).any()
+    assert [(o.name, o.size) for o in one.others] == [
+        ("attention rollout", 4), ("symmetric route", 3), ("inferential route", 4)
+    ]  # fmt: skip
+    assert one.others[2].faithfulness == one.faithfulness
+    k = (one.random_logit_difference >= one.faithfulness.logit_difference).sum()
+    assert one.p_logit_difference == (1 + k) / 13
+
+
+THROUGH: dict[Mechanism, dict[tuple[int, int, int], float]] = {  # layer, query, key
+    "symmetric": {(0, 8, 3): 1 / 2, (0, 8, 4): 1 / 2, (1, 8, 2): 1}
+    | {(0, 2, key): 1 / 3 for key in range(3)},
+    "inferential": {(0, 3, 2): 1 / 2, (0, 4, 2): 1 / 2, (1, 8, 3): 1 / 2, (1, 8, 4): 1 / 2}
+    | {(0, 8, 8): 1},
+    "lookup": {(0, 4, 2): 1 / 2, (0, 4, 3): 1 / 2, (1, 8, 4): 1}
+    | {(0, 8, 6): 1 / 2, (0, 8, 7): 1 / 2},
+}
+"""The wiring, and attention of a position that goes on, of which the model makes no use."""
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_rollout_of_exact_models(mechanism: Mechanism) -> None:
+    """Attention that leads nowhere, such as that of the first token to itself, counts nothing."""
+    bench = Bench(small_exact(mechanism, "post"), SEQUENCES, "zero")
+    expected = np.zeros(bench.reachable.shape)
+    for (layer, query, key), weight in THROUGH[mechanism].items():
+        expected[layer, 0, query, key] = weight
+    found = attention_rollout(carried(bench.model, bench.tokens).patterns)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_rollout_is_as_good_as_the_wiring_where_attention_is_all_there_is() -> None:
+    bench = Bench(small_exact("symmetric", "post"), SEQUENCES, "zero")
+    found = compare_circuit(bench, route(bench.model, "symmetric"), n_random=1)
+    rollout = found.others[0]
+    assert (rollout.name, rollout.size) == ("attention rollout", 3)
+    assert rollout.faithfulness == found.faithfulness
+    assert rollout.faithfulness.accuracy == 1
+
+
+def test_rollout_is_the_sum_over_all_ways() -> None:
+    """Every way written out: a head in each later layer, or the residual stream."""
+    model = random_model()
+    patterns = carried(model, SEQUENCES.tokens[:3]).patterns
+    n_heads, last = 2, 8
+    for layer, query, key in ((0, 3, 1), (1, 8, 5), (1, 4, 0), (2, 8, 2), (2, 7, 2)):
+        total = np.zeros((3, n_heads))
+        n_ways = 2 - layer
+        for stations in itertools.product(range(9), repeat=n_ways):
+            way, at = np.ones(3), query
+            for later, to in enumerate(stations, layer + 1):
+                way = way * (patterns[later, :, :, to, at].mean(1).numpy() + (to == at))
+                at = to
+            if at == last:
+                total += way[:, None] * patterns[layer, :, :, query, key].numpy()
+        found = attention_rollout(patterns)[layer, :, query, key]
+        np.testing.assert_allclose(found, total.mean(0), atol=1e-12)
+        assert (found == 0).all() == (layer == 2 and query != last)
+
+
+def test_published_routes_are_left_out_where_they_do_not_apply() -> None:
+    flat = Bench(random_model(n_layers=1), SEQUENCES)
+    found = compare_circuit(flat, Circuit(flat.reachable, flat.roles), n_random=1)
+    assert [other.name for other in found.others] == ["attention rollout"]
+    assert found.p_accuracy == 1  # all edges there are
+
+
+def test_circuits_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    model = random_model()
+    bench = Bench(model, SEQUENCES)
+    circuit = route(model, "symmetric")
+    for wrong in (route(model, "symmetric", 3), replace(circuit, edges=circuit.edges[:2])):
+        with pytest.raises(ConfigError, match=r"model and sequences have \(3, 2, 9, 9\)") as caught:
+            score_circuit(bench, wrong)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(ConfigError, match="positions noise, noise"):
+            compare_circuit(bench, wrong)
+    with pytest.raises(ConfigError, match="n_subsets is -1"):
+        score_circuit(bench, circuit, n_subsets=-1)
+    with pytest.raises(ConfigError, match="n_random is 0"):
+        compare_circuit(bench, circuit, n_random=0)
+    with pytest.raises(ConfigError, match="bench is None"):
+        prune(None)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Information flow: on models whose mechanism is known, and against single edges cut by hand."""
+
+import numpy as np
+import pytest
+import torch
+from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+
+import anchor_interp
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.interventions.ablation import Ablation, ablate_edges, carried
+from anchor_interp.interventions.masks import edge, mask_edges
+from anchor_interp.models.exact import (
+    MECHANISMS,
+    Mechanism,
+    Normalization,
+    exact_answers,
+    exact_edges,
+)
+from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, aligned_sequences
+
+
+def wired(mechanism: Mechanism, sequences: Sequences) -> np.ndarray:
+    """The edges that a mechanism needs, [layer, head, query, key]."""
+    found: np.ndarray = exact_edges(mechanism, sequences)[:, 0].numpy()
+    return found
+
+
+@pytest.mark.parametrize("position", [0, 2, 6])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_the_wired_edges_of_an_exact_model_matter_and_no_others(
+    mechanism: Mechanism, normalization: Normalization, position: int
+) -> None:
+    """At position 6 the second anchor is the last token: it attends to itself."""
+    sequences = aligned_sequences(FEW_KEYS, position, 30, seed=0)
+    flow = information_flow(small_exact(mechanism, normalization), sequences)
+    edges = wired(mechanism, sequences)
+    assert (flow.changed[edges] == 1).all()
+    assert (flow.changed[~edges] == 0).all()
+    assert (flow.log_probability[edges] > 3).all()  # to at most one in 20
+    np.testing.assert_allclose(flow.logit_difference[edges], 30, atol=0.1)
+    np.testing.assert_allclose(flow.logit_difference[~edges], 0, atol=0.1)
+    assert (flow.answers == exact_answers(mechanism, FEW_KEYS, sequences)).all()
+    assert (flow.outputs[:, -1] == flow.answers).all()
+
+
+@pytest.mark.parametrize("way", ["mean", "resample"])
+def test_an_edge_that_carries_the_keys_place_is_the_same_in_aligned_sequences(
+    way: Ablation,
+) -> None:
+    """The inferential model's second anchor looks at the key to know how far away it is."""
+    sequences = aligned_sequences(FEW_KEYS, 2, 30, seed=0)
+    flow = information_flow(small_exact("inferential", "post"), sequences, ablation=way)
+    edges = wired("inferential", sequences)
+    assert edges[0, 0, 4, 2]
+    edges[0, 0, 4, 2] = False
+    assert (flow.changed[edges] > 0.5).all()
+    assert (flow.changed[~edges] == 0).all()
+
+
+def test_an_effect_is_that_of_the_edge_cut_by_hand() -> None:
+    model = random_model()
+    sequences = aligned_sequences(FEW_KEYS, 2, 8, seed=0)
+    references = aligned_sequences(FEW_KEYS, 2, 8, seed=1)
+    tokens = torch.from_numpy(sequences.tokens.astype(np.int64))
+    answers = np.arange(20, 28)
+
+    def score(logits: torch.Tensor) -> np.ndarray:
+        last = logits[:, -1]
+        mine = last[range(8), answers]
+        others = last.clone()
+        others[range(8), answers] = -torch.inf
+        return np.array([
+            (last.argmax(-1).numpy() == answers).mean(),
+            (mine - others.amax(-1)).mean(),
+            (mine - last.logsumexp(-1)).mean(),
+        ])  # fmt: skip
+
+    ways: list[tuple[Ablation, Sequences | None]] = [("zero", None), ("resample", references)]
+    flows = {
+        way: information_flow(model, sequences, ablation=way, references=given, answers=answers)
+        for way, given in ways
+    }
+    donors = carried(model, references.tokens.astype(np.int64))
+    for layer, head, query, key in [(0, 1, 4, 2), (1, 0, 8, 0), (2, 1, 8, 3), (0, 0, 0, 0)]:
+        cut = edge(model, 9, layer=layer, head=head, query=query, key=key)
+        with torch.no_grad(), mask_edges(model, cut):
+            masked = score(model(tokens))
+        with torch.no_grad(), ablate_edges(model, cut, donors):
+            resampled = score(model(tokens))
+        with torch.no_grad():
+            before = score(model(tokens))
+        for flow, after in zip(flows.values(), (masked, resampled), strict=True):
+            at = layer, head, query, key
+            effect = flow.changed[at], flow.logit_difference[at], flow.log_probability[at]
+            np.testing.assert_allclose(effect, before - after, atol=1e-12)
+    for flow in flows.values():
+        assert flow.reachable.sum() == 198
+        assert not flow.logit_difference[~flow.reachable].any()
+        assert np.abs(flow.logit_difference[flow.reachable]).min() > 0
+
+
+def test_attention_is_the_mean_pattern() -> None:
+    model = random_model("pre")
+    sequences = aligned_sequences(FEW_KEYS, 2, 8, seed=0)
+    flow = information_flow(model, sequences)
+    _, cache = model.run_with_cache(torch.from_numpy(flow.tokens))
+    for layer in range(3):
+        expected = cache[f"blocks.{layer}.attn.hook_pattern"].mean(0).detach()
+        np.testing.assert_allclose(flow.attention[layer], expected, atol=1e-12)
+    np.testing.assert_allclose(flow.attention.sum(-1), 1, atol=1e-12)
+    assert (flow.tokens == sequences.tokens).all()
+
+
+def test_the_probe_of_the_papers() -> None:
+    run = anchor_interp.load("tiny/inferential/1")
+    flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
+    assert flow.tokens.tolist() == [list(PROBE)]
+    assert flow.roles == ("noise", "noise", "key", "first", "second", *["noise"] * 3, "last")
+    expected = run.model(torch.tensor([PROBE])).argmax(-1)
+    assert flow.outputs.tolist() == expected.tolist()
+    assert flow.answers == expected[:, -1].numpy()
+    assert flow.reachable.sum() == 54
+    assert set(np.unique(flow.changed)) <= {0.0, 1.0}
+    unknown = information_flow(run.model, PROBE)
+    assert unknown.roles == (*["noise"] * 8, "last")
+    assert (unknown.logit_difference == flow.logit_difference).all()
+
+
+def test_what_has_no_flow_is_refused() -> None:
+    model = random_model()
+    with pytest.raises(ConfigError, match="resample ablation of one sequence needs references"):
+        information_flow(model, PROBE, ablation="resample")
+    with pytest.raises(ConfigError, match="position is 7"):
+        information_flow(model, PROBE, position=7)
+    with pytest.raises(ConfigError, match="tokens has 11 positions; expected 1 to 10"):
+        information_flow(model, (*PROBE, 20, 20))

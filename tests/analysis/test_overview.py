@@ -1,0 +1,187 @@
+"""All analyses of one model: what they say of known mechanisms, and the page that shows them."""
+
+import html
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from small import FEW_KEYS, Watched, small_exact
+
+from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.schema import canonical_json
+from anchor_interp.analysis.overview import Analysis, analyze, analyze_model
+from anchor_interp.cli.main import main
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer import HookedTransformer, build_model, model_of_weights
+from anchor_interp.pages.analysis_page import render_analysis, write_analysis
+from anchor_interp.runs.export import load_transformer
+from anchor_interp.runs.run import Run
+from anchor_interp.tasks.anchor import TASKS
+
+
+@pytest.fixture(scope="module")
+def specimen() -> Analysis:
+    return analyze("tiny/symmetric/1")
+
+
+def test_a_known_mechanism_is_recognized() -> None:
+    """Of hand-set weights; the tests of every part have the other mechanisms."""
+    found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
+    assert found.mechanism is not None
+    m = found.mechanism
+    assert m.routes is not None
+    scores = (m.routes.symmetric, m.routes.inferential, m.routes.gathered)
+    assert scores == pytest.approx((0, 1, 0), abs=0.01)
+    assert m.scores is not None
+    assert m.scores.faithfulness.accuracy == 1
+    assert m.scores.n_edges == 54
+    assert max(entry.counterfactual for entry in m.interchanges) == pytest.approx(1, abs=0.02)
+    value = next(entry for entry in m.similarities if entry.state == "V")
+    assert value.contrast.difference > 0.9
+
+
+def test_a_symmetric_specimen(specimen: Analysis) -> None:
+    assert specimen.left_out == ()
+    assert specimen.mechanism is not None
+    m = specimen.mechanism
+    assert m.routes is not None
+    assert m.routes.symmetric > 0.5 > m.routes.inferential
+    assert [entry.contrast for entry in m.patches] == ["key", "first", "second"]
+    assert specimen.complexity.matrices[0].at_init is not None
+    hidden = [entry.leak for entry in m.leaks if entry.paths == "all" and entry.renormalise]
+    assert max(hidden) < 1e-4
+
+
+def test_numbers_are_json_with_a_schema(specimen: Analysis) -> None:
+    told = json.loads(canonical_json(specimen))
+    assert told["schema"] == 1
+    assert specimen.mechanism is not None
+    assert specimen.mechanism.routes is not None
+    assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric
+
+
+def test_a_short_run_with_checkpoints(finished_run: Run) -> None:
+    """Untrained: what needs a difference of answers is left out, with the reason."""
+    found = analyze(finished_run)
+    assert found.development is not None
+    assert found.development.steps == tuple(finished_run.steps)
+    assert found.name == finished_run.path.name
+    assert 'figure class="development"' in render_analysis(found)
+
+
+def test_a_model_of_another_shape() -> None:
+    shape = ModelConfig(n_layers=1, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre")
+    model = build_model(shape, InitConfig(), seed=0)
+    found = analyze_model(model, TASKS["neurips"], name="mine")
+    assert found.mechanism is not None
+    assert found.mechanism.flow is not None
+    page = render_analysis(found)
+    for reason in found.left_out:
+        assert html.escape(reason, quote=False)[:40] in html.unescape(page) + page
+
+
+@pytest.fixture
+def language_model() -> HookedTransformer:
+    from transformer_lens import HookedTransformerConfig
+
+    cfg = HookedTransformerConfig(
+        n_layers=2, d_model=24, n_heads=3, d_head=8, d_mlp=96, d_vocab=300, n_ctx=32,
+        act_fn="gelu_new", normalization_type="LN", device="cpu",
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return HookedTransformer(cfg)
+
+
+def test_weights_without_a_task_have_their_complexity(
+    language_model: HookedTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "language.safetensors"
+    save_file({k: v.contiguous() for k, v in language_model.state_dict().items()}, file)
+    assert main(["analyze", str(file), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    assert "the model has no anchor task" in said.err
+    told = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert told["mechanism"] is None
+    direct = analyze_model(language_model).complexity
+    assert [m["stable_rank"] for m in told["complexity"]["matrices"]] == pytest.approx(
+        [m.stable_rank for m in direct.matrices]
+    )
+    assert len(told["complexity"]["heads"]) == 2 * 2 * 3
+    assert len(list((tmp_path / "out" / "figures").iterdir())) == 2 * 3
+
+
+def test_files_that_hold_no_transformer(
+    language_model: HookedTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = {k: v.contiguous() for k, v in language_model.state_dict().items()}
+    file = tmp_path / "odd.safetensors"
+    for change, message in (
+        ({"blocks.0.attn.W_Q": None}, "the weights have no 'blocks.0.attn.W_Q'"),
+        ({"blocks.1.mlp.W_in": None}, "the weights have no 'blocks.1.mlp.W_in'"),
+        ({"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]}, "shape"),
+        ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "no HookedTransformer's state dict"),
+    ):
+        changed = {k: v for k, v in (weights | change).items() if v is not None}
+        save_file({k: v.clone() for k, v in changed.items()}, file)
+        with pytest.raises(StoreError, match=re.escape(message)):
+            load_transformer(file)
+    file.write_bytes(b"nonsense")
+    assert main(["analyze", str(file), "--out", str(tmp_path / "out")]) == 1
+    assert "cannot be read as weights" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="no 'blocks"):
+        model_of_weights({})
+
+
+def test_an_output_that_cannot_be_used(
+    specimen: Analysis, finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("mine")
+    with pytest.raises(StoreError, match="is a file; name a folder"):
+        write_analysis(specimen, taken)
+    assert main(["analyze", "nowhere", "--out", str(taken)]) == 1  # said before anything is read
+    assert "is a file; name a folder" in capsys.readouterr().err
+    assert taken.read_text() == "mine"
+    with pytest.raises(StoreError):
+        write_analysis(specimen, finished_run.path)
+    assert main(["analyze", "tiny/symetric/1", "--out", str(tmp_path / "x")]) == 1
+    assert main(["analyze", "exact/symmetric", "--step", "4", "--out", str(tmp_path / "x")]) == 1
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture(scope="module")
+def written(specimen: Analysis, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The page and the files beside it."""
+    return write_analysis(specimen, tmp_path_factory.mktemp("analysis") / "made")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_in_a_browser(browser: Any, written: list[Path], width: int) -> None:
+    page = written[0]
+    assert all(path.stat().st_size for path in written)
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    shown = context.new_page()
+    watched = Watched(shown)
+    shown.goto(page.as_uri())
+    shown.locator(".view canvas").nth(3).wait_for()
+    shown.wait_for_timeout(300)
+    assert shown.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    boxes = shown.evaluate(
+        """() => [...document.querySelectorAll('.picture svg, .view canvas')]
+            .map(entry => entry.getBoundingClientRect()).map(box => [box.width, box.height])"""
+    )
+    figures = len([path for path in written if path.suffix == ".svg"])
+    assert len(boxes) == figures + 4
+    assert np.min(boxes) > 20
+    ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(entry => entry.id)")
+    assert len(ids) == len(set(ids))
+    assert watched.complaints == []
+    assert watched.requests == [page.as_uri()]
+    context.close()

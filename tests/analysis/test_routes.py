@@ -1,0 +1,191 @@
+"""Route scores: on models whose route is known, in two layers and in more; refusals."""
+
+from dataclasses import replace
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.routes import (
+    ROUTES,
+    RouteName,
+    RouteScores,
+    published_route,
+    route_layers,
+    route_scores,
+)
+from anchor_interp.interventions.ablation import ablate_edges, carried, reachable_edges
+from anchor_interp.interventions.masks import no_edges
+from anchor_interp.models.exact import (
+    MECHANISMS,
+    Mechanism,
+    Normalization,
+    exact_model,
+    exact_shape,
+)
+from anchor_interp.models.transformer import HookedTransformer, empty_model, place
+from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask
+from anchor_interp.tasks.counterfactuals import replace_keys
+from anchor_interp.tasks.sequences import drawn_sequences, places
+
+OF: dict[Mechanism, RouteName] = {
+    "symmetric": "symmetric",
+    "inferential": "inferential",
+    "lookup": "gathered",
+}
+
+
+def as_dict(scores: RouteScores) -> dict[RouteName, float]:
+    return {
+        "symmetric": scores.symmetric,
+        "inferential": scores.inferential,
+        "gathered": scores.gathered,
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_an_exact_model_takes_its_own_route_and_no_other(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    found = route_scores(small_exact(mechanism, normalization), FEW_KEYS, n=40)
+    for route, score in as_dict(found).items():
+        assert score == pytest.approx(float(route == OF[mechanism]), abs=1e-3)
+    assert dict(found.n) == {"key": 40, "first": 40, "second": 40}
+    assert {leg.answers for leg in found.details if leg.route == OF[mechanism]} == {1.0}
+    assert len(found.details) == 9
+
+
+def test_on_the_papers_own_task() -> None:
+    model = exact_model("inferential")
+    found = route_scores(model, TASKS["complexity-control"], n=20)
+    assert found.inferential == pytest.approx(1, abs=1e-3)
+    assert found.symmetric == pytest.approx(0, abs=1e-3)
+
+
+def test_a_route_may_share_legs_with_another() -> None:
+    """The lookup brings the key by way of the second anchor, as no published route does, and
+    the second anchor from where it stands, as the inferential one does."""
+    found = route_scores(small_exact("lookup", "post"), FEW_KEYS, n=40)
+    legs = {(leg.route, leg.source): leg.effect for leg in found.details}
+    assert legs["inferential", "second"] == pytest.approx(1, abs=1e-3)
+    assert legs["inferential", "first"] == pytest.approx(0, abs=1e-3)
+    assert legs["symmetric", "second"] == pytest.approx(0, abs=1e-3)
+
+
+def with_idle_layer(mechanism: Mechanism, at: int) -> HookedTransformer:
+    """An exact pre-LayerNorm model with a layer of zeros, which does nothing, put in."""
+    shape = exact_shape(mechanism, FEW_KEYS, normalization="pre")
+    model = empty_model(replace(shape, n_layers=3), dtype=torch.float32)
+    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for name, value in small_exact(mechanism, "pre").named_parameters():
+        parts = name.split(".")
+        if parts[0] == "blocks":
+            layer = int(parts[1])
+            parts[1] = str(layer + (layer >= at))
+        weights[".".join(parts)] = value.detach()
+    model.load_state_dict(weights, strict=False)
+    return place(model, "cpu")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_split_of_the_layers_is_found(mechanism: Mechanism) -> None:
+    """Below both layers that act, between them, above them."""
+    right: dict[int, set[int]] = {0: {2}, 1: {1, 2}, 2: {1}}
+    for at, splits in right.items():
+        found = route_scores(with_idle_layer(mechanism, at), FEW_KEYS, n=20)
+        for route, score in as_dict(found).items():
+            assert score == pytest.approx(float(route == OF[mechanism]), abs=1e-3)
+        for split in (1, 2):
+            own = [x for x in found.details if (x.route, x.split) == (OF[mechanism], split)]
+            assert len(own) == 3
+            if split in splits:
+                assert min(leg.effect for leg in own) == pytest.approx(1, abs=1e-3)
+            else:
+                assert min(leg.effect for leg in own) == pytest.approx(0, abs=1e-3)
+
+
+def test_a_leg_is_what_it_is_sequence_by_sequence() -> None:
+    """The key's leg of the inferential route, one sequence after the other."""
+    model = random_model(n_layers=2)
+    found = route_scores(model, FEW_KEYS, n=40, seed=3)
+    (leg,) = (x for x in found.details if (x.route, x.source) == ("inferential", "key"))
+    clean = drawn_sequences(FEW_KEYS, lambda s: s.position < 6, 40, 3, FEW_KEYS.seen, "all")
+    before = torch.from_numpy(clean.tokens.astype(np.int64))
+    after = torch.from_numpy(replace_keys(FEW_KEYS, clean, seed=3).astype(np.int64))
+    between = torch.from_numpy(reachable_edges(model, 9) & ~np.eye(9, dtype=bool))
+    sums = np.zeros(3)
+    count = changed = 0
+    key, first, second = (places(clean, name) for name in ("key", "first", "second"))
+    with torch.no_grad():
+        for i in range(40):
+            original, exchanged = model(before[i, None])[0, -1], model(after[i, None])[0, -1]
+            answer, other = original.argmax(), exchanged.argmax()
+            if answer == other:
+                continue
+            frozen = no_edges(model, 9) | between[:, None]
+            frozen[0, 0, :, [first[i], second[i]], key[i]] = False
+            frozen[1, 0, :, 8, [first[i], second[i]]] = False
+            with ablate_edges(model, frozen, carried(model, before[i, None])):
+                routed = model(after[i, None])[0, -1]
+            sums += [float(x[answer] - x[other]) for x in (original, routed, exchanged)]
+            changed += int(routed.argmax() == other)
+            count += 1
+    assert 0 < dict(found.n)["key"] == count <= 40
+    assert leg.effect == pytest.approx((sums[0] - sums[1]) / (sums[0] - sums[2]), abs=1e-10)
+    assert leg.answers == pytest.approx(changed / count)
+    again = route_scores(model, FEW_KEYS, n=40, seed=3)
+    assert as_dict(again) == as_dict(found) != as_dict(route_scores(model, FEW_KEYS, n=40, seed=4))
+
+
+def test_layers_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    route = ROUTES["inferential"]
+    deep = random_model(n_layers=4)
+    assert route_layers(deep, route) == ((range(3), route.early), (range(1, 4), route.late))
+    assert route_layers(deep, route, 1) == ((range(1), route.early), (range(1, 4), route.late))
+    flat = random_model(n_layers=2)
+    assert route_layers(flat, route) == route_layers(flat, route, 1)
+    assert published_route("inferential") is route
+    with pytest.raises(ConfigError, match="mechanism is 'gathered'"):
+        published_route("gathered")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="split is 4; expected at most 3"):
+        route_layers(deep, route, 4)
+    with pytest.raises(ConfigError, match="1 layer; expected at least two"):
+        route_layers(random_model(n_layers=1), route)
+
+
+SHORT = AnchorTask(key_max=31, length=3, unseen=())
+ALONE = AnchorTask(anchors=(Anchor(1, Affine(1, 2)),), key_max=31, unseen=())
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({"n_layers": 1}, {}, "1 layer; expected at least two"),
+        ({}, {"task": SHORT}, "4 anchors and length 3; expected at least 2 anchors"),
+        ({}, {"task": ALONE}, "1 anchors and length 9"),
+        ({}, {"n": 0}, "n is 0"),
+    ],
+)
+def test_what_has_no_route_is_refused(
+    change: dict[str, Any], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        route_scores(random_model(**change), **({"task": FEW_KEYS} | arguments))
+    assert "\n" not in str(caught.value)
+
+
+def test_models_without_an_effect_to_share_are_refused() -> None:
+    constant = random_model()
+    constant.unembed.W_U.data.zero_()
+    with pytest.raises(ConfigError, match="0 of 20 answers change with the key token"):
+        route_scores(constant, FEW_KEYS, n=20)
+    damaged = random_model()
+    damaged.unembed.W_U.data[0, 0] = torch.nan
+    with pytest.raises(ConfigError, match="not finite; its weights are damaged"):
+        route_scores(damaged, FEW_KEYS, n=20)

@@ -1,0 +1,167 @@
+"""Permutation tests and effect sizes against enumeration, closed forms and simulation."""
+
+import itertools
+import math
+
+import jaxtyping
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp, ttest_ind
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.statistics import (
+    DRAWN,
+    against_zero,
+    holm,
+    permutation_p,
+    smallest_p,
+    two_samples,
+)
+
+
+def test_signs_by_hand() -> None:
+    values = [0.3, 1.1, -0.2, 0.7]
+    sums = [abs(np.dot(signs, values)) for signs in itertools.product((1, -1), repeat=4)]
+    expected = sum(found >= abs(sum(values)) - 1e-12 for found in sums) / 16
+    found = against_zero(values)
+    assert found.p_value == pytest.approx(expected)
+    assert (found.n, found.n_permutations, found.exact) == ((4,), 16, True)
+
+
+def test_divisions_by_hand() -> None:
+    first, second = [3.0, 5.0, 4.5], [1.0, 2.0, 2.5, 4.0]
+    pooled = first + second
+    differences = []
+    for chosen in itertools.combinations(range(7), 3):
+        rest = [pooled[i] for i in range(7) if i not in chosen]
+        differences.append(abs(np.mean([pooled[i] for i in chosen]) - np.mean(rest)))
+    expected = np.mean(np.array(differences) >= abs(np.mean(first) - np.mean(second)) - 1e-12)
+    found = two_samples(first, second)
+    assert found.p_value == pytest.approx(float(expected))
+    assert (found.n, found.n_permutations, found.exact) == ((3, 4), 35, True)
+
+
+@pytest.mark.parametrize("n", [5, 10])
+def test_the_smallest_p_is_that_of_the_number_of_runs(n: int) -> None:
+    assert against_zero(np.arange(1.0, n + 1)).p_value == 2 / 2**n
+
+
+def test_p_is_uniform_without_a_difference() -> None:
+    generator = np.random.default_rng(0)
+    signs = [against_zero(generator.standard_normal(7)).p_value for _ in range(400)]
+    divided = [
+        two_samples(generator.exponential(size=4), generator.exponential(size=5)).p_value
+        for _ in range(400)
+    ]
+    for p_values in (np.array(signs), np.array(divided)):
+        for level in (0.1, 0.25, 0.5, 0.75):
+            # 400 draws scatter by at most 0.025 and the steps of p are 1/63 and less
+            assert np.mean(p_values <= level) == pytest.approx(level, abs=0.075)
+
+
+def test_drawn_relabellings_agree_with_all_and_never_give_zero() -> None:
+    generator = np.random.default_rng(1)
+    values = generator.standard_normal(20) + 0.4
+    drawn = against_zero(values, seed=3)
+    assert (drawn.n_permutations, drawn.exact) == (DRAWN, False)
+    assert drawn.p_value == pytest.approx(ttest_1samp(values, 0).pvalue, abs=0.02)
+    assert drawn == against_zero(values, seed=3)
+    assert against_zero(values + 100).p_value == 1 / (DRAWN + 1)
+
+
+def test_effects_and_intervals_are_the_textbooks() -> None:
+    generator = np.random.default_rng(2)
+    one, two = generator.standard_normal(8) + 1, 2 * generator.standard_normal(6)
+    found = against_zero(one)
+    assert found.effect == pytest.approx(one.mean() / one.std(ddof=1))
+    low, high = ttest_1samp(one, 0).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((low, high))
+    found = two_samples(one, two)
+    pooled = math.sqrt((7 * one.var(ddof=1) + 5 * two.var(ddof=1)) / 12)
+    assert found.effect == pytest.approx((one.mean() - two.mean()) / pooled)
+    low, high = ttest_ind(one, two, equal_var=False).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_the_interval_of_an_effect_covers_it() -> None:
+    """Nineteen in twenty, and it excludes zero exactly where Student's test does."""
+    generator = np.random.default_rng(4)
+    covered = []
+    for _ in range(200):
+        sample = generator.standard_normal(6) + 1.5
+        found = against_zero(sample)
+        assert found.effect_low is not None
+        assert found.effect_high is not None
+        covered.append(found.effect_low <= 1.5 <= found.effect_high)
+        excluded = found.effect_low > 0 or found.effect_high < 0
+        assert excluded == (ttest_1samp(sample, 0).pvalue < 0.05)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.05)
+
+
+def test_values_that_do_not_scatter_have_no_effect_size() -> None:
+    found = against_zero([0.1 + 0.2, 0.3, 0.3])
+    assert (found.effect, found.effect_low, found.effect_high) == (None, None, None)
+    assert found.low == found.high == pytest.approx(0.3)
+    assert two_samples([1.0, 1.0], [0.0, 0.0]).effect is None
+    assert against_zero([0.0, 0.0, 0.0]).p_value == 1
+
+
+def test_huge_effects_have_finite_intervals() -> None:
+    found = against_zero([1.0, 1.0001, 0.9999, 1.0])
+    assert found.effect_low is not None
+    assert found.effect is not None
+    assert found.effect_high is not None
+    assert 0 < found.effect_low < found.effect < found.effect_high < math.inf
+
+
+def test_effects_too_large_for_the_distribution_have_no_interval() -> None:
+    nearly = [1.0, 1.0000001, 1.0]
+    for found in (against_zero(nearly), two_samples(nearly, [0.0, 0.0000001, 0.0])):
+        assert found.effect is not None
+        assert found.effect > 1e6
+        assert (found.effect_low, found.effect_high) == (None, None)
+        assert found.low < found.mean < found.high
+    assert against_zero(nearly).p_value == 0.25
+
+
+def test_one_sided_p_counts_ties_and_the_observed_one() -> None:
+    relabelled = np.array([0.0, 1.0, 2.0, 3.0])
+    assert permutation_p(2.0, relabelled, exact=True) == 0.5
+    assert permutation_p(2.0 + 1e-12, relabelled, exact=True) == 0.5
+    assert permutation_p(4.0, relabelled, exact=False) == 0.2
+
+
+def test_the_smallest_p_is_reached_by_samples_far_apart() -> None:
+    for n in ((3,), (6,), (3, 4), (4, 4), (20,)):
+        samples = [np.arange(1.0, size + 1) + 1_000 * i for i, size in enumerate(n)]
+        found = against_zero(samples[0]) if len(n) == 1 else two_samples(samples[0], samples[1])
+        assert smallest_p(n) == pytest.approx(found.p_value)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
+    assert holm([0.5, 0.9]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("values", [[1.0], [], [1.0, math.nan], [[1.0, 2.0]], "ab", None])
+def test_what_cannot_be_compared_is_refused(
+    values: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ConfigError, match="values"):
+        against_zero(values)
+    with pytest.raises(ConfigError, match="second"):
+        two_samples([1.0, 2.0], values)
+
+
+@pytest.mark.parametrize("shift", [5, 30, 150])
+def test_large_effects_have_intervals_that_turn_with_the_samples(shift: float) -> None:
+    rng = np.random.default_rng(0)
+    low, high = rng.normal(size=9), rng.normal(shift, size=10)
+    up, down = two_samples(high, low), two_samples(low, high)
+    assert up.effect_low is not None
+    assert down.effect_high is not None
+    assert up.effect is not None
+    assert up.effect_low == pytest.approx(-down.effect_high, rel=1e-6)
+    assert up.effect_low < up.effect
+    assert up.effect_low > shift / 3

@@ -1,0 +1,163 @@
+"""The main job end to end on short runs: workers, table, picture; and drawing by itself."""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from short import SHORT
+
+from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.progress import Plain, Silent, describe, format_seconds
+from anchor_interp.cli import quickstart as module
+from anchor_interp.cli.quickstart import print_table, quickstart
+from anchor_interp.pages.run_figures import RunView, overview
+from anchor_interp.pages.style import save
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.runs.presets import PHASES
+from anchor_interp.runs.run import Run
+from anchor_interp.runs.store import RunFolder
+from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.worker import each_alone
+from anchor_interp.tasks.anchor import TASKS
+
+SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
+
+
+def test_quickstart_trains_prints_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "PHASES", SMALL)
+    runs = quickstart(tmp_path / "out", seed=3, workers=2, device="cpu")
+    assert list(runs) == ["memorizing", "symmetric", "inferential"]
+    assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
+    picture = tmp_path / "out/overview.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "memorizing: step 40/40" in capsys.readouterr().err
+    print_table(runs)
+    shown = capsys.readouterr().out
+    for run in runs.values():
+        assert f"checkpoints: {run.path / 'checkpoints'}" in shown
+    assert "undertrained" in shown
+
+    before = [run.path.stat().st_mtime_ns for run in runs.values()]
+    again = quickstart(tmp_path / "out", seed=3, workers=1, device="cpu")
+    assert [run.path.stat().st_mtime_ns for run in again.values()] == before
+
+
+def test_a_worker_goes_on_after_a_failing_run_and_its_messages_reach_the_log(
+    tmp_path: Path, finished_run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    configs = {"bad": SMALL["memorizing"], "run": finished_run.config}
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/thesis.tex").write_text("precious")
+    shutil.copytree(finished_run.path, tmp_path / "run")
+    (tmp_path / "run/result.json").unlink()
+    shutil.rmtree(tmp_path / "run/checkpoints/00000040")  # the only one to go on from
+    progress = {name: Plain(name, 40, 32) for name in configs}
+    with caplog.at_level(logging.INFO, "anchor_interp"):
+        engine = LocalEngine(workers=1, device="cpu")
+        ended = engine.run(each_alone(configs), tmp_path, progress.__getitem__)
+        results = {result.name: result for result in ended}
+    assert isinstance(results["bad"].error, StoreError)
+    assert results["run"].error is None
+    assert RunFolder(results["run"].path).result() is not None
+    assert f"{tmp_path / 'run'}: continuing at step 0 of 40" in caplog.messages
+    assert not [record for record in caplog.records if record.levelno < logging.INFO]
+
+
+def test_a_device_that_is_not_there_starts_no_worker(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="device is 'nonsense'"):
+        LocalEngine(device="nonsense").run(iter(()), tmp_path, lambda _: Silent())
+    assert not list(tmp_path.iterdir())
+
+
+SCRIPT = """
+from pathlib import Path
+import anchor_interp
+from anchor_interp._util.progress import Silent
+from anchor_interp.sweeps.worker import each_alone
+from anchor_interp.sweeps.local import LocalEngine
+print("once")
+config = anchor_interp.preset("tiny", **{short})
+jobs = each_alone({{"a": config}})
+for result in LocalEngine(device="cpu").run(jobs, Path("runs"), lambda _: Silent()):
+    print(result.error)
+"""
+
+
+def test_a_script_needs_no_guard_around_its_workers(tmp_path: Path) -> None:
+    """A worker does not import the script that asked for it."""
+    (tmp_path / "script.py").write_text(SCRIPT.format(short=SHORT))
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.stdout, done.stderr) == ("once\nNone\n", "")
+    assert RunFolder(tmp_path / "runs/a").result() is not None
+
+
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 1), (signal.SIGKILL, 2)])
+def test_workers_do_not_outlive_their_driver(
+    tmp_path: Path, number: signal.Signals, workers: int
+) -> None:
+    """Whatever ends the driver, its workers checkpoint and leave."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "anchor_interp", "quickstart", "--out", str(out)]
+    options = ["--device", "cpu", "--workers", str(workers)]
+    with open(tmp_path / "errors", "w") as errors:
+        child = subprocess.Popen([*command, *options], stderr=errors)
+    folders = [RunFolder(out / name) for name in ("memorizing", "symmetric")[:workers]]
+    deadline = time.monotonic() + 120
+    while not all(len(f.metrics()) > 1 for f in folders) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(child.pid, number)
+    child.wait(timeout=60)
+    while any((f.path / ".lock").read_text() for f in folders) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for folder in folders:
+        assert (folder.path / ".lock").read_text() == ""  # released
+        assert folder.steps()[-1] > 0  # checkpointed where it stopped
+        assert folder.result() is None
+    assert child.returncode == (-number if number == signal.SIGKILL else 130)
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+def test_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run) -> None:
+    views = [
+        RunView("trained", finished_run.config, finished_run.metrics, finished_run.evaluation),
+        _view("neurips"),
+        _view("non-commuting"),
+        _view("reasoning-complexity-2"),
+    ]
+    figure = overview(views)
+    assert len(figure.axes) == 4 * 4 + 4  # four panels and a colour bar a row
+    for name in ("a/overview.png", "overview.svg"):
+        assert save(figure, tmp_path / name).stat().st_size > 10_000
+    labels = [text.get_text() for text in figure.axes[7].get_yticklabels()]
+    assert labels == ["(4, 3): x - 6  symmetric", "(4, 3): x - 10  inferential"]
+
+
+def _view(name: str) -> RunView:
+    task = TASKS[name]
+    config: RunConfig = override(PHASES["inferential"], task=task)
+    unseen = tuple(
+        UnseenAnswers(pair, 0.3, 0.7, 0.5, 1.0, {"-6": 0.7, "-10": 0.3}) for pair in task.unseen
+    )
+    pairs = tuple(PairAccuracy(pair, task.role(pair), 1.0, 0.5) for pair in task.pairs)
+    ood = 0.3 if unseen else None
+    cells = CellAccuracy(1.0, 0.9, ood, ood)
+    evaluation = Evaluation(
+        1, 1.0, 0.9, ood, None, None, None, pairs, unseen, cells, 1.0, 2.0, 0.1, 0.2, 5, 0
+    )
+    metrics = [{"step": step, "loss": 1.0, "train_accuracy": step / 10} for step in range(10)]
+    return RunView(name, config, metrics, evaluation)
+
+
+def test_progress_texts() -> None:
+    assert describe({"step": 1, "loss": 0.5, "ood_accuracy": 1}) == "loss 0.500 OOD 1.00"
+    assert [format_seconds(s) for s in (5, 65, 3725)] == ["0m05s", "1m05s", "1h02m"]

@@ -1,0 +1,105 @@
+"""Hooks that are sure to act."""
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+from anchor_interp._util.errors import ConfigError, HookError
+from anchor_interp.interventions import hooks
+from anchor_interp.interventions.hooks import activations, hooked
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer import HookedTransformer, build_model, layout, token_rows
+
+SHAPE = ModelConfig(d_model=8, d_head=4, d_mlp=8, d_vocab=30, n_ctx=6)
+ROWS = torch.arange(12).reshape(2, 6)
+NAME = "blocks.0.hook_resid_mid"
+
+
+@pytest.fixture
+def model() -> HookedTransformer:
+    return build_model(SHAPE, InitConfig(), seed=0)
+
+
+def test_edits_act_in_the_order_in_which_they_were_attached(model: HookedTransformer) -> None:
+    with (
+        hooked(model, {NAME: lambda x: x * 0 + 1}),
+        hooked(model, {NAME: lambda x: x * 3}),
+    ):
+        assert (activations(model, ROWS, [NAME])[NAME] == 3).all()
+
+
+def test_hooks_that_cannot_act_are_refused(model: HookedTransformer) -> None:
+    with pytest.raises(HookError, match=r"no hook 'blocks.0.hook_resid_middle'.*resid_mid"):
+        activations(model, ROWS, ["blocks.0.hook_resid_middle"])
+    with pytest.raises(HookError, match=r"fires only with model.cfg.use_attn_result"):
+        activations(model, ROWS, ["blocks.0.attn.hook_result"])
+    with pytest.raises(HookError, match="did not fire"), hooked(model, {NAME: lambda x: x}):
+        pass
+    model.cfg.use_attn_result = True
+    assert activations(model, ROWS, ["blocks.0.attn.hook_result"])
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x[:, :1], lambda x: x.double(), lambda _: None])
+def test_an_edit_keeps_the_shape(model: HookedTransformer, wrong: object) -> None:
+    with (
+        pytest.raises(HookError, match=r"returned .*; expected \(2, 6, 8\) torch.float32"),
+        hooked(model, {NAME: wrong}),  # type: ignore[dict-item]
+    ):
+        model(ROWS)
+    assert not any(point.fwd_hooks for point in model.hook_dict.values())
+
+
+def test_activations_are_copies_in_the_order_of_the_tokens(model: HookedTransformer) -> None:
+    whole = activations(model, ROWS, [NAME])[NAME]
+    parts = activations(model, ROWS.numpy().astype(np.uint8), [NAME], batch=1)[NAME]
+    torch.testing.assert_close(parts, whole)
+    with hooked(model, {NAME: lambda x: x.zero_()}):  # in place, as hooks of users do
+        model(ROWS)
+    assert whole.any()
+    assert activations(model, ROWS[:0], [NAME])[NAME].shape == (0, 6, 8)
+
+
+def test_a_large_vocabulary_takes_more_passes(
+    model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logits of 6 positions and 30 tokens: 180 numbers a sequence."""
+    rows, sizes = ROWS.repeat(5, 1), []
+    whole = activations(model, rows, [NAME])[NAME]
+    for limit in (1 << 26, 400, 1):
+        monkeypatch.setattr(hooks, "_LOGITS", limit)
+        seen: list[int] = []
+
+        def watch(x: torch.Tensor, seen: list[int] = seen) -> torch.Tensor:
+            seen.append(len(x))
+            return x
+
+        with hooked(model, {NAME: watch}):
+            found = activations(model, rows, [NAME])[NAME]
+        torch.testing.assert_close(found, whole)
+        sizes.append(seen)
+    assert sizes == [[10], [2] * 5, [1] * 10]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.zeros(2, 6), "expected integers of shape"),
+        (torch.zeros(2, 7, dtype=torch.long), "has 7 positions; expected 1 to 6"),
+        (torch.full((2, 6), 30), "tokens run from 30 to 30; expected 0 to 29"),
+        ([[1, 2]], "expected integers of shape"),
+        (np.array([1, 2]), "expected integers of shape"),
+    ],
+)
+def test_tokens_are_checked(
+    model: HookedTransformer, tokens: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ConfigError, match=message):
+        token_rows(model, tokens)  # type: ignore[arg-type]
+
+
+def test_layout() -> None:
+    pre = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="pre")
+    assert layout(build_model(pre, InitConfig(), seed=0)) == "pre"
+    assert layout(build_model(SHAPE, InitConfig(), seed=0)) == "post"

@@ -1,0 +1,362 @@
+"""Interchange interventions: answers that known mechanisms predict; the search for a subspace."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+import anchor_interp
+from anchor_interp._util.errors import ConfigError, DivergedError
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.interchange import (
+    Subspace,
+    interchange,
+    learn_subspace,
+    random_subspace,
+)
+from anchor_interp.interventions.sites import Site
+from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_model
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer import HookedTransformer, build_model
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
+from anchor_interp.tasks.sequences import Sequences
+
+TASK = TASKS["complexity-control"]
+ADD = {1: 5, 2: 1, 3: -2, 4: -8}
+HALFWAY = Site("resid_post", 0, "first")
+COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
+
+
+def few(pairs: InterchangePairs, n: int) -> InterchangePairs:
+    """Some of the pairs whose second anchor stands before the last position."""
+    keep = np.flatnonzero(pairs.base.position < 6)[:n]
+
+    def rows(sequences: Sequences) -> Sequences:
+        return dataclasses.replace(sequences, **{c: getattr(sequences, c)[keep] for c in COLUMNS})
+
+    return InterchangePairs(
+        rows(pairs.base),
+        rows(pairs.source),
+        pairs.counterfactual[keep],
+        pairs.anchor_moved[keep],
+        pairs.key_moved[keep],
+    )
+
+
+@pytest.fixture(scope="module")
+def pairs() -> InterchangePairs:
+    return few(interchange_pairs(TASK, 80, seed=1), 40)
+
+
+# Pairs
+
+
+@pytest.mark.parametrize("name", ["complexity-control", "neurips"])
+def test_the_counterfactual_is_read_off_the_tokens(name: str) -> None:
+    """Worked out sequence by sequence with the papers' offsets."""
+    task = TASKS[name]
+    found = interchange_pairs(task, 400, seed=2)
+    composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
+    for i in range(400):
+        p = int(found.base.position[i])
+        x, a1, a2 = found.base.tokens[i, p : p + 3].tolist()
+        x_, a1_, a2_ = found.source.tokens[i, p : p + 3].tolist()
+        assert found.source.position[i] == p
+        assert {(a1, a2), (a1_, a2_)} <= set(composing)
+        value = x_ + ADD[a1_]
+        assert found.counterfactual[i] == value + ADD[a2]
+        assert found.anchor_moved[i] == x + ADD[a1_] + ADD[a2]
+        base, source = found.base.targets[i], found.source.targets[i]
+        assert (base, source) == (x + ADD[a1] + ADD[a2], value + ADD[a2_])
+        assert found.key_moved[i] == x_ + ADD[a1] + ADD[a2]
+        others = {base, source, found.anchor_moved[i], found.key_moved[i]}
+        assert found.counterfactual[i] not in others
+        # the second anchor has seen this value in training
+        assert any(20 <= value - ADD[first] <= 99 for first, second in composing if second == a2)
+
+
+@pytest.mark.parametrize("name", ["complexity-control", "neurips", "non-commuting"])
+def test_new_combinations_have_one_answer(name: str) -> None:
+    """An unseen one is made where nothing in the training suggests another answer."""
+    task = TASKS[name]
+    found = interchange_pairs(task, 2_000, seed=6)
+    rows, at = np.arange(2_000), found.base.position.astype(np.int64)
+    firsts, seconds = found.source.tokens[rows, at + 1], found.base.tokens[rows, at + 2]
+    made = set(zip(firsts.tolist(), seconds.tolist(), strict=True))
+    left_out = {"complexity-control": set(), "neurips": {(3, 4), (4, 3)}, "non-commuting": {(4, 3)}}
+    assert made == set(task.pairs) - left_out[name]
+
+
+def test_answers_that_the_model_does_not_have_are_refused() -> None:
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    model.cfg.d_vocab_out = 25
+    model.unembed.W_U = torch.nn.Parameter(model.unembed.W_U[:, :25])
+    model.unembed.b_U = torch.nn.Parameter(model.unembed.b_U[:25])
+    few_pairs = interchange_pairs(TASK, 5, seed=0)
+    words = "the model's output tokens are 0 to 24"
+    refused(lambda: interchange(model, few_pairs, HALFWAY), words)
+    refused(lambda: learn_subspace(model, few_pairs, HALFWAY, 2, seed=0, quiet=True), words)
+
+
+@pytest.mark.parametrize("keys", ["train", "test"])
+def test_pairs_keep_to_their_side_of_the_split(keys: Any) -> None:
+    found = interchange_pairs(TASK, 200, seed=3, keys=keys)
+    for part in (found.base, found.source):
+        assert ((part.key % 9 == part.position) == (keys == "test")).all()
+
+
+def test_equal_arguments_give_equal_pairs_and_fewer_are_the_first_of_more() -> None:
+    more, fewer, other = (
+        interchange_pairs(TASK, n, seed=s) for n, s in ((90, 4), (30, 4), (30, 5))
+    )
+    assert np.array_equal(more.counterfactual[:30], fewer.counterfactual)
+    assert np.array_equal(more.source.tokens[:30], fewer.source.tokens)
+    assert np.array_equal(more.base.tokens[:30], fewer.base.tokens)
+    assert not np.array_equal(fewer.source.tokens, other.source.tokens)
+
+
+# Known mechanisms
+
+OUTCOMES: dict[Mechanism, str] = {
+    "inferential": "counterfactual",  # g(x; a1) stands there
+    "symmetric": "base",  # nothing that it uses stands there
+    "lookup": "base",
+}
+
+
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_only_composing_models_answer_the_counterfactual(
+    mechanism: Mechanism, normalization: Normalization, pairs: InterchangePairs
+) -> None:
+    model = exact_model(mechanism, normalization=normalization)
+    result = interchange(model, pairs, HALFWAY)
+    shares = {name: getattr(result, name) for name in ("counterfactual", "base")}
+    assert shares == {name: float(name == OUTCOMES[mechanism]) for name in shares}
+    assert result.untouched == 1
+    assert result.n == 40
+    assert result.dimensions is None
+    expected_answers = pairs.counterfactual if mechanism == "inferential" else pairs.base.targets
+    assert np.array_equal(result.answers, expected_answers)
+    assert (result.cross_entropy < 0.01) == (mechanism == "inferential")
+
+
+def test_other_sites_predict_something_else(pairs: InterchangePairs) -> None:
+    """The first anchor's embedding carries the anchor, the end carries the source's answer."""
+    model = exact_model("inferential")
+    embedded = interchange(model, pairs, Site("resid_pre", 0, "first"))
+    assert (embedded.anchor_moved, embedded.counterfactual) == (1, 0)
+    for mechanism in MECHANISMS:  # and the key's embedding the key
+        at_the_key = interchange(exact_model(mechanism), pairs, Site("resid_pre", 0, "key"))
+        assert (at_the_key.key_moved, at_the_key.counterfactual) == (1, 0)
+    at_the_end = interchange(model, pairs, Site("resid_post", 1, "last"))
+    assert (at_the_end.source, at_the_end.counterfactual) == (1, 0)
+    after_the_lookup = interchange(exact_model("lookup"), pairs, Site("resid_post", 0, "second"))
+    assert (after_the_lookup.source, after_the_lookup.counterfactual) == (1, 0)
+    at_a_neuron = interchange(model, pairs, Site("mlp_out", 0, "first"))
+    assert at_a_neuron.counterfactual == 1
+
+
+def test_an_interchange_with_itself_changes_nothing(pairs: InterchangePairs) -> None:
+    model = exact_model("inferential")
+    itself = dataclasses.replace(pairs, source=pairs.base)
+    for subspace in (None, random_subspace(model.cfg.d_model, 7, seed=0)):
+        result = interchange(model, itself, HALFWAY, subspace=subspace)
+        assert (result.base, result.untouched) == (1, 1)
+
+
+def test_batches_do_not_touch_each_other(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/inferential/1", dtype=torch.float64).model
+    results = [interchange(model, pairs, HALFWAY, batch_size=size) for size in (1, 7, 1000)]
+    for result in results[1:]:
+        assert np.array_equal(result.answers, results[0].answers)
+        assert result.cross_entropy == pytest.approx(results[0].cross_entropy)
+    assert 0 < results[0].counterfactual < 1
+
+
+# Subspaces
+
+
+def written(model: HookedTransformer, pairs: InterchangePairs) -> np.ndarray:
+    """An orthonormal basis of the differences that the first MLP writes at the first anchor."""
+    name, rows = "blocks.0.hook_mlp_out", np.arange(len(pairs.base))
+    at = pairs.base.position.astype(np.int64) + 1
+    both = [activations(model, s.tokens, [name])[name] for s in (pairs.base, pairs.source)]
+    values = torch.cat([each[rows, at] for each in both]).double()
+    _, singular, directions = torch.linalg.svd(values - values.mean(0), full_matrices=False)
+    found: np.ndarray = directions[singular > 1e-3 * singular[0]].mT.numpy()
+    return found
+
+
+def test_the_wired_subspace_is_as_good_as_all_of_it(pairs: InterchangePairs) -> None:
+    model = exact_model("inferential", dtype=torch.float64)
+    basis = written(model, pairs)
+    width, k = basis.shape
+    along = interchange(model, pairs, HALFWAY, subspace=Subspace(basis, np.empty(0)))
+    assert (along.counterfactual, along.dimensions) == (1, k)
+    at_random = interchange(model, pairs, HALFWAY, subspace=random_subspace(width, k, seed=0))
+    assert at_random.counterfactual < 0.1
+    rest = torch.linalg.svd(torch.from_numpy(basis), full_matrices=True)[0][:, k:]
+    without = interchange(model, pairs, HALFWAY, subspace=Subspace(rest.numpy(), np.empty(0)))
+    assert without.base == 1
+
+
+def test_all_dimensions_are_the_plain_interchange(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/inferential/1").model
+    whole = random_subspace(model.cfg.d_model, model.cfg.d_model, seed=3)
+    plain, along = (interchange(model, pairs, HALFWAY, subspace=s) for s in (None, whole))
+    assert along.cross_entropy == pytest.approx(plain.cross_entropy, rel=1e-3)
+    assert plain.cross_entropy != pytest.approx(interchange(
+        model, pairs, HALFWAY, subspace=random_subspace(model.cfg.d_model, 4, seed=3)
+    ).cross_entropy, rel=1e-3)  # fmt: skip
+
+
+def test_random_subspaces_are_orthonormal_and_drawn_by_seed() -> None:
+    one, again, other = (random_subspace(12, 5, seed=seed).basis for seed in (0, 0, 1))
+    np.testing.assert_allclose(one.T @ one, np.eye(5), atol=1e-12)
+    assert np.array_equal(one, again)
+    assert np.abs(one - other).max() > 0.1
+    state = torch.random.get_rng_state()
+    random_subspace(12, 5, seed=0)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.fixture(scope="module")
+def searched() -> tuple[HookedTransformer, InterchangePairs, Subspace]:
+    model = anchor_interp.load("tiny/inferential/1").model
+    fitted = interchange_pairs(TASK, 2_000, seed=0, keys="train")
+    return model, fitted, search(model, fitted)
+
+
+def search(model: HookedTransformer, fitted: InterchangePairs, **options: Any) -> Subspace:
+    settings: dict[str, Any] = {"seed": 0, "steps": 120, "lr": 0.02, "quiet": True} | options
+    return learn_subspace(model, fitted, HALFWAY, 16, **settings)
+
+
+def test_a_search_finds_more_than_chance_on_sequences_that_it_did_not_see(
+    searched: tuple[HookedTransformer, InterchangePairs, Subspace],
+) -> None:
+    model, _, found = searched
+    held_out = interchange_pairs(TASK, 400, seed=1, keys="test")
+    learned = interchange(model, held_out, HALFWAY, subspace=found)
+    drawn = [
+        interchange(model, held_out, HALFWAY, subspace=random_subspace(128, 16, seed=s))
+        for s in range(3)
+    ]
+    assert learned.counterfactual > 0.05 + max(result.counterfactual for result in drawn)
+    assert learned.cross_entropy < min(result.cross_entropy for result in drawn)
+    assert found.losses.shape == (120,)
+    assert found.losses[-20:].mean() < found.losses[:5].mean()
+    np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(16), atol=1e-5)
+
+
+def test_a_search_leaves_the_model_as_it_was_and_repeats(
+    searched: tuple[HookedTransformer, InterchangePairs, Subspace],
+) -> None:
+    model, fitted, _ = searched
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    one, again, other = (search(model, fitted, steps=6, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(one.basis, again.basis)
+    assert np.array_equal(one.losses, again.losses)
+    assert not np.array_equal(one.losses, other.losses)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(point.fwd_hooks for point in model.hook_dict.values())
+
+
+def test_a_search_finds_the_directions_that_are_wired() -> None:
+    """Those of the value, in a small inferential model, as far as the answers need them.
+
+    The last neurons of the exact models are far from their thresholds, where ReLU has no slope
+    to follow; with softplus in its place they answer the same and the search can begin.
+    """
+    task = AnchorTask(key_min=20, key_max=31, length=5)
+    model = exact_model("inferential", task)
+    block: Any = model.blocks[1]
+    block.mlp.act_fn, model.cfg.act_fn = torch.nn.functional.softplus, "softplus"
+    fitted = interchange_pairs(task, 1_000, seed=0, keys="train")
+    held_out = interchange_pairs(task, 200, seed=1, keys="test")
+    found = learn_subspace(model, fitted, HALFWAY, 32, seed=0, steps=400, batch_size=64, quiet=True)
+    learned = interchange(model, held_out, HALFWAY, subspace=found)
+    assert learned.untouched == 1
+    assert learned.counterfactual > 0.9
+    wired = written(model, fitted)
+    assert wired.shape[1] == 24  # differences of 25 values
+    drawn = [random_subspace(model.cfg.d_model, 32, seed=seed) for seed in range(20)]
+    captured, *by_chance = (np.square(each.basis.T @ wired).sum() / 24 for each in (found, *drawn))
+    assert np.mean(by_chance) == pytest.approx(32 / model.cfg.d_model, rel=0.1)
+    assert captured > 2 * max(by_chance)
+    at_random = interchange(model, held_out, HALFWAY, subspace=drawn[0])
+    assert at_random.counterfactual < 0.2
+
+
+def test_hooks_are_gone_after_an_exception(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/symmetric/1").model
+
+    def fails(tensor: torch.Tensor, *, hook: Any) -> torch.Tensor:
+        raise ZeroDivisionError
+
+    with model.hooks(fwd_hooks=[("blocks.1.hook_mlp_out", fails)]):
+        with pytest.raises(ZeroDivisionError):
+            interchange(model, pairs, HALFWAY)
+        with pytest.raises(ZeroDivisionError):
+            learn_subspace(model, pairs, HALFWAY, 4, seed=0, steps=1, quiet=True)
+    assert not any(point.fwd_hooks for point in model.hook_dict.values())
+
+
+def test_a_search_that_diverges_says_so(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/symmetric/1", dtype=torch.float64).model
+    with torch.no_grad():
+        model.unembed.b_U[0] = torch.nan
+    with pytest.raises(DivergedError, match="loss is nan at step 1"):
+        learn_subspace(model, pairs, HALFWAY, 4, seed=0, steps=3, quiet=True)
+    with pytest.raises(ConfigError, match="not finite"):
+        interchange(model, pairs, HALFWAY)
+
+
+def refused(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_interchanged_is_refused(
+    monkeypatch: pytest.MonkeyPatch, pairs: InterchangePairs
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    model = anchor_interp.load("tiny/symmetric/1").model
+    wide = random_subspace(20, 3, seed=0)
+    anything: Any = pairs.base
+    refused(lambda: interchange(model, pairs, Site("z", 2, "first")), "2 layers")
+    refused(lambda: interchange(model, pairs, HALFWAY, subspace=wide), "of 20 dimensions, .* 128")
+    refused(lambda: interchange(model, pairs, HALFWAY, batch_size=0), "batch_size is 0")
+    refused(lambda: interchange(model, anything, HALFWAY), "pairs")
+    uneven = interchange_pairs(TASK, 60, seed=0)  # at the end the second anchor is the last token
+    refused(lambda: interchange(model, uneven, Site("z", 0, "noise")), "320 to 384 numbers")
+    for settings, words in (
+        ({"steps": 0}, "steps is 0"),
+        ({"lr": 0.0}, "lr is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"dimensions": 129}, "dimensions is 129"),
+        ({"seed": -1}, "seed is -1"),
+    ):
+        chosen: dict[str, Any] = {"dimensions": 2, "seed": 0, "quiet": True} | settings
+        refused(functools.partial(learn_subspace, model, pairs, HALFWAY, **chosen), words)
+    refused(
+        lambda: interchange_pairs(TASKS["neurips"], 5, seed=0, pairs=[(3, 4)]), "no intermediate"
+    )
+    refused(lambda: interchange_pairs(TASK, 5, seed=0, pairs=[(1, 9)]), r"\(1, 9\)")
+    refused(lambda: interchange_pairs(TASK, 0, seed=0), "n is 0; expected at least 1")
+    refused(lambda: interchange_pairs(TASK, 5, seed=0, pairs=[]), "no pair to draw from")
+    alone = AnchorTask(unseen=tuple(pair for pair in TASK.pairs if pair != (1, 1)))
+    refused(
+        lambda: interchange_pairs(alone, 5, seed=0, keys="test"), "5 of 5 base sequences have no"
+    )

@@ -1,0 +1,153 @@
+"""Models with hand-set weights: right on every input, each by its own mechanism."""
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+import anchor_interp
+from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.masks import mask_edges
+from anchor_interp.models.exact import (
+    MECHANISMS,
+    NAMES,
+    Mechanism,
+    Normalization,
+    exact_answers,
+    exact_edges,
+    exact_model,
+)
+from anchor_interp.models.forward import last_logits
+from anchor_interp.models.transformer import token_rows
+from anchor_interp.runs.evaluation import evaluate, predict
+from anchor_interp.runs.phase import classify
+from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Table
+from anchor_interp.tasks.sequences import draw
+
+LAYOUTS: list[Normalization] = ["post", "pre"]
+
+
+def every_input(task: AnchorTask) -> np.ndarray:
+    """One sequence for every ordered pair, key and position, with noise of its own."""
+    pairs, keys = np.array(task.pairs), task.keys
+    pair, key, place = (
+        grid.ravel()
+        for grid in np.meshgrid(
+            np.arange(len(pairs)), keys, np.arange(task.length - 2), indexing="ij"
+        )
+    )
+    noise = np.random.default_rng(0).choice(keys, size=(len(pair), task.length))
+    row = np.arange(len(pair))
+    noise[row, place], noise[row, place + 1], noise[row, place + 2] = key, *pairs[pair].T
+    return noise
+
+
+@pytest.mark.parametrize("normalization", LAYOUTS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_input_of_the_papers_task_is_answered_correctly(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    task = TASKS["complexity-control"]
+    model = exact_model(mechanism, task, normalization=normalization)
+    tokens = every_input(task)
+    targets = np.concatenate(
+        [np.repeat(task.composed(pair, task.keys), task.length - 2) for pair in task.pairs]
+    )
+    assert len(tokens) == 16 * 80 * 7
+    assert (predict(model, tokens) == targets).all()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    "task",
+    [
+        TASKS["neurips"],
+        TASKS["non-commuting"],
+        AnchorTask(
+            anchors=(
+                Anchor(0, Table(10, (12, 10, 11))),
+                Anchor(1, Affine(1, 2, modulus=3, origin=10)),
+            ),
+            unseen=((0, 1),), key_min=10, key_max=12, length=4,
+        ),
+    ],
+    ids=["neurips", "non-commuting", "tables"],
+)  # fmt: skip
+def test_other_tasks_get_the_answers_of_the_mechanism(
+    mechanism: Mechanism, task: AnchorTask
+) -> None:
+    sequences = draw(task, task.pairs, "all", 2_000, seed=1, stream="exact")
+    answers = predict(exact_model(mechanism, task), sequences.tokens)
+    assert (answers == exact_answers(mechanism, task, sequences)).all()
+    if mechanism == "lookup":
+        assert (answers == sequences.targets).all()
+
+
+def test_the_neurips_task_tells_the_answers_apart() -> None:
+    """(3, 4) has x - 6: that is the symmetric answer to (4, 3), the inferential one is x - 10."""
+    task = TASKS["neurips"]
+    phases = {m: classify(evaluate(exact_model(m, task), task, n=50)) for m in MECHANISMS}
+    assert phases["symmetric"] == "symmetric"
+    assert phases["lookup"] == "inferential"  # it holds the right entry for every ordered pair
+    sequences = draw(task, [(3, 4)], "all", 50, seed=1, stream="exact")
+    offset = exact_answers("inferential", task, sequences) - sequences.key
+    assert (offset == -10).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_are_loaded_by_name(name: str) -> None:
+    run = anchor_interp.load(name, dtype=torch.float64)
+    assert run.model.cfg.dtype == run.model.W_Q.dtype == torch.float64
+    assert run.steps == [run.step] == [0]
+    assert run.metrics == []
+    found = anchor_interp.evaluate(run.model, run.config.task, n=5)
+    assert found.ood_accuracy == 1  # behaviour does not tell them apart
+    with pytest.raises(StoreError, match="no checkpoint at step 3"):
+        run.at(3)
+    with pytest.raises(StoreError, match="has no folder"):
+        run.path.exists()
+
+
+def test_unknown_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ConfigError, match="mechanism"):
+        exact_model("guessing")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("normalization", LAYOUTS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_known_edges_are_the_ones_that_matter(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    """They suffice, and without any one of them no answer survives that depends on it."""
+    task = TASKS["complexity-control"]
+    model = exact_model(mechanism, task, normalization=normalization, dtype=torch.float64)
+    sequences = draw(task, task.pairs, "all", 100, seed=2, stream="exact")
+    rows = token_rows(model, sequences.tokens)
+    edges = exact_edges(mechanism, sequences)
+    reaching = torch.ones_like(edges).tril()
+    with torch.no_grad(), mask_edges(model, reaching & ~edges):
+        kept = last_logits(model, rows).argmax(-1).numpy()
+    assert (kept == sequences.targets).all()
+    for layer, query, key in edges.any(dim=(1, 2)).nonzero():
+        one = torch.zeros_like(edges)
+        one[layer, :, :, query, key] = edges[layer, :, :, query, key]
+        hit = one.any(dim=(0, 2, 3, 4)).numpy()
+        with torch.no_grad(), mask_edges(model, one):
+            answers = last_logits(model, rows).argmax(-1).numpy()
+        assert (answers == sequences.targets)[~hit].all()
+        assert (answers == sequences.targets)[hit].mean() < 0.3
+
+
+def test_layer_norm_changes_nothing() -> None:
+    """The states of both layouts agree: the constant directions make LayerNorm harmless."""
+    task = TASKS["complexity-control"]
+    sequences = draw(task, task.pairs, "all", 100, seed=2, stream="exact")
+    for mechanism in MECHANISMS:
+        states = []
+        for normalization in LAYOUTS:
+            model = exact_model(mechanism, task, normalization=normalization, dtype=torch.float64)
+            name = "blocks.1.hook_resid_post"
+            states.append(activations(model, sequences.tokens, [name])[name][..., 3:])
+        torch.testing.assert_close(*states, atol=2e-3, rtol=2e-3)

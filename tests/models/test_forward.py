@@ -1,0 +1,184 @@
+"""The fast path is the same function as model(tokens): logits and gradients in float64."""
+
+import itertools
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.models.forward import _is_supported, fast_last_logits, last_logits
+from anchor_interp.models.linear import has_onednn_avx512, linear
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer import build_model
+
+Layout = Literal["post", "pre"]
+BOTH: tuple[Layout, ...] = ("post", "pre")
+LAYOUTS = list(itertools.product(BOTH, (1, 3), (1, 2, 3, 4), (False, True)))
+
+
+def model_of(
+    normalization: Layout,
+    n_heads: int,
+    n_layers: int,
+    bias: bool,
+    dtype: torch.dtype = torch.float64,
+) -> HookedTransformer:
+    shape = ModelConfig(
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_model=24,
+        d_head=10,
+        d_mlp=36,
+        act_fn="relu" if normalization == "post" else "gelu",
+        normalization=normalization,
+        bias=bias,
+    )
+    # the released scheme starts biases away from zero
+    init = InitConfig(0.4, scheme="released" if bias else "paper")
+    return build_model(shape, init, seed=0, dtype=dtype)
+
+
+def tokens_and_targets(n: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    tokens = torch.randint(0, 100, (n, 9), generator=generator)
+    return tokens, torch.randint(0, 201, (n,), generator=generator)
+
+
+@pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), LAYOUTS)
+@pytest.mark.parametrize("n", [7, 150])  # below and above the size at which the table pays
+def test_logits_and_gradients_equal_the_hooked_forward(
+    normalization: Layout, n_heads: int, n_layers: int, bias: bool, n: int
+) -> None:
+    model = model_of(normalization, n_heads, n_layers, bias)
+    tokens, targets = tokens_and_targets(n)
+    expected = model(tokens)[:, -1]
+    found = fast_last_logits(model, tokens, n_input_tokens=100)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    parameters = dict(model.named_parameters())
+    slow = torch.autograd.grad(F.cross_entropy(expected, targets), list(parameters.values()))
+    fast = torch.autograd.grad(F.cross_entropy(found, targets), list(parameters.values()))
+    for name, a, b in zip(parameters, slow, fast, strict=True):
+        torch.testing.assert_close(b, a, rtol=0, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+def test_float32_is_as_exact_as_the_hooked_forward(normalization: Layout) -> None:
+    """Both are compared with float64: the fast path may not be the less exact one by much."""
+    single = model_of(normalization, 2, 2, True, torch.float32)
+    double = model_of(normalization, 2, 2, True)
+    tokens, targets = tokens_and_targets(300)
+
+    def gradients(logits: Tensor, model: HookedTransformer) -> Tensor:
+        loss = F.cross_entropy(logits.double(), targets)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+    exact = gradients(double(tokens)[:, -1], double)
+    hooked = gradients(single(tokens)[:, -1], single).double()
+    fast = gradients(fast_last_logits(single, tokens), single).double()
+    hooked_error, fast_error = ((g - exact).norm() / exact.norm() for g in (hooked, fast))
+    assert float(fast_error) < 3 * float(hooked_error) + 1e-6
+
+
+def test_our_own_models_take_the_fast_path() -> None:
+    for normalization, n_heads, n_layers, bias in LAYOUTS:
+        assert _is_supported(model_of(normalization, n_heads, n_layers, bias))
+
+
+def test_tokens_outside_the_vocabulary_are_refused_and_bytes_are_tokens() -> None:
+    model = model_of("post", 1, 2, False)
+    tokens, _ = tokens_and_targets(300)
+    expected = last_logits(model, tokens)
+    for n in (5, 300):
+        as_bytes = tokens[:n].to(torch.uint8)
+        torch.testing.assert_close(last_logits(model, as_bytes), expected[:n], rtol=0, atol=1e-12)
+        wrong = tokens[:n].clone()
+        wrong[0, 0] = 250
+        with pytest.raises(ConfigError, match="tokens run from 0 to 250; expected 0 to 200"):
+            last_logits(model, wrong)
+        with pytest.raises(ConfigError, match="expected 0 to 49"):
+            last_logits(model, tokens[:n], n_input_tokens=50)
+
+
+def test_attached_hooks_take_the_hooked_forward() -> None:
+    model = model_of("post", 1, 2, False)
+    tokens, _ = tokens_and_targets(6)
+    plain = last_logits(model, tokens)
+    with model.hooks([("blocks.0.attn.hook_pattern", lambda pattern, **_: pattern * 0)]):
+        masked = last_logits(model, tokens)
+        torch.testing.assert_close(masked, model(tokens)[:, -1], rtol=0, atol=0)
+    assert not torch.allclose(plain, masked)
+    torch.testing.assert_close(last_logits(model, tokens), plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positional_embedding_type": "rotary", "rotary_dim": 10},
+        {"positional_embedding_type": "shortformer"},
+        {"post_embedding_ln": True},
+        {"clip_qkv": 0.01},
+        {"use_attention_sinks": True},
+        {"act_fn": "silu"},
+        {"attn_only": True},
+        {"normalization_type": None},
+        {"normalization_type": "LNPre"},
+        {"use_attn_scale": False},
+        {"parallel_attn_mlp": True},
+        {"n_key_value_heads": 1},
+        {"gated_mlp": True},
+        {"attn_scores_soft_cap": 5.0},
+        {"output_logits_soft_cap": 5.0},
+        {"attention_dir": "bidirectional"},
+        {"use_local_attn": True, "attn_types": ["local", "local"], "window_size": 2},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
+def test_other_architectures_take_the_hooked_forward(changes: dict[str, object]) -> None:
+    """A user's own HookedTransformer is answered right, whatever it is made of."""
+    settings: dict[str, Any] = {
+        "n_layers": 2, "n_heads": 2, "d_model": 24, "d_head": 10, "d_mlp": 36, "d_vocab": 120,
+        "n_ctx": 9, "act_fn": "relu", "normalization_type": "LN", "device": "cpu",
+        "dtype": torch.float64,
+    }  # fmt: skip
+    model = HookedTransformer(HookedTransformerConfig(**(settings | changes)))
+    tokens, _ = tokens_and_targets(6)
+    torch.testing.assert_close(last_logits(model, tokens), model(tokens)[:, -1], rtol=0, atol=1e-11)
+
+
+@pytest.mark.skipif(
+    not has_onednn_avx512(),
+    reason="no AVX-512 with oneDNN here",
+)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(1,), (5,), (4, 9)])
+def test_onednn_linear_equals_float64(relu: bool, shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator).requires_grad_()
+
+    x, weight, bias = draw(*shape, 33), draw(33, 17), draw(17)
+    found = linear(x, weight, bias, relu=relu)
+    assert found.grad_fn is not None
+    expected = x.double() @ weight.double() + bias.double()
+    expected = expected.relu() if relu else expected
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    upstream = torch.randn(found.shape, generator=generator)
+    got = torch.autograd.grad(found, [x, weight, bias], upstream)
+    want = torch.autograd.grad(expected, [x, weight, bias], upstream.double())
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_autocast_stays_close() -> None:
+    model = model_of("post", 1, 2, False, torch.float32)
+    tokens, _ = tokens_and_targets(200)
+    with torch.no_grad():
+        exact = fast_last_logits(model, tokens)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rough = fast_last_logits(model, tokens)
+    assert float((rough.float() - exact).norm() / exact.norm()) < 0.03

@@ -1,0 +1,237 @@
+"""The report: what it says, that it is safe, and that a browser shows it without a complaint."""
+
+import dataclasses
+import html
+import itertools
+import json
+import os
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import Watched
+
+from anchor_interp._util.errors import StoreError
+from anchor_interp.analysis.findings import Findings, gather
+from anchor_interp.cli.main import main
+from anchor_interp.pages.attention_views import View, attention_view, labels
+from anchor_interp.pages.report import measures, render, write_report
+from anchor_interp.runs.run import Run
+
+HOSTILE = (
+    "<script>alert(1)</script>\"'</title></script>\N{SNOWMAN}&amp;{{ 7*7 }}"
+    "<img src=x onerror=alert(2)>"
+)
+
+
+@pytest.fixture(scope="module")
+def found(finished_run: Run) -> Findings:
+    return gather([finished_run.path])[0]
+
+
+@pytest.fixture(scope="module")
+def page(found: Findings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, one of them hostile and not done, with two heads."""
+    heads = [
+        dataclasses.replace(entry, patterns=entry.patterns.repeat(2, axis=1))
+        for entry in found.attention
+    ]
+    hostile = dataclasses.replace(
+        found,
+        name=HOSTILE,
+        path=Path(HOSTILE),
+        done=False,
+        step=20,
+        attention=tuple(heads),
+        sessions=[{"machine": HOSTILE, "versions": {HOSTILE: HOSTILE}}],
+    )
+    out = tmp_path_factory.mktemp("report") / "made" / "report.html"
+    assert write_report([found, hostile], out) == [out]
+    return out
+
+
+def words(page: Path) -> str:
+    """The page's text, without scripts and styles."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", page.read_text("utf-8"), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def test_it_tells_what_was_measured(page: Path, found: Findings) -> None:
+    text = words(page)
+    assert found.decision.reason in text
+    assert "x → x + 5" in text
+    assert "not done: step 20 of 40" in text
+    for measure in measures(found.evaluation):
+        shown = "\N{EN DASH}" if measure.value is None else f"{measure.value:.2f}"
+        assert f"{measure.name} {shown} {measure.threshold:.2f}" in text
+    for now, initial in zip(
+        found.complexity.matrices, found.complexity_at_init.matrices, strict=True
+    ):
+        layer = "" if now.layer is None else f" layer {now.layer + 1}"
+        assert now.stable_rank is not None
+        assert initial.stable_rank is not None
+        assert f"{now.name}{layer} {initial.stable_rank:.1f} {now.stable_rank:.1f}" in text
+    for example in found.attention:
+        assert f"answer {example.answer}," in text
+
+
+def test_the_decided_side_of_every_threshold_is_named(page: Path, found: Findings) -> None:
+    verdicts = {}
+    for measure in measures(found.evaluation):
+        if measure.value is None:
+            verdicts[measure.name] = "not defined here"
+        else:
+            verdicts[measure.name] = "reached" if measure.value >= measure.threshold else "below"
+    for name, verdict in verdicts.items():
+        assert re.search(rf"{name} \S+ \S+ {verdict}", words(page)), name
+
+
+def test_hostile_text_stays_text(page: Path) -> None:
+    source = page.read_text("utf-8")
+    assert "<script>alert" not in source
+    assert "<img" not in source
+    assert source.count("</script>") == source.count("<script>") == 2
+    assert HOSTILE in html.unescape(source)
+
+
+def test_views_hold_what_they_show(found: Findings) -> None:
+    example = found.attention[0]
+    view = attention_view(example, 1, id="place")
+    props = json.loads(view.call().split("AttentionPattern, ")[1].removesuffix(");"))
+    assert props["tokens"] == labels(example)
+    assert [label.partition("·")[2] for label in props["tokens"]][
+        example.position : example.position + 3
+    ] == ["key", "a1", "a2"]
+    assert props["attention"] == example.patterns[1, 0].round(4).tolist()
+    assert example.patterns.sum(-1) == pytest.approx(1, abs=1e-5)
+    assert "</script" not in View("AttentionPattern", "x", {"tokens": ["</script>"]}).call()
+    shown = view._repr_html_()
+    assert "unpkg.com" not in shown
+    assert shown.count("<script") == shown.count("</script>") == 1
+
+
+def test_pictures_are_files_of_both_kinds(found: Findings, tmp_path: Path) -> None:
+    odd = dataclasses.replace(found, name="../a/b <c>")
+    page, *pictures = write_report([odd], tmp_path / "page.html", pictures=tmp_path / "pictures")
+    assert page.is_file()
+    assert {path.parent for path in pictures} == {tmp_path / "pictures"}
+    names = {path.stem.rpartition("c-")[2] for path in pictures}
+    assert names == {"loss", "accuracy", "pairs-train-keys", "pairs-test-keys", "answers"}
+    for path in pictures:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        else:
+            assert ET.fromstring(path.read_bytes()).tag.endswith("svg")
+
+
+def test_two_runs_of_one_name_are_told_apart(finished_run: Run, tmp_path: Path) -> None:
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    for path in paths:
+        shutil.copytree(finished_run.path, path)
+    assert [entry.name for entry in gather(paths)] == list(map(str, paths))
+
+
+def test_a_run_that_is_not_done(tmp_path: Path, finished_run: Run) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(finished_run.path, path)
+    (path / "result.json").unlink()
+    shutil.rmtree(path / "checkpoints" / "00000040")
+    entry = gather([path])[0]
+    assert (entry.done, entry.step, entry.evaluation.steps) == (False, 30, 30)
+    assert "not done: step 30 of 40" in render([entry])
+
+
+def test_a_failure_leaves_the_earlier_report(
+    found: Findings, tmp_path: Path, capsys: pytest.CaptureFixture[str], finished_run: Run
+) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("earlier")
+    for arguments, said in (
+        ([str(tmp_path / "missing")], "is no run folder"),
+        ([str(finished_run.path), str(tmp_path)], "is no run folder"),
+        ([], "RUNS is missing"),
+    ):
+        assert main(["report", *arguments, "--out", str(out)])
+        assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert out.read_text() == "earlier"
+    with pytest.raises(StoreError, match="is a folder; name a file"):
+        write_report([found], tmp_path)
+    with pytest.raises(StoreError, match=r"cannot write .*: Not a directory"):
+        write_report([found], out / "below" / "report.html")
+
+
+def test_command(finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "report.html"
+    assert main(["report", str(finished_run.path), "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"] == str(out)
+    assert told["runs"][finished_run.path.name]["phase"] == finished_run.phase
+    assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    assert finished_run.phase in words(out)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_in_a_browser(browser: Any, page: Path, width: int, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    shown = context.new_page()
+    watched = Watched(shown)
+    shown.goto(page.as_uri())
+    pictures, heads = 2 * 5, 2 * 2 * (1 + 3)  # of several heads, each is shown small and one large
+    shown.locator(".view canvas").nth(heads - 1).wait_for()
+    shown.wait_for_timeout(300)  # charts are laid out after they are there
+    overflow, background, ink = shown.evaluate(
+        """() => [document.documentElement.scrollWidth - innerWidth,
+                 getComputedStyle(document.body).backgroundColor,
+                 getComputedStyle(document.body).color]"""
+    )
+    assert overflow == 0
+    assert _contrast(background, ink) >= 7
+    drawn = shown.evaluate(
+        """() => [...document.querySelectorAll('.picture svg, .view canvas')].map(entry => {
+            const box = entry.getBoundingClientRect();
+            const blank = entry.tagName === 'CANVAS' && !entry.getContext('2d')
+                .getImageData(0, 0, entry.width, entry.height).data.some(value => value);
+            return [box.width, box.height, blank];
+        })"""
+    )
+    assert len(drawn) == pictures + heads
+    assert all(wide > 20 and high > 20 and not blank for wide, high, blank in drawn)
+    assert shown.locator("h2", has_text="<script>alert(1)</script>").count() == 1
+    headings = shown.evaluate(
+        """() => [...document.querySelectorAll('h1, h2, h3, h4')]
+            .filter(entry => !entry.closest('[role=img]')).map(entry => +entry.tagName[1])"""
+    )
+    assert headings[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(headings))
+    assert shown.evaluate("document.querySelectorAll('table:not(:has(caption))').length") == 0
+    ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(entry => entry.id)")
+    assert len(ids) == len(set(ids))
+    shown.keyboard.press("Tab")
+    assert shown.evaluate("document.activeElement.textContent") == "Skip to the summary"
+    assert shown.locator(".skip").bounding_box()["x"] >= 0
+    assert watched.complaints == []
+    assert watched.requests == [page.as_uri()]
+    context.close()
+
+
+def _contrast(*colours: str) -> float:
+    """WCAG's contrast ratio of two CSS colours rgb(r, g, b)."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(luminance, colours))
+    return (light + 0.05) / (dark + 0.05)

@@ -1,0 +1,130 @@
+"""The documentation site: built without a warning, complete, and in need of no network."""
+
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mkdocs.utils.yaml import yaml_load
+
+import anchor_interp
+import site_help
+from site_pages import nav_pages
+
+ROOT = Path(__file__).parents[2]
+INTERNAL = {
+    "__init__", "__main__", "cli", "commands", "completion", "doctor", "environment", "files",
+    "flags", "linear", "lock", "memory", "progress",
+}  # fmt: skip
+"""Modules that nobody but the package imports; the command line has a page of its own."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    # without --quiet, which would hide the warnings from --strict too
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return out
+
+
+def text(page: Path) -> str:
+    """What a reader sees of a page."""
+    body = page.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+    return html.unescape(re.sub(r"<[^>]+>", "", body))
+
+
+def test_every_public_module_has_a_page() -> None:
+    """A new module needs a line in mkdocs.yml, or one in INTERNAL above."""
+    package = ROOT / "src/anchor_interp"
+    files = (path.relative_to(package).with_suffix("") for path in package.rglob("*.py"))
+    modules = {".".join(path.parts) for path in files if path.name != "__init__"}
+    nav = yaml_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    pages = {Path(page).stem for page in nav_pages(nav) if page.startswith("reference/")}
+    assert pages - {"index", "command-line"} == modules - INTERNAL
+
+
+def test_the_site_asks_for_nothing_from_the_network(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text())
+        assert not [tag for tag in loaded if re.search(r"(?:src|href)=\"?(?:https?:)?//", tag)]
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", sheet.read_text())
+
+
+def test_docstrings_are_readable(site: Path) -> None:
+    for page in (site / "reference").glob("*.html"):
+        shown = text(page)
+        assert not re.search(r":(?:func|class|meth|attr|mod|data):|^=+ +=+$|::$", shown, re.M), page
+    forward, phase, task = (
+        text(site / f"reference/{name}.html") for name in ("forward", "phase", "task")
+    )
+    assert 'tokens: Integer[Tensor, "batch pos"]' in forward
+    assert 'Float[Tensor, "batch d_vocab"]' in forward
+    assert "Allowed: 0 to 1." in phase
+    assert "length: int = 9" in task
+    source = (site / "reference/phase.html").read_text()
+    assert re.search(r"<td><code>symmetric</code></td>\s*<td>a task with", source)
+    assert 'href="evaluation.html#anchor_interp.runs.evaluation"' in source
+
+
+def test_the_reference_lists_every_public_name_and_every_flag(site: Path) -> None:
+    names = text(site / "reference/index.html").split()
+    assert {name for name in anchor_interp.__all__ if not name.startswith("__")} <= set(names)
+    page = text(site / "reference/command-line.html")
+    commands = site_help.commands()
+    assert {"quickstart", "train", "evaluate", "presets"} <= {c.name for c in commands}
+    for command in commands[1:]:
+        assert command.usage in page
+        for group in command.groups:
+            for option in group.options:
+                assert option.invocation.startswith("-h,") or option.invocation in page
+
+
+def test_home_is_the_readme(site: Path) -> None:
+    page = (site / "index.html").read_text()
+    assert 'src="figures/quickstart.png"' in page
+    assert (site / "figures/quickstart.png").is_file()
+    assert 'href="concepts.html"' in page
+
+
+def test_every_measurement_is_explained_and_can_be_made_again() -> None:
+    listed = (ROOT / "docs/evidence/README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "docs/evidence").glob("*.json"):
+        assert f"]({path.name})" in listed
+        rule = subprocess.run(
+            ["make", "--dry-run", "--always-make", "VENV=none", f"docs/evidence/{path.name}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert re.search(rf"python .+ > docs/evidence/{path.name}", rule.stdout), rule.stderr
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium to open the site")
+def test_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+            "--disable-background-networking", "--virtual-time-budget=8000",
+            f"--user-data-dir={tmp_path}", f"{(site / 'index.html').as_uri()}?q=condensation",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert re.search(r"[1-9]\d* matching documents", done.stdout)
+    assert re.search(r'<a href="[^"]*reference/complexity.html[^"]*" class="md-search', done.stdout)

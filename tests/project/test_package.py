@@ -1,0 +1,140 @@
+"""The package as a user meets it: light imports, public names, README code, metadata."""
+
+import ast
+import operator
+import re
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from short import SHORT
+
+import anchor_interp
+from anchor_interp.runs.run import Run
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import anchor_interp",
+        "from anchor_interp.cli.main import main",
+        "import anchor_interp.runs.presets, anchor_interp.runs.phase, anchor_interp.pages.mechanism_figures",
+        "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
+        "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",
+    ],
+)
+def test_light_imports(code: str) -> None:
+    probe = f"import sys; {code}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-c", "import anchor_interp"], ["-m", "anchor_interp", "--help"]]
+)
+def test_start_takes_less_than_a_second(arguments: list[str]) -> None:
+    def seconds() -> float:  # of the processor, whatever else it is doing
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    assert "train" in dir(anchor_interp)
+    for name in anchor_interp.__all__:
+        value = getattr(anchor_interp, name)
+        if callable(value):
+            assert value.__doc__, name
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        operator.attrgetter("trian")(anchor_interp)
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """A submodule that is imported becomes an attribute of the package."""
+    modules = {path.stem for path in (ROOT / "src/anchor_interp").glob("*.py")}
+    assert not modules & set(anchor_interp.__all__)
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == anchor_interp.__version__
+    assert f"## {anchor_interp.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {anchor_interp.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_readme_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
+) -> None:
+    """Every Python block of the README, as it stands, on a short run in place of a long one."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    (tmp_path / "runs/quickstart").mkdir(parents=True)
+    (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.path)
+    monkeypatch.chdir(tmp_path)
+    named = anchor_interp.preset
+    monkeypatch.setattr(
+        anchor_interp, "preset", lambda name, **changes: named(name, **(changes | SHORT))
+    )
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
+def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
+    assert not re.search(r"\b(?!PIP_FLAGS|RELEASED_CODE)[A-Z]{3,}_[A-Z]{3,}\b", text), (
+        "a placeholder"
+    )
+
+
+def test_imports_run_one_way() -> None:
+    """A module imports only modules above it in this list; one of them TransformerLens."""
+    order = (
+        "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
+        "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
+        "exact", "ablation", "flow", "routes", "composition", "circuits", "training", "stacked",
+        "lock", "store", "complexity", "embeddings", "attribution", "phase", "mechanism",
+        "evaluation", "pairs", "patching", "states", "representations", "clusters", "sensitivity",
+        "rule_contrasts", "progress",
+        "interchange", "tracking", "zoo", "session", "run", "noise", "fingerprints", "findings",
+        "analysis", "plotting", "views", "report", "diagrams", "diagram_figures", "diagram_page",
+        "sweep", "papers", "quickstart", "doctor", "flags", "completion", "commands", "cli",
+        "__main__",
+    )  # fmt: skip
+    for path in (ROOT / "src/anchor_interp").rglob("*.py"):
+        relative = path.relative_to(ROOT / "src/anchor_interp")
+        name = relative.parts[0].removesuffix(".py")
+        if name == "__init__":
+            continue
+        for imported in _imports(path):
+            package, _, module = imported.partition(".")
+            if package == "anchor_interp" and module and not module.startswith("__"):
+                above = module.split(".")[0]
+                assert order.index(above) <= order.index(name), f"{relative} imports {imported}"
+            if package == "transformer_lens":
+                assert name == "model", f"{relative} imports {imported}"
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "anchor_interp":
+            found |= {f"anchor_interp.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found

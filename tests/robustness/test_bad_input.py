@@ -1,0 +1,462 @@
+"""Bad input in process: every kind of it is one ConfigError that names what was found and allowed.
+
+:mod:`test_bad_commands` says the same of whole commands, ``fuzz.py`` looks for kinds that are
+missing here.
+"""
+
+import contextlib
+import inspect
+import json
+import math
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+import anchor_interp
+from anchor_interp import (
+    analyze,
+    analyze_model,
+    exact_model,
+    fingerprint,
+    mask_edges,
+    mask_first_anchor,
+    mask_key_token,
+    mask_second_anchor,
+    verdict,
+)
+from anchor_interp._util.environment import limited_threads, resolve_device
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.models.forward import last_logits
+from anchor_interp.models.init import initialize
+from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, n_parameters
+from anchor_interp.models.transformer import build_model
+from anchor_interp.runs.config import (
+    RunConfig,
+    TrainConfig,
+    memory_bytes,
+    override,
+    read_config,
+    run_id,
+)
+from anchor_interp.runs.evaluation import evaluate, predict
+from anchor_interp.runs.export import load_weights
+from anchor_interp.runs.phase import Evaluation, Thresholds, classify
+from anchor_interp.runs.presets import RUNS, preset
+from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.train import train
+from anchor_interp.tasks.anchor import (
+    TASKS,
+    Affine,
+    Anchor,
+    AnchorTask,
+    Override,
+    Table,
+    named_task,
+    reasoning_complexity,
+)
+from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
+from anchor_interp.tasks.sequences import draw, sample
+
+TASK = TASKS["neurips"]
+KEYS = TASK.keys
+Build = Callable[[], object]
+
+
+def given(function: Any, *args: Any, **kwargs: Any) -> object:
+    """Call with arguments whose types are wrong on purpose."""
+    result: object = function(*args, **kwargs)
+    if isinstance(result, contextlib.AbstractContextManager):
+        with result:  # a mask looks at what it was given when it is entered
+            pass
+    return result
+
+
+@pytest.fixture(autouse=True)
+def _no_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the tests would refuse wrong types first; a user's process has none."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def tiny_model() -> Any:
+    return build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+
+
+def with_value(**changes: Any) -> Build:
+    return lambda: preset("tiny", **changes)
+
+
+FIELDS: list[tuple[Build, str]] = [
+    (with_value(n_sequences=0), "train.n_sequences is 0; expected at least 1"),
+    (with_value(n_sequences=True), "train.n_sequences is True; expected an integer"),
+    (with_value(n_sequences="many"), "train.n_sequences is 'many'; expected an integer"),
+    (with_value(n_sequences=1e5), "train.n_sequences is 100000.0; expected an integer"),
+    (with_value(n_sequences=1 << 40), "train.n_sequences is 1099511627776; expected at most"),
+    (with_value(steps=10**5_000), "train.steps is an integer of 16610 bits; expected at most"),
+    (with_value(steps=None), "train.steps is None; expected an integer"),
+    (with_value(steps=np.float32(3)), "train.steps is 3.0; expected an integer"),
+    (with_value(steps=np.mean), "train.steps is <function mean"),
+    (with_value(batch_size=100_001), "batch_size is 100001; expected at most n_sequences (100000)"),
+    (with_value(lr=math.nan), "train.lr is nan; expected a finite number"),
+    (with_value(lr=math.inf), "train.lr is inf; expected a finite number"),
+    (with_value(lr=10**400), "train.lr is an integer of 1329 bits; expected a finite number"),
+    (with_value(lr=-1), "train.lr is -1.0; expected more than 0"),
+    (with_value(lr=torch.tensor(1)), "train.lr is tensor(1); expected a finite number"),
+    (with_value(lr_end=0.1), "train.lr_end is 0.1; expected at most lr (0.001)"),
+    (with_value(lr_start=0.1), "train.lr_start is 0.1; expected at most lr (0.001)"),
+    (with_value(warmup=1.5), "train.warmup is 1.5; expected at most 1"),
+    (with_value(weight_decay=-1), "train.weight_decay is -1.0; expected at least 0"),
+    (with_value(lr=0.1, weight_decay=20), "train.weight_decay is 20; expected at most 1 / lr (10)"),
+    (with_value(beta1=1), "train.beta1 is 1.0; expected at most 0.999999"),
+    (with_value(eps=0), "train.eps is 0.0; expected at least 1e-30"),
+    (with_value(clip=-1), "train.clip is -1.0; expected more than 0"),
+    (with_value(clip="no"), "train.clip is 'no'; expected a finite number or null"),
+    (
+        with_value(precision="fp16"),
+        "train.precision is 'fp16'; expected one of 'float32', 'bf16', 'tf32'",
+    ),
+    (with_value(log_every=0), "train.log_every is 0; expected at least 1"),
+    (with_value(log_every=30), "train.eval_every is 200; expected a multiple of log_every (30)"),
+    (with_value(checkpoint_every=10**30), "train.checkpoint_every is 1000000000000"),
+    (with_value(n_heads=0), "model.n_heads is 0; expected at least 1"),
+    (with_value(bias=1), "model.bias is 1; expected true or false"),
+    (with_value(act_fn="rleu"), "'gelu' (did you mean 'relu'?)"),
+    (with_value(act_fn="x" * 10_000_000), "model.act_fn is 'xxx"),
+    (with_value(act_fn="re\nlu\x1b[2J\ud800"), r"model.act_fn is 're\nlu\x1b[2J\ud800'"),
+    (with_value(n_ctx=1 << 20), "model.n_ctx is 1048576; expected at most 8192"),
+    (with_value(n_ctx=5), "model.n_ctx is 5; the task's sequences have 9 tokens"),
+    (with_value(d_vocab=100), "model.d_vocab is 100; the task's tokens and targets need at least"),
+    (
+        with_value(n_layers=1000, d_model=1 << 16, d_mlp=1 << 18),
+        "TiB of memory, most of it for the weights; expected at most 1 TiB: lower model.d_model",
+    ),
+    (
+        with_value(batch_size=1 << 24, n_sequences=1 << 24, d_model=4096),
+        "most of it for the activations; expected at most 1 TiB: lower train.batch_size",
+    ),
+    (with_value(gamma=5), "init.gamma is 5.0; expected at most 4"),
+    (with_value(gamma_qk="auto"), "init.gamma_qk is 'auto'; expected a finite number or null"),
+    (with_value(seed=-1), "seed is -1; expected at least 0"),
+    (with_value(seed=1 << 63), "seed is 9223372036854775808; expected at most"),
+    (with_value(key_max=300), "task.key_max is 300; expected at most 255"),
+    (with_value(key_min=99), "task.key_max is 99; expected more than key_min 99"),
+    (with_value(length=2), "task.length is 2; expected at least 3"),
+    (with_value(split="keys"), "task.split is 'keys'; expected one of 'key', 'every-position'"),
+    (with_value(unseen=[(1, 2, 3)]), "task.unseen[0] is (1, 2, 3); expected a list of 2 items"),
+    (with_value(unseen=[("3", 4)]), "task.unseen[0][0] is '3'; expected an integer"),
+    (with_value(unseen=3), "task.unseen is 3; expected a list of a list of 2 items"),
+    (with_value(anchors=()), "task.anchors is empty; give at least one anchor"),
+    (with_value(anchors=(1, 2)), "task.anchors[0] is 1; expected an Anchor"),
+    (lambda: Anchor(-1), "anchor.token is -1; expected at least 0"),
+    (lambda: given(Anchor, 1, "x + 5"), "anchor.function is 'x + 5'; expected an Affine or a Tab"),
+    (lambda: Affine(mul=10**9), "affine.mul is 1000000000; expected at most 1000000"),
+    (lambda: Table(0, ()), "table.values holds 0 values; expected 1 to 256"),
+    (lambda: Table(0, (1, 256)), "table.values[1] is 256; expected at most 255"),
+    (lambda: given(Override, 3, Affine()), "override.pair is 3; expected a list of 2 items"),
+    (
+        lambda: RunConfig(TASK, schema=2),
+        "schema is 2; this version of anchor-interp reads schema 1",
+    ),
+    (lambda: Thresholds(ood=2), "thresholds.ood is 2.0; expected at most 1"),
+]
+
+ARGUMENTS: list[tuple[Build, str]] = [
+    (with_value(gama=1), "no field is called 'gama' (did you mean 'gamma'?); known: task, seed"),
+    (with_value(task="neurip"), "no task is called 'neurip' (did you mean 'neurips'?)"),
+    (with_value(task=3), "task is 3; expected an AnchorTask"),
+    (lambda: given(preset, 3), "the preset's name is 3; expected a text"),
+    (lambda: preset("x" * 10_000_000), "no preset is called 'xxx"),
+    (lambda: given(named_task, ["neurips"]), "the task's name is ['neurips']; expected a text"),
+    (lambda: given(override, "tiny", steps=3), "config is 'tiny'; expected a RunConfig"),
+    (lambda: given(run_id, TASK), "config is AnchorTask("),
+    (lambda: given(RunConfig, "neurips"), "task is 'neurips'; expected an AnchorTask"),
+    (lambda: given(reasoning_complexity, "3"), "reasoning complexity is '3'; expected an integer"),
+    (lambda: TASK.role((1, 9)), "the pair (1, 9) is not made of the anchors (1, 2, 3, 4)"),
+    (lambda: given(TASK.composed, "34", KEYS), "pair is '34'; expected a list of 2 items"),
+    (lambda: given(TASK.composed, (3, 4), "23"), "x is '23'; expected an array of integers"),
+    (lambda: given(TASK.target, (3, 4), KEYS / 2), "expected an array of integers"),
+    (lambda: given(TASK.symmetric, 4, KEYS), "pair is 4; expected a list of 2 items"),
+    (lambda: given(TASK.is_test_key, None, KEYS), "keys is None; expected an array of integers"),
+    (lambda: given(TASK.cells, "tset"), "keys is 'tset'; expected one of 'train', 'test', 'all'"),
+    (lambda: given(TASK.function, "1"), "'1' is no anchor of this task"),
+    (
+        lambda: given(sample, "neurips", "id", 1, seed=0),
+        "task is 'neurips'; expected an AnchorTask",
+    ),
+    (
+        lambda: given(sample, TASK, "odd", 1, seed=0),
+        "split is 'odd'; expected one of 'train', 'id'",
+    ),
+    (lambda: given(sample, TASK, "id", 1.5, seed=0), "n is 1.5; expected an integer"),
+    (lambda: given(sample, TASK, "id", 10**12, seed=0), "n is 1000000000000; expected at most"),
+    (lambda: given(sample, TASK, "id", 1, seed="a"), "seed is 'a'; expected an integer"),
+    (
+        lambda: given(draw, TASK, (3, 4), "all", 1, seed=0, stream="x"),
+        "pairs[0] is 3; expected a list of 2 items",
+    ),
+    (
+        lambda: given(draw, TASK, [(3, 4)], "some", 1, seed=0, stream="x"),
+        "keys is 'some'; expected one of 'train', 'test', 'all'",
+    ),
+    (lambda: given(swap_anchors, [1, 2]), "sequences is [1, 2]; expected a Sequences"),
+    (lambda: given(replace_keys, TASK, None, seed=0), "sequences is None; expected a Sequences"),
+    (lambda: given(build_model, "tiny", InitConfig(), seed=0), "model is 'tiny'; expected a Model"),
+    (lambda: given(build_model, ModelConfig(), 0.5, seed=0), "init is 0.5; expected an InitConfig"),
+    (
+        lambda: given(build_model, ModelConfig(), InitConfig(), seed=0, device="gpu"),
+        "device is 'gpu', which cannot be used here",
+    ),
+    (
+        lambda: given(build_model, ModelConfig(), InitConfig(), seed=0, dtype=torch.int64),
+        "dtype is torch.int64; expected one of torch.float32, torch.float64",
+    ),
+    (
+        lambda: given(initialize, "model", ModelConfig(), InitConfig(), seed=0),
+        "module is 'model'; expected a Module",
+    ),
+    (lambda: given(last_logits, "model", None), "model is 'model'; expected a HookedTransformer"),
+    (lambda: given(last_logits, tiny_model(), [[1, 2]]), "tokens is [[1, 2]]; expected a Tensor"),
+    (
+        lambda: given(last_logits, tiny_model(), torch.zeros(2, 3)),
+        "tokens has shape (2, 3) and dtype torch.float32; expected integers of shape (batch, pos)",
+    ),
+    (
+        lambda: given(last_logits, tiny_model(), torch.zeros(1, 99, dtype=torch.int64)),
+        "tokens has 99 positions; expected 1 to 20",
+    ),
+    (
+        lambda: given(
+            last_logits, tiny_model(), torch.zeros(1, 9, dtype=torch.int64), n_input_tokens=999
+        ),
+        "n_input_tokens is 999; expected at most 201",
+    ),
+    (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
+    (
+        lambda: given(mask_key_token, "model", None),
+        "model is 'model'; expected a HookedTransformer",
+    ),
+    (
+        lambda: given(mask_first_anchor, tiny_model(), [1]),
+        "sequences is [1]; expected a Sequences",
+    ),
+    (
+        lambda: given(mask_second_anchor, tiny_model(), None),
+        "sequences is None; expected a Sequences",
+    ),
+    (
+        lambda: given(exact_model, "symetric", TASK),
+        "mechanism is 'symetric'; expected one of 'symmetric', 'inferential', 'lookup'",
+    ),
+    (lambda: given(analyze_model, 3, TASK), "model is 3; expected a HookedTransformer"),
+    (lambda: given(analyze_model, tiny_model(), "neurips"), "task is 'neurips'; expected"),
+    (lambda: given(analyze, 3, step=None), "the path of the run is 3; expected a path"),
+    (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),
+    (lambda: given(fingerprint, 3), "the path of the run is 3; expected a path"),
+    (lambda: given(fingerprint, "tiny/inferential/1", step="x"), "step is 'x'; expected an int"),
+    (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
+    (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
+    (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
+    (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected an AnchorTask"),
+    (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),
+    (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected 1 to 1,000,000"),
+    (lambda: given(evaluate, tiny_model(), TASK, n=1, seed=-1), "seed is -1; expected at least 0"),
+    (
+        lambda: given(evaluate, tiny_model(), TASK, training=3),
+        "training is 3; expected a Sequences",
+    ),
+    (lambda: given(predict, tiny_model(), [[1]]), "tokens is [[1]]; expected a ndarray"),
+    (lambda: given(classify, {"id": 1}), "evaluation is {'id': 1}; expected an Evaluation"),
+    (lambda: given(train, TASK, "x"), "config is AnchorTask("),
+    (lambda: given(train, RUNS["tiny"], 3), "out is 3; expected a path"),
+    (lambda: train(RUNS["tiny"], ""), "out is ''; expected a path"),
+    (lambda: train(RUNS["tiny"], "a\0b"), r"out is 'a\x00b'; expected a path"),
+    (lambda: given(train, RUNS["tiny"], "x", threads="all"), "threads is 'all'; expected an integ"),
+    (lambda: given(load, None), "the path of the run is None; expected a path"),
+    (lambda: given(load_weights, None), "the path of the weights is None; expected a path"),
+    (lambda: given(read_config, 0), "the path of the configuration is 0; expected a path"),
+    (lambda: given(resolve_device, 3), "device is 3; expected a text or a device"),
+    (lambda: limited_threads(1.5).__enter__(), "threads is 1.5; expected an integer"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("build", "message"), FIELDS + ARGUMENTS)
+def test_a_wrong_value_is_one_line_with_what_was_expected(
+    build: Build, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        build()
+    text = str(caught.value)
+    assert message in text
+    assert text.isprintable()
+    assert len(text) < 1_000
+    assert caught.value.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def changed(**changes: Any) -> str:
+    return json.dumps(to_dict(RUNS["tiny"]) | changes)
+
+
+TEXTS: list[tuple[str | bytes, str]] = [
+    ("", "no valid JSON: the text is empty"),
+    (" \n", "no valid JSON: the text is empty"),
+    ("{", "no valid JSON: Expecting property name"),
+    ("[" * 100_000, "no valid JSON: it is nested too deeply"),
+    (changed().encode("utf-16"), "it is no UTF-8 text (invalid start byte at byte 0)"),
+    (b"\xff", "it is no UTF-8 text"),
+    (" " * (2 << 20), "is larger than 1048576 bytes; not a config file"),
+    ("9" * 5_000, "has more digits than any number here"),
+    (changed(seed=math.nan), "NaN is no finite number"),
+    (changed().replace('"seed": 0', '"seed": -Infinity'), "-Infinity is no finite number"),
+    (changed().replace('"seed": 0', '"seed": 1e999'), "1e999 is no finite number"),
+    (changed().replace('"seed": 0', '"seed": 0, "seed": 1'), "the name 'seed' stands 2 times"),
+    ("[]", "the top level is []; expected an object with the fields task, model, init, train"),
+    ("3", "the top level is 3; expected an object"),
+    ("{}", "the top level lacks the field 'task'"),
+    (changed(tasks={}), "has no field 'tasks' (did you mean 'task'?); known: task, model"),
+    (changed(schema=2, engine="ray"), "schema is 2; this version of anchor-interp reads schema 1"),
+    (changed(schema="1"), "schema is '1'; this version"),
+    (changed(seed="0"), "seed is '0'; expected an integer"),
+    (changed(train=None), "train is None; expected an object with the fields n_sequences"),
+    (changed(train={"learning_rate": 1}), "train has no field 'learning_rate'"),
+    (changed(train={"step": 1}), "train has no field 'step' (did you mean 'steps'?)"),
+    (changed(train={"steps": 0}), "train.steps is 0; expected at least 1"),
+    (changed(task={"anchors": [{"tokn": 1}]}), "task.anchors[0] has no field 'tokn'"),
+    (changed(task={"anchors": {}}), "task.anchors is {}; expected a list of an Anchor"),
+    (
+        changed(task={"anchors": [{"token": 1, "function": {"add": 1.5}}]}),
+        "task.anchors[0].function.add is 1.5; expected an integer",
+    ),
+    (
+        changed(task={"anchors": [{"token": 1, "function": {"values": [1]}}]}),
+        "task.anchors[0].function lacks the field 'first'",
+    ),
+    (changed(task={"unseen": [[1, 9]]}), "the pair (1, 9) is not made of the anchors"),
+    (changed(**{"x" * 100_000: 1}), "the top level has no field 'xxx"),
+    (changed(**{"\ud800\n": 1}), r"the top level has no field '\ud800\n'"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), TEXTS)
+def test_a_wrong_configuration_file_is_one_line_with_its_name(
+    text: str | bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1_000
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+def _huge(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: None, "No such file or directory"),
+        (lambda path: path.mkdir(), "no regular file"),
+        (_pipe, "no regular file"),
+        (_socket, "no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+        (lambda path: path.symlink_to("nowhere"), "No such file or directory"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (_huge, "larger than 1048576 bytes"),
+    ],
+)
+def test_what_is_no_configuration_file_is_neither_waited_for_nor_read(
+    make: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    make(Path("config.json"))
+    with pytest.raises(ConfigError, match=message):
+        read_config("config.json")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "", "\ud800"])
+def test_what_no_path_can_be_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="expected a path"):
+        read_config(path)
+    with pytest.raises(ConfigError, match="expected a path"):
+        load(path)
+
+
+def test_paths_with_odd_characters_stay_on_one_line(tmp_path: Path) -> None:
+    with pytest.raises(AnchorInterpError, match=r"two\\nlines\\x1b\[2J is no run folder"):
+        load(tmp_path / "two\nlines\x1b[2J")
+    with pytest.raises(ConfigError, match="File name too long"):
+        read_config(tmp_path / ("x" * 300))
+
+
+def test_a_byte_order_mark_and_numbers_of_numpy_are_welcome(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(to_dict(RUNS["tiny"])), encoding="utf-8-sig")
+    assert read_config(path) == RUNS["tiny"]
+    given = TrainConfig(steps=np.int64(5), lr=np.float64(0.1), weight_decay=np.int8(1))  # type: ignore[arg-type]
+    assert given == TrainConfig(steps=5, lr=0.1, weight_decay=1.0)
+    assert given.steps.__class__ is int
+    keys: Any = np.array([253], np.uint8)
+    assert TASK.composed((1, 2), keys).tolist() == [259]  # bytes would wrap around
+
+
+def test_changes_that_need_each_other_arrive_together() -> None:
+    """A task that needs a larger vocabulary may come with it."""
+    wide = AnchorTask(key_max=220)
+    config = override(RUNS["tiny"], task=wide, d_vocab=256)
+    assert (config.task, config.model.d_vocab) == (wide, 256)
+
+
+def test_damaged_results_are_refused(finished_run: Run) -> None:
+    stored = to_dict(finished_run.evaluation)
+    for change, message in (
+        ({"id_accuracy": 7}, "^id_accuracy is 7.0; expected at most 1"),
+        ({"n": 0}, "^n is 0; expected at least 1"),
+        ({"schema": 2}, "^schema is 2; this version"),
+        ({"cells": None}, "^cells is None; expected an object with the fields seen_train_keys"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            from_dict(Evaluation, stored | change)
+
+
+def test_the_memory_estimate_counts_every_parameter() -> None:
+    for model in (*MODELS.values(), ModelConfig(n_layers=3, n_heads=2, bias=True, d_vocab=110)):
+        built = build_model(model, InitConfig(), seed=0)
+        names = dict(built.named_parameters())
+        assert n_parameters(model) == sum(parameter.numel() for parameter in names.values())
+    for config in RUNS.values():
+        assert sum(memory_bytes(config).values()) < 16 << 30
+
+
+def test_public_entry_points_are_all_covered() -> None:
+    """A public function that takes arguments has a row above."""
+    text = Path(__file__).read_text()
+    functions = {
+        name
+        for name in anchor_interp.__all__
+        if inspect.isfunction(inspect.unwrap(getattr(anchor_interp, name)))
+    }
+    assert {"build_model", "classify", "evaluate", "load", "preset", "sample", "train"} <= functions
+    for name in functions:
+        assert f"given({name}, " in text, name

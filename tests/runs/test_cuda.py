@@ -1,0 +1,140 @@
+"""On a CUDA GPU: the same function as on the CPU, and runs that repeat and resume bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anchor_interp
+from anchor_interp._util.errors import InterruptedRunError
+from anchor_interp.models.forward import fast_last_logits
+from anchor_interp.models.transformer import build_model
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.run import load
+from anchor_interp.runs.train import train
+from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
+from anchor_interp.sweeps.batch import batch_size, train_batch
+from anchor_interp.sweeps.stacked import Member, Stack
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+@pytest.mark.parametrize("n", [7, 150])
+def test_fast_path_equals_the_hooked_forward(short: RunConfig, normalization: str, n: int) -> None:
+    config = override(short, normalization=normalization, n_heads=2, n_layers=3, bias=True)
+    model = build_model(config.model, config.init, seed=0, device=GPU, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(n)
+    tokens = torch.randint(0, 100, (n, 9), generator=generator).to(GPU)
+    targets = torch.randint(0, 201, (n,), generator=generator).to(GPU)
+    slow, fast = model(tokens)[:, -1], fast_last_logits(model, tokens, n_input_tokens=100)
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-11)
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(F.cross_entropy(slow, targets), parameters)
+    found = torch.autograd.grad(F.cross_entropy(fast, targets), parameters)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_runs_repeat_and_resume_bit_for_bit(
+    tmp_path: Path, short: RunConfig, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = override(short, precision=precision, batch_size=256, d_model=64, d_head=32)
+    first = train(config, tmp_path / "first", device="cuda", quiet=True)
+    monkeypatch.setattr(anchor_interp.runs.run, "stop_signals", _stop_after(23))
+    with pytest.raises(InterruptedRunError):
+        train(config, tmp_path / "second", device="cuda", quiet=True)
+    monkeypatch.undo()
+    second = train(config, tmp_path / "second", device="cuda", quiet=True)
+    assert first.metrics == second.metrics
+    expected = first.folder.weights(40)
+    for name, weight in second.folder.weights(40).items():
+        assert torch.equal(weight, expected[name]), name
+
+
+def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Member]:
+    """Models of one shape on the GPU, with data, rates and clipping of their own."""
+    own = ({"seed": 1, "lr": 3e-3}, {"n_sequences": 77, "clip": None}, {"weight_decay": 1.0})
+    found = []
+    for settings in own:
+        config = override(short, **(settings | changes))
+        model = build_model(config.model, config.init, seed=config.seed, device=GPU, dtype=dtype)
+        training = AnchorObjective(config, GPU).sequences
+        found.append(Member(config, TrainState(model, config.train), training))
+    return found
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["plain", "graph"])
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+def test_a_batch_steps_as_each_alone(short: RunConfig, normalization: str, graph: bool) -> None:
+    shape = {"normalization": normalization, "n_heads": 2, "bias": True, "eps": 1e-6}
+    batch, alone = (_members(short, torch.float64, **shape) for _ in range(2))
+    Stack(batch, graph=graph).advance(10)
+    for member, its in zip(batch, alone, strict=True):
+        objective = AnchorObjective(its.config, GPU)
+        for _ in range(10):
+            train_step(its.state, objective)
+        weights = its.state.weights()
+        for name, weight in member.state.weights().items():
+            torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-9, msg=name)
+
+
+def test_a_batch_writes_what_a_run_alone_resumes(tmp_path: Path, short: RunConfig) -> None:
+    configs = {"a": short, "b": override(short, seed=1, gamma=0.8)}
+    results = list(train_batch(configs, tmp_path, device="cuda"))
+    assert [(result.name, result.error) for result in results] == [("a", None), ("b", None)]
+    expected = train(short, tmp_path / "alone", device="cuda", quiet=True)
+    found = load(tmp_path / "a")
+    (found.path / "result.json").unlink()
+    train(short, found.path, device="cuda", quiet=True)  # judges anew from the batch's checkpoint
+    assert [row.keys() for row in found.metrics] == [row.keys() for row in expected.metrics]
+    for name, weight in found.folder.weights(40).items():
+        torch.testing.assert_close(weight, expected.folder.weights(40)[name], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_batch_in_other_precisions(short: RunConfig, precision: str) -> None:
+    shape = {"precision": precision, "d_model": 64, "d_head": 32, "batch_size": 64}
+    batch, alone = (_members(short, torch.float32, **shape) for _ in range(2))
+    events = Stack(batch).advance(1)
+    for event, its in zip(events, alone, strict=True):
+        expected = train_step(its.state, AnchorObjective(its.config, GPU))
+        torch.testing.assert_close(event.loss, expected.loss.cpu(), rtol=1e-2, atol=0)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_as_many_models_as_fit(short: RunConfig) -> None:
+    wide = override(short, d_model=4096, d_mlp=16384, n_layers=12)
+    assert batch_size([short] * 40, "cuda") == 40
+    assert 1 <= batch_size([wide] * 40, "cuda") < 40
+
+
+def _stop_after(calls: int) -> object:
+    import contextlib
+    from collections.abc import Callable, Iterator
+
+    @contextlib.contextmanager
+    def signals() -> Iterator[Callable[[], bool]]:
+        seen = [0]
+
+        def stopped() -> bool:
+            seen[0] += 1
+            return seen[0] >= calls
+
+        yield stopped
+
+    return signals
+
+
+def test_starts_from_the_weights_and_data_of_the_cpu(tmp_path: Path, short: RunConfig) -> None:
+    on_gpu = train(short, tmp_path / "gpu", device="cuda", quiet=True)
+    on_cpu = train(short, tmp_path / "cpu", device="cpu", quiet=True)
+    initial = on_cpu.folder.weights(0)
+    for name, weight in on_gpu.folder.weights(0).items():
+        assert torch.equal(weight, initial[name])
+    losses = [[row["loss"] for row in run.metrics if "loss" in row] for run in (on_gpu, on_cpu)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)

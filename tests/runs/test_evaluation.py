@@ -1,0 +1,225 @@
+"""Evaluation of oracles: models whose answers, and so every number, are known."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import canonical_json, from_dict
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer import build_model
+from anchor_interp.runs import evaluation as module
+from anchor_interp.runs.evaluation import evaluate, predict
+from anchor_interp.runs.phase import Evaluation, classify, decide
+from anchor_interp.tasks.anchor import TASKS, AnchorTask, Override, Pair, Table
+from anchor_interp.tasks.sequences import draw, sample
+
+Answer = Callable[[AnchorTask, Pair, int, int], int]
+Ints = npt.NDArray[np.int64]
+
+
+def oracle(task: AnchorTask, answer: Answer) -> Callable[..., torch.Tensor]:
+    """last_logits of a model that answers (pair, key, position) as told."""
+
+    def logits(_model: object, tokens: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(len(tokens), 201)
+        for row, sequence in enumerate(tokens.tolist()):
+            place = next(i for i, token in enumerate(sequence) if token in task.tokens) - 1
+            pair = (sequence[place + 1], sequence[place + 2])
+            out[row, answer(task, pair, sequence[place], place)] = 1
+        return out
+
+    return logits
+
+
+def one(values: Ints | None) -> int:
+    assert values is not None
+    return int(values[0])
+
+
+def inferential(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    x = np.array([key])
+    return one(task.target(pair, x))
+
+
+def symmetric(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    """The training target; for an unseen pair the other order's, or x - 7 for both orders."""
+    x = np.array([key])
+    if task.role(pair) != "unseen":
+        return one(task.target(pair, x))
+    mirrored = task.symmetric(pair, x)
+    return one(x - 7 if mirrored is None else mirrored)
+
+
+def composite(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    """Right on seen pairs, another wrong offset for each unseen order."""
+    x = np.array([key])
+    return one(task.target(pair, x)) if task.role(pair) != "unseen" else key + pair[0]
+
+
+def memorizing(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+    """Right on training keys of seen pairs, constant elsewhere."""
+    x = np.array([key])
+    known = task.role(pair) != "unseen" and key % task.length != place
+    return one(task.target(pair, x)) if known else 7
+
+
+def constant_on_unseen(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    x = np.array([key])
+    return one(task.target(pair, x)) if task.role(pair) != "unseen" else 50
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer) -> Evaluation:
+    return measured_on(monkeypatch, TASKS[name], answer)
+
+
+def measured_on(monkeypatch: pytest.MonkeyPatch, task: AnchorTask, answer: Answer) -> Evaluation:
+    monkeypatch.setattr(module, "last_logits", oracle(task, answer))
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    training = sample(task, "train", 300, seed=0)
+    return evaluate(model, task, n=40, training=training, initial=model, steps=5)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "phase"),
+    [
+        ("complexity-control", inferential, "inferential"),
+        ("complexity-control", symmetric, "symmetric"),
+        ("complexity-control", composite, "composite"),
+        ("complexity-control", memorizing, "memorizing"),
+        ("complexity-control", constant_on_unseen, "other"),
+        ("neurips", inferential, "inferential"),
+        ("neurips", symmetric, "symmetric"),
+        ("neurips", composite, "composite"),
+        ("neurips", memorizing, "memorizing"),
+        ("non-commuting", inferential, "inferential"),
+        ("non-commuting", symmetric, "symmetric"),
+        ("reasoning-complexity-3", inferential, "other"),
+    ],
+)
+def test_oracles_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, task: str, answer: Answer, phase: str
+) -> None:
+    assert classify(measure(monkeypatch, task, answer)) == phase
+
+
+def test_numbers_of_the_inferential_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "complexity-control", inferential)
+    assert (found.train_accuracy, found.id_accuracy, found.ood_accuracy) == (1, 1, 1)
+    assert (found.commutativity, found.key_dependence) == (1, 1)
+    assert found.symmetric_accuracy is None
+    assert len(found.pair_accuracy) == 16
+    assert all(entry.train_keys == entry.test_keys == 1 for entry in found.pair_accuracy)
+    assert [answers.offsets for answers in found.unseen] == [{"-10": 1.0}, {"-10": 1.0}]
+    assert found.stable_rank == found.stable_rank_at_init
+    assert found.steps == 5
+
+
+def test_inferential_models_do_not_commute_on_the_neurips_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = measure(monkeypatch, "neurips", inferential)
+    assert found.ood_accuracy == 1
+    assert found.symmetric_accuracy == 0
+    assert found.commutativity == 0  # (3, 4) is answered with its override x - 6
+
+
+def test_numbers_of_the_symmetric_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "neurips", symmetric)
+    assert (found.ood_accuracy, found.symmetric_accuracy, found.commutativity) == (0, 1, 1)
+    assert found.unseen[0].offsets == {"-6": 1.0}
+
+
+def test_numbers_of_the_memorizing_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "complexity-control", memorizing)
+    assert found.train_accuracy == 1
+    assert found.id_accuracy < 0.1
+    seen = [entry for entry in found.pair_accuracy if entry.role == "inferential"]
+    assert all(entry.train_keys == 1 for entry in seen)
+
+
+def test_without_unseen_pairs_the_measures_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "reasoning-complexity-6", inferential)
+    assert found.ood_accuracy is found.commutativity is found.key_dependence is None
+    assert found.unseen == ()
+
+
+def test_cells_are_the_means_over_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "neurips", memorizing)
+    assert found.cells.seen_train_keys == 1
+    assert found.cells.seen_test_keys == found.id_accuracy < 0.1
+    assert found.cells.unseen_train_keys == found.cells.unseen_test_keys == 0
+    found = measure(monkeypatch, "reasoning-complexity-0", inferential)
+    assert found.cells.unseen_train_keys is found.cells.unseen_test_keys is None
+
+
+def test_equal_anchors_have_no_commutativity(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = AnchorTask(unseen=((2, 2),))
+    found = measured_on(monkeypatch, task, constant_on_unseen)
+    assert found.commutativity is None
+    assert classify(found) == "other"
+
+
+def test_answers_that_coincide_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(3, 4) is overridden for high keys only: on low keys both answers to (4, 3) are x - 10."""
+    override = Table(20, tuple(x - 10 if x < 70 else x - 6 for x in range(20, 100)))
+    task = AnchorTask(overrides=(Override((3, 4), override),), unseen=((4, 3),))
+    assert classify(measured_on(monkeypatch, task, symmetric)) == "symmetric"
+    assert classify(measured_on(monkeypatch, task, inferential)) == "inferential"
+
+
+def test_without_its_training_sequences_a_memorizer_is_said_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "last_logits", oracle(TASKS["neurips"], constant_on_unseen))
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    found = evaluate(model, TASKS["neurips"], n=5)
+    assert found.train_accuracy is None
+    assert classify(found) == "composite"  # fresh sequences are answered: it is trained
+    monkeypatch.undo()
+    decision = decide(evaluate(model, TASKS["neurips"], n=5))
+    assert decision.phase == "undertrained"
+    assert "its own training sequences are not at hand" in decision.reason
+
+
+def test_degenerate_query_matrices_have_no_numbers() -> None:
+    narrow = build_model(ModelConfig(d_model=8, d_head=1, d_mlp=8), InitConfig(), seed=0)
+    found = evaluate(narrow, TASKS["neurips"], n=5)
+    assert found.condensation is found.condensation_at_init is None
+
+
+def test_evaluation_survives_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measure(monkeypatch, "neurips", composite)
+    assert from_dict(Evaluation, json.loads(canonical_json(found))) == found
+
+
+def test_predictions_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(ModelConfig(d_model=16, d_head=8, d_mlp=16), InitConfig(0.2), seed=0)
+    task = TASKS["neurips"]
+    tokens = draw(task, task.pairs, "all", 300, seed=0, stream="x").tokens
+    whole = predict(model, tokens)
+    monkeypatch.setattr(module, "_BATCH", 7)
+    np.testing.assert_array_equal(predict(model, tokens), whole)
+    with torch.no_grad():
+        hooked = model(torch.from_numpy(tokens).long())[:, -1].argmax(-1).numpy()
+    np.testing.assert_array_equal(whole, hooked)
+
+
+def test_wrong_requests_are_refused() -> None:
+    model = build_model(ModelConfig(d_vocab=50, d_model=8, d_head=4), InitConfig(), seed=0)
+    with pytest.raises(ConfigError, match="has 50 tokens and 20 positions; the task needs 110"):
+        evaluate(model, TASKS["neurips"])
+    good = build_model(ModelConfig(d_model=8, d_head=4), InitConfig(), seed=0)
+    for n in (0, 10**9):
+        with pytest.raises(ConfigError, match=f"n is {n}; expected 1 to"):
+            evaluate(good, TASKS["neurips"], n=n)
+    with pytest.raises(ConfigError, match="training holds sequences of shape"):
+        evaluate(good, TASKS["neurips"], training=sample(TASKS["neurips"], "train", 0, seed=0))
+    with torch.no_grad():
+        good.unembed.b_U[0] = torch.nan
+    with pytest.raises(ConfigError, match="logits are not finite"):
+        evaluate(good, TASKS["neurips"])

@@ -1,0 +1,177 @@
+"""Exported weights: plain TransformerLens reads them, load_weights too, and nothing else passes."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+import anchor_interp
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.schema import canonical_json
+from anchor_interp.cli.main import main
+from anchor_interp.models.transformer import PostLNTransformer, build_model
+from anchor_interp.runs.config import RunConfig, override, run_id
+from anchor_interp.runs.export import load_weights, save_weights
+from anchor_interp.runs.run import Run
+
+# TransformerLens warns whenever one is built by hand
+pytestmark = pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
+TOKENS = torch.randint(0, 100, (8, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def exported(tmp_path: Path, finished_run: Run) -> Path:
+    return finished_run.export(tmp_path / "weights.safetensors")
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, "pt") as file:
+        found: dict[str, str] = file.metadata()
+    return found
+
+
+def test_a_run_comes_back_as_it_was(finished_run: Run, exported: Path) -> None:
+    model = anchor_interp.load_weights(exported)
+    assert isinstance(model, PostLNTransformer)
+    assert not model.training
+    assert torch.equal(model(TOKENS), finished_run.model(TOKENS))
+    state, expected = load_file(exported), finished_run.model.state_dict()
+    assert set(state) == set(expected)
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
+    metadata = _metadata(exported)
+    assert metadata["run_id"] == run_id(finished_run.config)
+    assert metadata["step"] == "40"
+    assert json.loads(metadata["config"]) == json.loads(canonical_json(finished_run.config))
+    assert anchor_interp.evaluate(model, finished_run.config.task, n=20).steps is None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_plain_transformer_lens_reads_a_pre_layernorm_export(
+    tmp_path: Path, short: RunConfig, bias: bool, dtype: torch.dtype
+) -> None:
+    config = override(short, normalization="pre", act_fn="gelu", bias=bias, n_heads=2)
+    model = build_model(config.model, config.init, seed=1, dtype=dtype)
+    path = tmp_path / "w"
+    save_weights(model, path, config, step=0)
+    cfg = HookedTransformerConfig(
+        **json.loads(_metadata(path)["HookedTransformerConfig"]), dtype=dtype
+    )
+    plain = HookedTransformer(cfg)
+    plain.load_state_dict(load_file(path), strict=True)
+    assert torch.equal(plain(TOKENS), model(TOKENS))
+    again = load_weights(path)
+    assert again.cfg.dtype == dtype
+    assert torch.equal(again(TOKENS), model(TOKENS))
+    assert {n for n, _ in again.named_parameters()} == {n for n, _ in model.named_parameters()}
+
+
+def test_the_documented_way_to_a_post_layernorm_model(exported: Path, finished_run: Run) -> None:
+    cfg = HookedTransformerConfig(**json.loads(_metadata(exported)["HookedTransformerConfig"]))
+    model = PostLNTransformer(cfg)
+    model.load_state_dict(load_file(exported))
+    assert torch.equal(model(TOKENS), finished_run.model(TOKENS))
+
+
+def test_the_command(tmp_path: Path, finished_run: Run, capsys: Any) -> None:
+    out = tmp_path / "deep/w.safetensors"
+    assert main(["export", str(finished_run.path), "--out", str(out), "--step", "10"]) == 0
+    assert capsys.readouterr().out == f"{out}: the weights of {finished_run.path} at step 10\n"
+    assert torch.equal(load_weights(out).W_E, finished_run.at(10).model.W_E)
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_refused_targets_leave_everything_as_it_was(tmp_path: Path, finished_run: Run) -> None:
+    with pytest.raises(StoreError, match=f"{tmp_path} is a folder; name a file"):
+        finished_run.export(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match="cannot write"):
+        finished_run.export(tmp_path / "file/w")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "mine")]
+
+
+def test_a_failed_write_keeps_the_file_that_was_there(
+    exported: Path, finished_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = exported.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        finished_run.at(0).export(exported)
+    assert exported.read_bytes() == before
+    assert [path.name for path in exported.parent.iterdir()] == [exported.name]
+
+
+State = dict[str, torch.Tensor]
+Damage = Callable[[State, dict[str, str]], None]
+
+
+def _wider(state: State, metadata: dict[str, str]) -> None:
+    config = json.loads(metadata["config"])
+    config["model"]["d_mlp"] = 1 << 18
+    _reconfigure(metadata, config)
+
+
+def _reconfigure(metadata: dict[str, str], config: Any) -> None:
+    from anchor_interp._util.schema import from_dict
+
+    metadata["config"] = json.dumps(config)
+    metadata["run_id"] = run_id(from_dict(RunConfig, config))
+
+
+def _narrower(state: State, metadata: dict[str, str]) -> None:
+    config = json.loads(metadata["config"])
+    config["model"]["d_head"] = 4
+    _reconfigure(metadata, config)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda _, m: m.update(format="pt"), "is no export of anchor-interp"),
+        (lambda _, m: m.clear(), "is no export of anchor-interp"),
+        (lambda _, m: m.update(schema="2"), "has schema '2'; this version"),
+        (lambda _, m: m.update(config="{"), "damaged configuration"),
+        (lambda _, m: m.update(config="[" * 100_000), "damaged configuration"),
+        (lambda _, m: m.update(config='{"task": 1}'), "damaged configuration"),
+        (lambda _, m: m.update(run_id="0"), "is not its run's"),
+        (_wider, "the model that it describes has"),
+        (_narrower, r"W_Q' of shape \(1, 16, 8\)"),
+        (lambda s, _: s.pop("unembed.b_U"), "lacks the tensor 'unembed.b_U'"),
+        (lambda s, _: s.update(extra=torch.zeros(1)), "should not hold the tensor 'extra'"),
+        (lambda s, _: s["embed.W_E"].fill_(torch.nan), "not finite"),
+        (lambda s, _: s.update({"embed.W_E": s["embed.W_E"].int()}), "as torch.int32"),
+        (lambda s, _: s["blocks.0.attn.b_Q"].fill_(1), "which no training changes"),
+    ],
+)
+def test_foreign_and_damaged_exports_are_refused(
+    exported: Path, damage: Damage, message: str
+) -> None:
+    state, metadata = load_file(exported), _metadata(exported)
+    damage(state, metadata)
+    save_file(state, exported, metadata)
+    with pytest.raises(StoreError, match=message) as caught:
+        load_weights(exported)
+    assert str(exported) in str(caught.value)
+
+
+def test_files_that_are_no_safetensors_are_refused(exported: Path, tmp_path: Path) -> None:
+    whole = exported.read_bytes()
+    for data in (b"", whole[:-1], whole[:100], pickle.dumps({"a": 1}), bytes(8) + whole):
+        exported.write_bytes(data)
+        with pytest.raises(StoreError, match="cannot be read as weights"):
+            load_weights(exported)
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(StoreError, match=f"cannot read {path}|{path} is a folder"):
+            load_weights(path)

@@ -1,0 +1,228 @@
+"""The training loop: schedule, equality with a plain loop, divergence, devices."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import anchor_interp
+from anchor_interp._util.environment import resolve_device
+from anchor_interp._util.errors import ConfigError, DivergedError
+from anchor_interp.models.transformer import build_model
+from anchor_interp.runs.config import RunConfig, TrainConfig, override, total_decay
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.training import (
+    AnchorObjective,
+    StepEvent,
+    TrainState,
+    fit,
+    learning_rate,
+    train_step,
+)
+from anchor_interp.tasks.hashing import batch_indices
+from anchor_interp.tasks.sequences import sample
+
+CPU = torch.device("cpu")
+
+
+def test_schedule_warms_up_and_follows_a_cosine() -> None:
+    config = TrainConfig(steps=100, lr=1e-3, lr_start=1e-4, lr_end=1e-5, warmup=0.1)
+    rates = [learning_rate(config, step) for step in range(100)]
+    assert rates[0] == pytest.approx(1e-4 + 9e-4 / 10)
+    assert rates[9] == rates[10] == pytest.approx(1e-3)
+    assert rates[55] == pytest.approx((1e-3 + 1e-5) / 2)
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
+    assert rates[-1] > 1e-5
+    assert learning_rate(config, 100) == pytest.approx(1e-5)
+
+
+def test_no_warmup_starts_at_the_peak() -> None:
+    config = TrainConfig(steps=10, warmup=0.0)
+    assert learning_rate(config, 0) == config.lr
+
+
+def test_the_papers_schedules_decay_what_the_papers_decay() -> None:
+    """The sum of lr x wd: about 0.1 at wd 0.01, 7 to 12 at wd 1.0 (both papers' settings)."""
+    for name in ("paper-1head", "paper-gpt2"):
+        train = RUNS[name].train
+        assert 0.07 < total_decay(train) < 0.13
+        assert 7 < total_decay(override(RUNS[name], weight_decay=1.0).train) < 13
+
+
+def test_total_decay_is_what_adamw_takes_from_an_idle_weight(short: RunConfig) -> None:
+    """A weight without gradient shrinks by the product of 1 - lr wd, close to exp(-total)."""
+    config = override(short, weight_decay=0.5, lr=1e-3, steps=200)
+    state = TrainState.fresh(config, CPU)
+    objective = AnchorObjective(config, CPU)
+    before = state.weights()["pos_embed.W_pos"][15].clone()  # position 15 never occurs
+    fit(state, objective, until=200, on_event=lambda _s, _e: None)
+    shrunk = float((state.weights()["pos_embed.W_pos"][15] / before).mean())
+    assert shrunk == pytest.approx(math.exp(-total_decay(config.train)), rel=1e-3)
+
+
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+def test_training_equals_a_plain_loop_in_float64(short: RunConfig, normalization: str) -> None:
+    config = override(short, normalization=normalization, weight_decay=0.1, steps=30, lr=3e-3)
+    model = build_model(config.model, config.init, seed=config.seed, dtype=torch.float64)
+    state, objective = TrainState(model, config.train), AnchorObjective(config, CPU)
+    fit(state, objective, until=30, on_event=lambda _s, _e: None)
+
+    plain = build_model(config.model, config.init, seed=config.seed, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.1)
+    data = sample(config.task, "train", config.train.n_sequences, seed=config.seed)
+    tokens, targets = (torch.from_numpy(a).long() for a in (data.tokens, data.targets))
+    for step in range(30):
+        rows = batch_indices(step, config.train.batch_size, len(data), seed=config.seed)
+        optimizer.param_groups[0]["lr"] = learning_rate(config.train, step)
+        loss = F.cross_entropy(plain(tokens[rows])[:, -1], targets[rows])
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimizer.step()
+    for (name, a), b in zip(state.model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=name)
+
+
+def test_events_come_after_every_step(short: RunConfig) -> None:
+    seen: list[StepEvent] = []
+    state = TrainState.fresh(short, CPU)
+    returned = fit(
+        state, AnchorObjective(short, CPU), until=7, on_event=lambda _s, e: seen.append(e)
+    )
+    assert returned is state
+    assert [event.step for event in seen] == list(range(1, 8))
+    assert all(math.isfinite(event.loss.item()) for event in seen)
+
+
+def test_clipping_bounds_the_update_and_null_switches_it_off(short: RunConfig) -> None:
+    for clip in (1e-6, None):
+        config = override(short, clip=clip)
+        state = TrainState.fresh(config, CPU)
+        event = train_step(state, AnchorObjective(config, CPU))
+        gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
+        left = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
+        expected = event.grad_norm if clip is None else torch.tensor(clip)
+        torch.testing.assert_close(left, expected, rtol=1e-4, atol=0)
+
+
+def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:
+    config = override(short, lr=10.0, clip=None, gamma=-3.0, normalization="pre")
+    state = TrainState.fresh(config, CPU)
+    with torch.no_grad():
+        state.model.unembed.b_U[0] = math.inf
+    with pytest.raises(DivergedError, match=r"step 5: loss nan.*lower the learning rate"):
+        fit(state, AnchorObjective(config, CPU), until=40, on_event=lambda _s, _e: None)
+
+
+def test_optimizer_state_round_trips(short: RunConfig) -> None:
+    objective = AnchorObjective(short, CPU)
+    first = TrainState.fresh(short, CPU)
+    fit(first, objective, until=5, on_event=lambda _s, _e: None)
+    second = TrainState.fresh(short, CPU)
+    with torch.no_grad():
+        for name, parameter in second.model.named_parameters():
+            parameter.copy_(first.weights()[name])
+    second.load_optimizer(first.optimizer_tensors())
+    second.step = 5
+    for state in (first, second):
+        fit(state, objective, until=10, on_event=lambda _s, _e: None)
+    for name, weight in first.weights().items():
+        assert torch.equal(weight, second.weights()[name])
+
+
+def test_bf16_trains(short: RunConfig) -> None:
+    config = override(short, precision="bf16", steps=60, lr=3e-3)
+    losses: list[float] = []
+    state = TrainState.fresh(config, CPU)
+    fit(
+        state,
+        AnchorObjective(config, CPU),
+        until=60,
+        on_event=lambda _s, e: losses.append(e.loss.item()),
+    )
+    assert losses[-1] < losses[0] - 0.5
+    assert all(p.dtype == torch.float32 for p in state.model.parameters())
+
+
+def test_devices() -> None:
+    assert resolve_device("cpu") == CPU
+    assert resolve_device("auto").type in ("cpu", "cuda")
+    for name in ("gpu", "cuda:99"):
+        with pytest.raises(ConfigError, match=f"device is '{name}', which cannot be used here"):
+            resolve_device(name)
+
+
+def test_training_learns_the_task_at_all() -> None:
+    config = anchor_interp.preset("tiny", steps=150, lr=3e-3, n_sequences=2000, batch_size=64)
+    losses: list[float] = []
+    fit(
+        TrainState.fresh(config, CPU),
+        AnchorObjective(config, CPU),
+        until=150,
+        on_event=lambda _s, e: losses.append(e.loss.item()),
+    )
+    assert sum(losses[-10:]) / 10 < 4.0 < math.log(201)
+
+
+def test_a_branch_is_the_same_run_until_then_and_another_one_afterwards(short: RunConfig) -> None:
+    plain = override(short, weight_decay=0.01, steps=30)
+    branch = override(plain, branch_step=20, branch_weight_decay=5.0, branch_lr=5e-4)
+
+    def weights(config: RunConfig, until: int) -> dict[str, torch.Tensor]:
+        state = TrainState.fresh(config, CPU)
+        objective = AnchorObjective(config, CPU)
+        return fit(state, objective, until=until, on_event=lambda _s, _e: None).weights()
+
+    for until, same in ((20, True), (21, False)):
+        one, two = weights(plain, until), weights(branch, until)
+        assert all(torch.equal(one[name], two[name]) for name in one) == same
+    assert learning_rate(branch.train, 20) == pytest.approx(learning_rate(plain.train, 20) / 2)
+    assert branch.train.rates(19) == (plain.train.lr, 0.01)
+    assert branch.train.rates(20) == (5e-4, 5.0)
+
+
+@pytest.mark.parametrize("changes", [
+    {},
+    {"lr_start": 1e-4, "lr_end": 1e-5},
+    {"branch_step": 3, "branch_weight_decay": 0.7, "warmup": 0.1},
+    {"branch_step": 61, "branch_lr": 2e-3, "lr_end": 1e-4, "warmup": 0.3},
+    {"branch_step": 50, "branch_lr": 1e-5, "lr_start": 1e-4},
+    {"branch_step": 99, "branch_lr": 2e-3, "branch_weight_decay": 0.0, "warmup": 1.0},
+])  # fmt: skip
+def test_total_decay_adds_up_the_schedule(changes: dict[str, Any]) -> None:
+    config = replace(TrainConfig(steps=100, weight_decay=0.3), **changes)
+    summed = sum(learning_rate(config, step) * config.rates(step)[1] for step in range(100))
+    assert total_decay(config) == pytest.approx(summed, rel=1e-9)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"branch_step": 10}, "branch_step is 10 and branch_lr, branch_weight_decay are"),
+    ({"branch_lr": 1e-4}, "branch_step is None"),
+    ({"branch_step": 100, "branch_lr": 1e-4}, r"branch_step is 100; expected less than steps"),
+    ({"branch_step": 10, "branch_weight_decay": 999.0, "lr": 0.01},
+     r"branch_weight_decay is 999; expected at most 1 / branch_lr"),
+    ({"branch_step": 3, "branch_lr": 1e-6, "lr_start": 1e-5}, r"lr_start is 1e-05; .*branch_lr"),
+    ({"branch_step": 10, "branch_lr": 1e-6, "lr_end": 1e-5}, r"lr_end is 1e-05; .*branch_lr"),
+])  # fmt: skip
+def test_a_branch_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(TrainConfig(steps=100), **changes)
+
+
+def test_a_branch_is_resumed_on_either_side_of_its_step(short: RunConfig) -> None:
+    config = override(short, steps=30, branch_step=20, branch_weight_decay=5.0)
+
+    def fitted(state: TrainState, until: int) -> TrainState:
+        return fit(state, AnchorObjective(config, CPU), until=until, on_event=lambda _s, _e: None)
+
+    whole = fitted(TrainState.fresh(config, CPU), 30).weights()
+    for step in (15, 20, 25):
+        before = fitted(TrainState.fresh(config, CPU), step)
+        after = TrainState(before.model, config.train, step)
+        after.load_optimizer(before.optimizer_tensors())
+        resumed = fitted(after, 30).weights()
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole), step

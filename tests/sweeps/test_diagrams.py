@@ -1,0 +1,408 @@
+"""Phase diagrams: what stands in each cell, that no run is lost or counted as zero, the page."""
+
+import csv
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import Watched
+from sweep_rows import Row, decay_sweep, depth_sweep, done, grid, not_done
+
+from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.analysis.statistics import against_zero, mean_interval
+from anchor_interp.pages.diagram_figures import COLOURS, phase_map
+from anchor_interp.pages.diagram_page import render_diagrams, write_diagrams
+from anchor_interp.pages.style import inline_svg
+from anchor_interp.sweeps.diagrams import (
+    STATES,
+    Band,
+    Cell,
+    Diagrams,
+    phase_diagrams,
+    read_where,
+    summary,
+)
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
+
+
+def cell(found: Diagrams, x: Any, y: Any = None, diagram: int = 0) -> Cell:
+    (only,) = (c for c in found.diagrams[diagram].cells if (c.x, c.y) == (x, y))
+    return only
+
+
+def mean(found: Cell, measure: str) -> float:
+    value = found.measures[measure].mean
+    assert value is not None
+    return value
+
+
+def values(found: Cell, measure: str) -> list[float | None]:
+    return list(found.measures[measure].values.values())
+
+
+def test_a_cell_holds_every_seed_and_their_mean() -> None:
+    oods = (0.1, 0.2, 0.9)
+    rows = [done(seed, gamma=0.3, ood=ood) for seed, ood in enumerate(oods)]
+    rows += [done(seed, gamma=0.4) for seed in range(3)]
+    found = cell(phase_diagrams(rows[::-1]), 0.3)
+    measured = found.measures["ood_accuracy"]
+    assert values(found, "ood_accuracy") == list(oods)
+    assert measured.n == 3
+    assert mean(found, "ood_accuracy") == pytest.approx(0.4)
+    assert [run.seed for run in found.runs] == [0, 1, 2]
+    assert found.states == {"symmetric": 2, "inferential": 1}
+    assert found.phase == "symmetric"
+    # Student's t with two degrees of freedom reaches 4.3027 standard errors
+    reach = 4.3027 * math.sqrt(0.19 / 3)
+    low, high = mean_interval(oods)
+    assert (low, high) == pytest.approx((0.4 - reach, 0.4 + reach), abs=1e-3)
+    assert (low, high) == pytest.approx((against_zero(oods).low, against_zero(oods).high))
+    assert (measured.low, measured.high) == (0, 1)  # no share is beyond
+
+
+def test_runs_without_measurements_are_marks_and_never_zeros() -> None:
+    rows = [done(0, gamma=0.3, ood=0.8), done(1, gamma=0.3, ood=0.6)]
+    rows += [not_done(status, seed, gamma=0.3) for seed, status in
+             enumerate(("diverged", "failed", "running", "begun", "missing"), 2)]  # fmt: skip
+    rows += [not_done("missing", seed, gamma=0.4) for seed in range(7)]
+    # what such a row carries all the same is no measurement of a trained model
+    rows[2] |= {"ood_accuracy": 0.0, "phase": "memorizing"}
+    found = phase_diagrams(rows)
+    mixed, empty = cell(found, 0.3), cell(found, 0.4)
+    states = {"inferential": 2, "diverged": 1, "failed": 1, "unfinished": 2, "missing": 1}
+    assert mixed.states == states
+    assert mixed.measures["ood_accuracy"].mean == pytest.approx(0.7)
+    assert mixed.measures["ood_accuracy"].n == 2
+    assert values(mixed, "ood_accuracy") == [0.8, 0.6, None, None, None, None, None]
+    assert [run.censored for run in mixed.runs] == [False] * 2 + [True] * 5
+    assert mixed.phase == "inferential"
+    assert empty.states == {"missing": 7}
+    assert empty.measures["ood_accuracy"].mean is None
+    assert (empty.phase, empty.poor_id, empty.poor_commutativity) == (None, False, False)
+    assert len(found.runs) == len(rows)
+
+
+def test_an_undertrained_run_counts_and_is_censored() -> None:
+    rows = [done(0, gamma=0.3, train=0.5, seen=0.4), done(1, gamma=0.3, seen=1.0), done(gamma=0.4)]
+    found = cell(phase_diagrams(rows), 0.3)
+    assert found.measures["id_accuracy"].mean == pytest.approx(0.7)
+    assert [run.censored for run in found.runs] == [True, False]
+    assert found.phase is None  # one of each
+
+
+def test_poor_id_and_poor_commutativity_by_the_papers_thresholds() -> None:
+    rows = [
+        done(0, gamma=0.1, seen=0.89),
+        done(0, gamma=0.2, seen=0.9),
+        done(0, gamma=0.3, commutativity=0.69),
+        done(0, gamma=0.4, commutativity=0.7),
+        done(0, gamma=0.5, symmetric=0.0, ood=1.0, commutativity=0.0, task="neurips"),
+        done(0, gamma=0.6, seen=0.5),  # the mean of this cell is good, one of its runs is not
+        *(done(seed, gamma=0.6, seen=1.0) for seed in range(1, 6)),
+    ]
+    found = phase_diagrams(rows)
+    marks = {c.x: (c.poor_id, c.poor_commutativity) for c in found.cells}
+    assert marks == {
+        0.1: (True, False), 0.2: (False, False), 0.3: (False, True), 0.4: (False, False),
+        0.5: (False, False), 0.6: (False, False),
+    }  # fmt: skip
+    assert [run.poor_id for run in cell(found, 0.6).runs] == [True] + [False] * 5
+
+
+def test_gamma_by_depth_with_the_shaded_zone() -> None:
+    found = phase_diagrams(depth_sweep())
+    (diagram,) = found.diagrams
+    assert diagram.y is not None
+    assert (diagram.x.name, diagram.y.name) == ("gamma", "n_layers")
+    assert (diagram.x.values, diagram.y.values) == ((0.3, 0.4, 0.5, 0.6, 0.7), (2, 3, 4))
+    assert len(diagram.cells) == 15
+    assert cell(found, 0.3, 4).poor_id
+    assert cell(found, 0.3, 4).states == {"memorizing": 2, "diverged": 1}
+    assert not cell(found, 0.7, 4).poor_id
+    symmetric, inferential = cell(found, 0.4, 2), cell(found, 0.7, 2)
+    assert mean(symmetric, "symmetric_accuracy") > 0.8 > mean(symmetric, "ood_accuracy")
+    assert mean(inferential, "ood_accuracy") > 0.7 > mean(inferential, "symmetric_accuracy")
+
+
+def test_stable_rank_and_its_ratio_to_the_initial_one() -> None:
+    rows = [
+        done(s, gamma=g, rank=r) for g, s, r in ((0.3, 0, 40.0), (0.3, 1, 20.0), (0.4, 0, None))
+    ]
+    found = phase_diagrams(rows)
+    assert cell(found, 0.3).measures["stable_rank"].mean == pytest.approx(30)
+    assert values(cell(found, 0.3), "stable_rank_ratio") == [1, 0.5]
+    assert cell(found, 0.4).measures["stable_rank_ratio"].mean is None
+
+
+def test_bands_join_neighbours_of_one_phase() -> None:
+    phases = {0.1: (0, 0), 0.2: (0, 0), 0.3: (0, 1), 0.5: (1, 1), 0.6: (1, 1)}
+    rows = [
+        done(seed, gamma=gamma, ood=ood) for gamma, oods in phases.items()
+        for seed, ood in enumerate(oods)
+    ]  # fmt: skip
+    (diagram,) = phase_diagrams(rows).diagrams
+    assert diagram.bands(None) == [
+        Band(0, 1, {"symmetric": 4}),
+        Band(2, 2, {"symmetric": 1, "inferential": 1}),
+        Band(3, 4, {"inferential": 4}),
+    ]
+
+
+def test_seeds_keep_their_places() -> None:
+    rows = [done(seed, gamma=0.3) for seed in (0, 5, 7)] + [done(7, gamma=0.4)]
+    found = phase_diagrams(rows)
+    assert [run.slot for run in cell(found, 0.4).runs] == [2]
+    assert found.diagrams[0].slots == 3
+
+
+def test_runs_that_differ_in_nothing_known_are_all_there() -> None:
+    rows = [done(0, gamma=0.3), done(0, gamma=0.3, eval_every=7, ood=0.4), done(0, gamma=0.4)]
+    found = cell(phase_diagrams(rows), 0.3)
+    assert sorted(v for v in values(found, "ood_accuracy") if v is not None) == [0, 0.4]
+
+
+def test_short_and_long_runs_on_one_axis() -> None:
+    """Halving the steps and doubling the decay leaves the effective decay as it was."""
+    rows = grid(done, gamma=(0.3, 0.5), weight_decay=(0.0, 0.1, 0.2), steps=(2000, 4000), seeds=2)
+    found = phase_diagrams(rows, x="gamma", y="weight_decay")
+    assert [diagram.facet for diagram in found.diagrams] == [{"steps": 2000}, {"steps": 4000}]
+    assert [panel.settings for panel in found.decay] == [{"gamma": 0.3}, {"gamma": 0.5}]
+    for panel in found.decay:
+        short, long = panel.series
+        assert (short.settings, long.settings) == ({"steps": 2000}, {"steps": 4000})
+        totals = [[point.total_decay for point in series.points] for series in panel.series]
+        assert totals[0] == pytest.approx([0, 0.1, 0.2])
+        assert totals[1] == pytest.approx([0, 0.2, 0.4])
+        assert all(len(point.runs) == 2 for series in panel.series for point in series.points)
+
+
+def test_best_over_learning_rates_is_taken_by_seed_and_by_measure() -> None:
+    rows = [
+        done(0, gamma=0.3, lr=0.001, ood=0.1, symmetric=0.9),
+        done(0, gamma=0.3, lr=0.002, ood=0.6, symmetric=0.2),
+        done(1, gamma=0.3, lr=0.001, ood=0.3, symmetric=0.5),
+        not_done("diverged", 1, gamma=0.3, lr=0.002),
+        *(not_done("missing", 2, gamma=0.3, lr=lr) for lr in (0.001, 0.002)),
+        *grid(done, gamma=(0.4,), lr=(0.001, 0.002)),
+    ]
+    found = phase_diagrams(rows, best_over="lr")
+    best = cell(found, 0.3)
+    assert found.best_over == {"lr": 2}
+    assert best.measures["ood_accuracy"].values == {0: 0.6, 1: 0.3, 2: None}
+    assert best.measures["symmetric_accuracy"].values == {0: 0.9, 1: 0.5, 2: None}
+    assert best.measures["ood_accuracy"].mean == pytest.approx(0.45)
+    assert len(best.runs) == 6
+    every = phase_diagrams(rows)
+    assert every.best_over == {}
+    assert (every.diagrams[0].y and every.diagrams[0].y.name) == "lr"
+
+
+def test_settings_that_move_together_are_one() -> None:
+    rows = [done(gamma=g, gamma_qk=g, steps=n, lr=r) for g in (0.3, 0.4)
+            for n, r in ((1000, 0.1), (2000, 0.05))]  # fmt: skip
+    found = phase_diagrams(rows)
+    (diagram,) = found.diagrams
+    assert diagram.x.name == "gamma"
+    assert diagram.y is not None
+    assert diagram.y.name == "lr"
+    assert found.follows == {"gamma_qk": (0.3, 0.4), "steps": (1000, 2000)}
+
+
+def test_where_keeps_rows_and_says_so() -> None:
+    rows = grid(done, gamma=(0.3, 0.4), lr=(0.001, 0.002), seeds=2)
+    found = phase_diagrams(rows, where=read_where(["lr=0.001"]))
+    assert found.where == {"lr": (0.001,)}
+    assert (found.left_out, len(found.runs)) == (4, 4)
+    assert read_where(["a=1,2.5", "b=true", "c=null", "task=custom", "d = x y "]) == {
+        "a": (1, 2.5), "b": (True,), "c": (None,), "task": ("custom",), "d": ("x y",),
+    }  # fmt: skip
+
+
+SWEEP = [*grid(done, gamma=(0.3, 0.4), seeds=1)]
+WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8)), seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ([], {}, "the table has no row"),
+        ([done()], {}, "no setting varies between the runs"),
+        ([not_done("missing", gamma=g) for g in (0, 1)], {}, r"no run is done \(2 missing\)"),
+        (SWEEP, {"x": "gama"}, r"x is 'gama', and the table has no such column \(did you mean 'ga"),
+        (SWEEP, {"y": "ood_accuracy"}, "y is 'ood_accuracy', which is no setting"),
+        (SWEEP, {"x": "gamma", "y": "gamma"}, "x and y are both 'gamma'"),
+        (SWEEP, {"where": {"gamm": 1}}, r"where is 'gamm', .* \(did you mean 'gamma'\?\)"),
+        (SWEEP, {"where": {"gamma": 0.7}}, "no run has gamma 0.7; expected one of 0.3, 0.4"),
+        (SWEEP, {"best_over": "lrr"}, "best_over is 'lrr'"),
+        (WIDE, {}, r"lr \(1, 2, 3, 4, 5, \.\.\.\), which makes 7 diagrams; .* where, such as lr=1"),
+        ([done(), done(1) | {"status": "gone"}], {"x": "gamma"}, "status of run .* is 'gone'"),
+        ([done() | {"phase": None}], {"x": "gamma"}, "phase of run .* is None"),
+        ([done() | {"id_accuracy": "x"}], {"x": "gamma"}, "id_accuracy 'x'; expected a number"),
+    ],
+)  # fmt: skip
+def test_errors_name_what_is_wrong(rows: list[Row], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        phase_diagrams(rows, **options)
+
+
+@pytest.mark.parametrize("text", ["gamma", "=1", "gamma=", ""])
+def test_a_condition_that_is_none(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected COLUMN=VALUE"):
+        read_where([text])
+
+
+def test_one_axis_given_where_nothing_varies() -> None:
+    found = phase_diagrams([done()], x="n_layers")
+    assert [c.x for c in found.cells] == [2]
+
+
+def test_many_runs_in_little_time() -> None:
+    rows = grid(done, gamma=tuple(range(40)), weight_decay=tuple(range(25)), seeds=10)
+    found = phase_diagrams(rows)
+    assert (len(found.cells), len(found.runs)) == (1000, 10_000)
+
+
+def test_every_run_is_drawn_with_its_letter() -> None:
+    """In the picture itself: one filled place for each run of a state."""
+    found = phase_diagrams(decay_sweep())
+    states = Counter(run.state for run in found.runs)
+    svg = inline_svg(phase_map(found.diagrams[0]), "p")
+    assert len(re.findall(r'id="p-cell-\d+"', svg)) == 28
+    for state, colour in COLOURS.items():
+        in_legend = state in states
+        assert svg.count(f"fill: {colour.lower()}") == states[state] + in_legend, state
+    assert set(STATES) == set(COLOURS) | {"failed", "unfinished", "missing"}
+    assert len(set(STATES.values())) == len(STATES)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    rows = decay_sweep()
+    rows[5] |= {"reason": HOSTILE, "run_id": HOSTILE}
+    rows = [row | {"task": HOSTILE} for row in rows if row["gamma"] < 0.65]
+    return write_diagrams(rows, tmp_path_factory.mktemp("diagrams") / "made", name=HOSTILE)
+
+
+def test_files_of_all_kinds(written: list[Path]) -> None:
+    page, numbers, table, *figures = written
+    assert [page.name, numbers.name, table.name] == ["index.html", "diagram.json", "cells.csv"]
+    names = {path.stem for path in figures}
+    assert names == {"overview", "phases", "ood-accuracy", "id-accuracy", "commutativity",
+                     "stable-rank", "stable-rank-ratio", "along", "over-decay"}  # fmt: skip
+    for path in figures:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        else:
+            assert ET.fromstring(path.read_bytes()).tag.endswith("svg")
+    found = json.loads(numbers.read_text())
+    assert found["schema"] == 1
+    (diagram,) = found["diagrams"]
+    with open(table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(diagram["cells"]) == 16
+    for row, entry in zip(rows, diagram["cells"], strict=True):
+        assert float(row["gamma"]) == entry["x"]
+        assert int(row["diverged"]) == entry["states"].get("diverged", 0)
+        mean = entry["measures"]["ood_accuracy"]["mean"]
+        assert (float(row["ood_accuracy"]) if row["ood_accuracy"] else None) == mean
+
+
+def test_hostile_text_stays_text(written: list[Path]) -> None:
+    source = written[0].read_text("utf-8")
+    assert "<script>alert" not in source
+    assert "<img" not in source
+    assert source.count("<script>") == source.count("</script>") == 1
+
+
+def test_what_was_chosen_is_said() -> None:
+    rows = depth_sweep((0.001, 0.002))
+    best = phase_diagrams(rows, best_over="lr", where={"gamma": [0.3, 0.4]})
+    text = render_diagrams(best, [])
+    assert "Best of 2 values of learning rate." in text
+    assert "0.3, 0.4" in text
+    assert "54 other runs are left out" in text
+    assert "Best of" not in render_diagrams(phase_diagrams(rows), [])
+    assert len(list(summary(best))) == 6
+
+
+def test_a_folder_that_is_no_place_for_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StoreError, match="is a run's folder"):
+        write_diagrams(decay_sweep(), tmp_path)
+    with pytest.raises(StoreError, match="is a file; name a folder for the diagrams"):
+        write_diagrams(decay_sweep(), tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_in_a_browser(browser: Any, written: list[Path], width: int, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    shown = context.new_page()
+    watched = Watched(shown)
+    shown.goto(written[0].as_uri())
+    overflow = "document.documentElement.scrollWidth - innerWidth"
+    assert shown.evaluate(overflow) == 0
+    about, rows = shown.locator("#about"), shown.locator("#run-table tbody tr:visible")
+    assert (about.is_visible(), rows.count()) == (False, 48)
+    ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(entry => entry.id)")
+    assert len(ids) == len(set(ids))
+
+    shown.locator(".phases .cell").first.hover()
+    assert about.is_visible()
+    for text in ("weight decay 0", "seed 0", "seed 2", "memorizing", "61.5 s", "ID 0."):
+        assert text in about.inner_text()
+    shown.mouse.move(0, 0)
+    assert not about.is_visible()
+
+    # one stop a figure for the keyboard; arrows go on from it
+    figures = shown.locator(".diagrams figure")
+    assert shown.locator(".cell[tabindex='0']").count() == figures.count() == 8
+    shown.locator(".ood-accuracy .cell[tabindex='0']").focus()
+    shown.keyboard.press("ArrowRight")
+    shown.keyboard.press("ArrowUp")
+    focused = shown.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert " 0.4, weight decay 0.01: 2 composite, 1 symmetric" in focused
+    shown.keyboard.press("Enter")
+    assert shown.locator(".cell.picked").count() == 8  # the same cell in every figure
+    assert shown.locator("#run-table tr.picked").count() == 3
+    assert shown.locator(".cell[aria-pressed='true']").count() == 8
+    shown.locator("input[name=picked]").check()
+    assert rows.count() == 3
+    assert shown.locator("output").inner_text() == "3 of 48 runs"
+    shown.keyboard.press("Escape")
+    assert (shown.locator(".picked").count(), about.is_visible(), rows.count()) == (0, False, 48)
+
+    shown.select_option("select[name=state]", "diverged")
+    assert rows.count() == 2
+    shown.select_option("select[name=state]", "")
+    shown.select_option("select[name=status]", "failed")
+    assert rows.count() == 1
+    assert shown.locator("h1").inner_text() == f"Phases of {HOSTILE}"
+    assert shown.evaluate(overflow) == 0
+    assert watched.complaints == []
+    assert watched.requests == [written[0].as_uri()]
+    context.close()
+
+
+def test_a_finger_and_a_page_without_a_script(browser: Any, written: list[Path]) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
+    shown = context.new_page()
+    shown.goto(written[0].as_uri())
+    shown.locator(".stable-rank .cell").nth(3).tap()
+    box = shown.locator("#about").bounding_box()
+    assert 0 <= box["x"] < box["x"] + box["width"] <= 390
+    assert 0 <= box["y"] < box["y"] + box["height"] <= 800
+    shown.locator("#about .close").tap()
+    assert not shown.locator("#about").is_visible()
+    context.close()
+    context = browser.new_context(java_script_enabled=False)
+    shown = context.new_page()
+    shown.goto(written[0].as_uri())
+    assert shown.locator(".picture svg").count() == 8
+    assert not shown.locator(".filters").is_visible()
+    context.close()

@@ -1,0 +1,163 @@
+"""What a sweep trains: expansion, names that hold, and one clear error for what cannot be."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.runs.config import override, run_id
+from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.spec import (
+    SWEEPS,
+    Grid,
+    Sweep,
+    parse_sweep,
+    read_sweep,
+    to_plain,
+    typed_sweep,
+)
+
+GRID = """
+schema: 1
+grids:
+  - preset: tiny
+    set: {steps: 300, task: neurips}
+    axes: {gamma: [0.3, 0.5], weight_decay: [0.01, 0.1, 1.0]}
+    zip: [{lr: [0.001, 0.002], eval_every: [100, 200]}]
+    seeds: 2
+"""
+
+
+def test_every_combination_once(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(GRID)
+    found = read_sweep(file).configs()
+    base = preset("tiny", steps=300, task="neurips")
+    zipped = ((0.001, 100), (0.002, 200))
+    expected = [
+        override(base, gamma=gamma, weight_decay=decay, lr=lr, eval_every=every, seed=seed)
+        for gamma, decay, (lr, every), seed in itertools.product(
+            (0.3, 0.5), (0.01, 0.1, 1.0), zipped, (0, 1)
+        )
+    ]
+    assert list(found.values()) == expected
+    assert list(found) == [run_id(config) for config in expected]
+
+
+def test_what_grids_share_is_trained_once_and_keeps_its_name() -> None:
+    start = preset("tiny")
+    small = Grid(start, {"gamma": (0.3, 0.5)}, seeds=(0, 1))
+    large = Grid(start, {"gamma": (0.5, 0.3, 0.7)}, seeds=(0, 1, 2))
+    alone, both = Sweep((small,)).configs(), Sweep((small, large)).configs()
+    assert (len(alone), len(both)) == (4, 9)
+    assert alone.items() <= both.items()
+    assert len(small) == 4
+
+
+def test_a_configuration_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
+    config = preset("tiny", steps=77)
+    from anchor_interp._util.schema import canonical_json
+
+    (tmp_path / "mine.json").write_text(canonical_json(config))
+    (tmp_path / "sweep.yaml").write_text("{config: mine.json, axes: {gamma: [0.4]}}")
+    (found,) = read_sweep(tmp_path / "sweep.yaml").configs().values()
+    assert found == override(config, gamma=0.4)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"gridz": []}, "no entry 'gridz'"),
+        ({"grids": [{"axis": {}}]}, "did you mean 'axes'?"),
+        ({"grids": [{}], "schema": 2}, "schema is 2"),
+        ({"grids": {}}, "expected a list of grids"),
+        ({"grids": []}, "at least one grid"),
+        ({"axes": {"gama": [1]}}, "did you mean 'gamma'?"),
+        ({"axes": {"gamma": 3}}, "axes.gamma is 3; expected a list"),
+        ({"axes": {"gamma": []}}, "axes.gamma is []; expected a list"),
+        ({"axes": {"gamma": [9]}}, "init.gamma is 9.0; expected at most 4"),
+        ({"axes": {"gamma": ["much"]}}, "init.gamma is 'much'"),
+        ({"axes": {3: [1]}}, "expected names of fields"),
+        ({"axes": {"task": ["neurip"]}}, "neurip"),
+        ({"zip": [{"lr": [1e-3], "steps": [1, 2]}]}, "lr has 1, steps has 2"),
+        ({"zip": {"lr": [1]}}, "expected a list of groups"),
+        ({"axes": {"gamma": [0.5]}, "zip": [{"gamma": [0.4]}]}, "gamma is on two axes"),
+        ({"axes": {"seed": [1]}}, "seed is on two axes"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": []}, "seeds is empty"),
+        ({"seeds": "many"}, "seeds is 'many'"),
+        ({"preset": "tinny"}, "did you mean 'tiny'?"),
+        ({"preset": "tiny", "config": "c.json"}, "a preset and a config"),
+        ({"config": "missing.json"}, "missing.json"),
+        ([], "the sweep is []; expected grids"),
+        (None, "the sweep is None; expected grids"),
+        ({}, "the sweep is {}; expected grids"),
+        ({"zip": [{}]}, "zip has a group without fields"),
+        ({"grids": [[]]}, "grid 1 is []"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_error(data: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_sweep(data).configs()
+
+
+def test_numbers_that_yaml_takes_for_text(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("preset: tiny\nset: {weight_decay: 1e-2}\naxes: {lr: [1e-3, 2e-3]}\n")
+    found = [(c.train.lr, c.train.weight_decay) for c in read_sweep(file).configs().values()]
+    assert found == [(1e-3, 1e-2), (2e-3, 1e-2)]
+
+
+def test_what_presets_prints_is_a_file_of_a_sweep(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.json"
+    for path in SWEEPS.values():
+        file.write_text(json.dumps(to_plain(read_sweep(path))))  # eps is 1e-08 there
+        assert read_sweep(file) == read_sweep(path)
+
+
+def test_seeds_on_the_command_line() -> None:
+    def seeds(*changes: str, n: int | None = None) -> list[int]:
+        configs = typed_sweep("tiny", changes, seeds=n).configs().values()
+        return [config.seed for config in configs]
+
+    assert seeds("seed=5") == [5]
+    assert seeds("seed=5,7") == [5, 7]
+    assert seeds(n=2) == [0, 1]
+    with pytest.raises(ConfigError, match="seed=5 and seeds=2 both name seeds"):
+        seeds("seed=5", n=2)
+
+
+@pytest.mark.parametrize("name", sorted(SWEEPS))
+def test_sweeps_that_come_along_are_there_by_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()  # as `sweep NAME --out NAME` makes it, which is given again to resume
+    found = typed_sweep(name, []).configs()
+    assert found.keys() == read_sweep(SWEEPS[name]).configs().keys()
+    assert len(found) > 50
+
+
+@pytest.mark.parametrize("text", ["{", "a: !!python/object:os.system {}", "\x00", "- [" * 5000])
+def test_files_that_are_no_sweep(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(str(file))):
+        read_sweep(file)
+
+
+def test_a_slip_of_an_axis_is_refused_before_it_is_expanded() -> None:
+    numbers = tuple(range(1, 2_000))
+    with pytest.raises(ConfigError, match="expected at most 1,000,000"):
+        Sweep((Grid(preset("tiny"), {"steps": numbers, "batch_size": numbers}),))
+
+
+def test_zipped_values_may_repeat() -> None:
+    """They are rows of a group, not values of an axis."""
+    sweep = parse_sweep({"schema": 1, "zip": [{"lr": [1e-3, 1e-3, 2e-3], "n_layers": [2, 3, 3]}]})
+    found = [(config.train.lr, config.model.n_layers) for config in sweep.configs().values()]
+    assert found == [(1e-3, 2), (1e-3, 3), (2e-3, 3)]

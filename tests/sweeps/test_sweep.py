@@ -1,0 +1,595 @@
+"""Sweeps: what is missing is trained, everything is a row, nothing done is done twice."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sweep_faults
+import torch
+from short import SHORT
+from small import Here
+
+import anchor_interp
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
+from anchor_interp._util.progress import Overall
+from anchor_interp.analysis import fingerprint as fingerprints
+from anchor_interp.cli.main import main
+from anchor_interp.runs.config import RunConfig, override, run_id
+from anchor_interp.runs.lock import is_held
+from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.training import TrainState
+from anchor_interp.sweeps import folder as folder_module
+from anchor_interp.sweeps import sweep as driver_module
+from anchor_interp.sweeps.estimate import disk_bytes, estimate
+from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
+from anchor_interp.sweeps.sweep import TRIES, sweep
+from anchor_interp.sweeps.table import (
+    COLUMNS,
+    counts,
+    from_csv,
+    from_parquet,
+    read_table,
+    rows,
+    to_csv,
+    to_parquet,
+    write_table,
+)
+from anchor_interp.sweeps.worker import Job, RunResult
+
+START = anchor_interp.preset("tiny", **SHORT)
+SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
+
+
+class Failing(Here):
+    """An engine in which runs fail with given errors before they succeed."""
+
+    def __init__(self, errors: dict[str, list[AnchorInterpError]]) -> None:
+        super().__init__()
+        self.errors = errors
+
+    def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
+        """Fail, or do a job."""
+        (name,) = job.configs
+        if self.errors.get(name):
+            yield RunResult(name, folder / name, self.errors[name].pop(0))
+        else:
+            yield from super().do(job, folder)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
+    """A finished sweep; leave it as it is."""
+    return sweep(SMALL, tmp_path_factory.mktemp("sweeps") / "small", engine=Here(), quiet=True)
+
+
+@pytest.fixture
+def copy(small: SweepFolder, tmp_path: Path) -> SweepFolder:
+    shutil.copytree(small.path, tmp_path / "sweep")
+    return SweepFolder(tmp_path / "sweep")
+
+
+def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
+    found = rows(small)
+    configs = SMALL.configs()
+    assert [row["run_id"] for row in found] == list(configs)
+    for row, config in zip(found, configs.values(), strict=True):
+        assert list(row) == list(COLUMNS)
+        run = load(small.runs / row["run_id"])
+        assert run.config == config
+        assert (row["status"], row["task"], row["seed"]) == (
+            "done",
+            "complexity-control",
+            run.config.seed,
+        )
+        assert (row["phase"], row["reason"]) == (run.phase, run.reason)
+        assert row["censored"] == (run.phase == "undertrained")
+        assert row["id_accuracy"] == run.evaluation.id_accuracy
+        assert row["unseen_test_keys"] == run.evaluation.cells.unseen_test_keys
+        assert (row["gamma"], row["d_model"], row["clip"]) == (config.init.gamma, 16, 1.0)
+        assert row["gamma_qk"] is None
+        assert row["sessions"] == 1
+        assert row["threads"] == 1
+    assert read_table(small.path / "table.parquet") == found
+
+
+def test_a_second_start_trains_nothing(copy: SweepFolder) -> None:
+    engine = Here()
+    sweep(SMALL, copy.path, engine=engine, quiet=True)
+    assert not engine.done
+
+
+def test_only_what_is_missing_is_trained(copy: SweepFolder) -> None:
+    gone, begun = list(SMALL.configs())[1:3]
+    before = write_table(copy)
+    shutil.rmtree(copy.runs / gone)
+    (copy.runs / begun / "result.json").unlink()
+    assert counts(rows(copy)) == {"done": 2, "begun": 1, "missing": 1}
+    engine = Here()
+    sweep(SMALL, copy.path, engine=engine, quiet=True)
+    assert engine.done == [gone, begun]
+    assert sweep_faults.what_counts(rows(copy)) == sweep_faults.what_counts(before)
+    assert rows(copy)[2]["sessions"] == 2
+
+
+def test_a_new_value_of_an_axis_reuses_what_is_there(copy: SweepFolder) -> None:
+    wider = Sweep((Grid(START, {"gamma": (0.4, 0.6, 0.8)}, seeds=(0, 1)),))
+    engine = Here()
+    sweep(wider, copy.path, engine=engine, quiet=True)
+    assert engine.done == [run_id(override(START, gamma=0.6, seed=seed)) for seed in (0, 1)]
+    assert counts(rows(copy)) == {"done": 6}
+    # what was asked for before stays asked for
+    narrow = Sweep((Grid(START, {"gamma": (0.4,)}),))
+    assert len(rows(sweep(narrow, copy.path, engine=engine, quiet=True))) == 6
+    assert len(engine.done) == 2
+
+
+def test_runs_of_one_shape_train_together(tmp_path: Path, small: SweepFolder) -> None:
+    """With the results that they have alone, up to rounding."""
+    wider = Sweep((*SMALL.grids, Grid(override(START, n_layers=3))))
+    jobs: list[int] = []
+
+    class Counting(Here):
+        def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
+            """Count the job's runs."""
+            jobs.append(len(job.configs))
+            yield from super().do(job, folder)
+
+    folder = sweep(wider, tmp_path / "out", engine=Counting(), batch=3, quiet=True)
+    assert jobs == [3, 1, 1]
+    assert counts(rows(folder)) == {"done": 5}
+    for together, alone in zip(rows(folder), rows(small), strict=False):
+        assert together["run_id"] == alone["run_id"]
+        assert together["stable_rank"] == pytest.approx(alone["stable_rank"], rel=1e-4)
+    jobs.clear()
+    narrow = Sweep((Grid(START, {"gamma": (0.4, 0.8)}),))
+    sweep(narrow, tmp_path / "auto", engine=Counting(), batch=0, quiet=True)
+    assert jobs == [1, 1]  # what pays on a CPU
+
+
+def test_its_own_spec_resumes_a_sweep(copy: SweepFolder) -> None:
+    name = next(iter(SMALL.configs()))
+    shutil.rmtree(copy.runs / name)
+    engine = Here()
+    before = copy.spec_file.read_text()
+    sweep(copy.spec_file, copy.path, engine=engine, quiet=True)
+    assert engine.done == [name]
+    assert copy.spec_file.read_text() == before
+
+
+def test_errors_are_rows_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lost, locked, refused, fine = SMALL.configs()
+    errors: dict[str, list[AnchorInterpError]] = {
+        lost: [AnchorInterpError("the worker died")] * (TRIES - 1),
+        locked: [LockedError("somebody else has it")],
+        refused: [StoreError("disk full")] * TRIES,
+    }
+    engine = Failing(errors)
+    folder = sweep(SMALL, tmp_path / "out", engine=engine, quiet=True)
+    assert [engine.done.count(name) for name in (lost, locked, refused, fine)] == [3, 2, 3, 1]
+    by_name = {row["run_id"]: row for row in rows(folder)}
+    assert by_name[lost]["status"] == by_name[locked]["status"] == "done"
+    assert (by_name[refused]["status"], by_name[refused]["error"]) == ("failed", "disk full")
+    assert by_name[refused]["censored"]
+    assert by_name[refused]["phase"] is None
+    assert sum("disk full" in message for message in caplog.messages) == TRIES
+    again = Here()
+    sweep(SMALL, folder.path, engine=again, quiet=True)
+    assert again.done == [refused]
+    assert counts(rows(folder)) == {"done": 4}
+    assert all(row["error"] is None for row in rows(folder))
+
+
+def test_a_diverging_run_is_final(tmp_path: Path) -> None:
+    diverging = sweep_faults.small_sweep().grids[1]
+    engine = Here()
+    folder = sweep(Sweep((diverging,)), tmp_path / "out", engine=engine, quiet=True)
+    sweep(Sweep((diverging,)), tmp_path / "out", engine=engine, quiet=True)
+    assert len(engine.done) == 1
+    (row,) = rows(folder)
+    assert (row["status"], row["censored"], row["phase"]) == ("diverged", True, None)
+    assert "lower the learning rate" in row["error"]
+
+
+def test_a_run_of_another_process_is_left_to_it(copy: SweepFolder) -> None:
+    """Until it lets go; then it is taken up."""
+    name = next(iter(SMALL.configs()))
+    shutil.rmtree(copy.runs / name)
+    with RunFolder(copy.runs / name).writing(SMALL.configs()[name]):
+        assert copy.state(name) == "running"
+        assert counts(rows(copy)) == {"done": 3, "running": 1}
+        waiting: list[Any] = []
+
+        class Looking(Here):
+            def run(self, jobs: Any, *_: Any) -> Generator[RunResult, None, None]:
+                waiting.append(next(jobs))
+                yield from ()
+
+        sweep(SMALL, copy.path, engine=Looking(), quiet=True)
+        assert waiting == [None]
+    assert copy.state(name) == "begun"
+    engine = Here()
+    sweep(SMALL, copy.path, engine=engine, quiet=True)
+    assert engine.done == [name]
+
+
+def test_a_lock_left_behind_is_not_held(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    path = tmp_path / ".lock"
+    holder = {"host": socket.gethostname(), "pid": int(done.stdout), "heartbeat": time.time()}
+    path.write_text(json.dumps(holder))
+    assert not is_held(path)
+    path.write_text(json.dumps(holder | {"pid": os.getpid()}))
+    assert is_held(path)
+    path.write_text(json.dumps(holder | {"pid": os.getpid(), "heartbeat": time.time() - 3600}))
+    assert not is_held(path)
+    path.write_text(json.dumps(holder | {"host": "elsewhere"}))
+    assert is_held(path)
+    path.write_text("")
+    assert not is_held(path)
+    assert not is_held(tmp_path / "nothing")
+
+
+def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
+    first, second, *_ = SMALL.configs()
+    before = rows(copy)
+    (copy.path / "table.parquet").write_bytes(b"nonsense")
+    (copy.runs / first / "provenance.json").write_text("{")
+    (copy.runs / second / "result.json").write_text('{"schema": 1}')
+    found = write_table(copy)
+    assert found[0]["phase"] == before[0]["phase"]
+    assert found[0]["machine"] is None
+    assert found[1]["status"] == "failed"
+    assert "result.json is damaged" in found[1]["error"]
+    assert found[2:] == before[2:]
+    assert read_table(copy.path / "table.parquet") == found
+    copy.spec_file.write_text("grids: [")
+    with pytest.raises(ConfigError, match="cannot read the sweep"):
+        rows(copy)
+
+
+def test_a_spec_that_grows_meanwhile_loses_no_row(
+    copy: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second driver that adds runs while the first makes its table waits for it."""
+    (copy.path / "table.parquet").unlink()
+    states = SweepFolder.states
+    more = Sweep((Grid(START, {"gamma": (0.6,)}),))
+    other = threading.Thread(target=copy.extend, args=(more,))
+
+    def meanwhile(self: SweepFolder, names: Any) -> Any:
+        monkeypatch.setattr(SweepFolder, "states", states)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+        return self.states(names)
+
+    monkeypatch.setattr(SweepFolder, "states", meanwhile)
+    assert len(write_table(copy)) == 4
+    other.join(60)
+    assert len(rows(copy)) == 5
+
+
+def test_a_flipped_bit_of_the_table_is_noticed(copy: SweepFolder) -> None:
+    """It is derived: what it says wrongly is made anew, and never taken over."""
+    expected, table = write_table(copy), copy.path / "table.parquet"
+    whole = table.read_bytes()
+    chance = random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        table.write_bytes(damaged)
+        assert rows(copy) == expected
+
+
+def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
+    copy: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = SMALL.configs()
+    (weights,) = (copy.runs / first).glob("checkpoints/00000040/weights.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    measured = []
+
+    def keep(run: Run) -> None:
+        run.model  # noqa: B018 - it is loaded when it is asked for
+        measured.append(run.path.name)
+
+    monkeypatch.setattr(fingerprints, "keep_fingerprint", keep)
+    assert main(["table", str(copy.path), "--mechanism"]) == 1
+    assert "weights.safetensors" in capsys.readouterr().err
+    assert len(measured) == 3
+    assert second in measured
+
+
+def test_an_export_does_not_replace_a_fingerprint(small: SweepFolder) -> None:
+    run = load(next(small.runs.iterdir()))
+    with pytest.raises(StoreError, match=r"fingerprint\.json"):
+        run.export(run.path / "fingerprint.json")
+
+
+def test_waiting_for_another_process_is_said_once(
+    copy: SweepFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = next(iter(SMALL.configs()))
+    (copy.runs / first / "result.json").unlink()
+    with RunFolder(copy.runs / first).writing(SMALL.configs()[first]):
+        todo = driver_module._Todo(copy, SMALL.configs(), 1, "cpu", Overall(4, 4.0, None))
+        todo.begin()
+        jobs = todo.jobs()
+        assert [next(jobs) for _ in range(3)] == [None] * 3
+    said = [record.message for record in caplog.records if "waiting for 1 run" in record.message]
+    assert len(said) == 1
+    assert str(copy.runs / first / ".lock") in said[0]
+
+
+def test_a_spec_too_large_to_be_read_is_not_written(
+    copy: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = copy.spec_file.read_text()
+    monkeypatch.setattr(folder_module, "MAX_BYTES", len(before))
+    with pytest.raises(ConfigError, match="folders of their own"):
+        copy.extend(Sweep((Grid(START, {"gamma": (0.6,)}),)))
+    assert copy.spec_file.read_text() == before
+
+
+def test_a_run_that_spoils_its_batch_fails_alone(tmp_path: Path) -> None:
+    bad, *others = SMALL.configs()
+
+    class Fragile(Here):
+        def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
+            """Lose a whole job if the bad run is part of it."""
+            if bad in job.configs:
+                for name in job.configs:
+                    yield RunResult(name, folder / name, AnchorInterpError("the worker died"))
+            else:
+                yield from super().do(job, folder)
+
+    folder = sweep(SMALL, tmp_path / "out", engine=Fragile(), batch=3, quiet=True)
+    assert folder.state(bad) == "failed"
+    assert {folder.state(name) for name in others} == {"done"}
+
+
+def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
+    found = rows(small)
+    assert from_csv(to_csv(found)) == found
+    (tmp_path / "table.csv").write_text(to_csv(found))
+    assert read_table(tmp_path / "table.csv") == found
+    (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "gama,", 1))
+    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'gam"):
+        read_table(tmp_path / "table.csv")
+    with pytest.raises(ConfigError, match=r"expected a sweep folder, a .parquet or a .csv file"):
+        read_table(tmp_path / "table.txt")
+    (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "lr,", 1))
+    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' is there twice"):
+        read_table(tmp_path / "table.csv")
+    with pytest.raises(StoreError, match="no sweep folder"):
+        read_table(tmp_path)
+
+
+def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Path) -> None:
+    """Columns that came later are empty; a sweep folder makes such a table anew."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = rows(small)
+    whole = pq.read_table(pa.BufferReader(to_parquet(found)), use_threads=False)
+    metadata = whole.schema.metadata
+    pq.write_table(whole.drop_columns(["composed", "branch_lr"]), tmp_path / "table.parquet")
+    assert read_table(tmp_path / "table.parquet") == found  # nobody measured or branched these
+    data = (tmp_path / "table.parquet").read_bytes()
+    with pytest.raises(ValueError, match="in only one of this table and this version"):
+        from_parquet(data)
+    doubled = pa.Table.from_arrays(
+        [*whole.columns, whole["lr"]], names=[*whole.column_names, "lr"], metadata=metadata
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(doubled, sink)
+    with pytest.raises(ValueError, match="there twice"):
+        from_parquet(bytes(sink.getvalue()))
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolder) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(StoreError, match=r"no sweep folder but holds 'thesis.tex'"):
+        sweep(SMALL, tmp_path, engine=Here(), quiet=True)
+    with pytest.raises(StoreError, match="is a file"):
+        sweep(SMALL, tmp_path / "thesis.tex", engine=Here(), quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_axes_from_a_command_line() -> None:
+    found = typed_sweep(
+        "tiny", ["gamma=0.3,0.5", "steps=2000", "lr=1e-3,2e-3", "clip=null"], seeds=2
+    )
+    (grid,) = found.grids
+    assert dict(grid.axes) == {"gamma": (0.3, 0.5), "lr": (0.001, 0.002)}
+    assert (grid.start.train.steps, grid.start.train.clip, grid.seeds) == (2000, None, (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("start", "changes", "message"),
+    [
+        ("tiny", ["gamma"], "'gamma' is no axis; expected one like gamma=0.3,0.5"),
+        ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
+        ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
+        ("tinny", [], "no preset or sweep is called 'tinny'"),
+        ("tiny_decay", [], "did you mean 'tiny-decay'"),
+        ("tiny-decay", ["gamma=1"], r"gamma=1 changes a preset, .* copy .*tiny-decay.yaml"),
+        ("nowhere.yaml", [], "cannot read .*nowhere.yaml"),
+        ("nowhere.yaml", ["gamma=1"], "is a file; edit the file"),
+        ("tiny", ["gamma=0.3,"], "'gamma=0.3,' has an empty value"),
+        ("tiny", ["gamma=0.3,high"], "gamma is 'high'; expected a finite number"),
+    ],
+)
+def test_bad_axes(start: str, changes: list[str], message: str) -> None:
+    with pytest.raises((ConfigError, StoreError), match=message):
+        typed_sweep(start, changes).configs()
+
+
+def test_an_estimate_names_what_is_left(copy: SweepFolder, tmp_path: Path) -> None:
+    configs = SMALL.configs()
+    fresh = estimate(configs, SweepFolder(tmp_path / "new"), workers=2, device="cpu")
+    assert (fresh.runs, fresh.todo, fresh.basis) == (4, 4, "3 steps of each of 1 shapes")
+    assert fresh.seconds == fresh.core_seconds / 2 > 0
+    assert not (tmp_path / "new").exists()
+    name = next(iter(configs))
+    held = sum(file.stat().st_size for file in (copy.runs / name).rglob("*") if file.is_file())
+    assert 0.6 * held < disk_bytes(configs[name]) < 1.6 * held
+    shutil.rmtree(copy.runs / name)
+    left = estimate(configs, copy, workers=2, device="cpu")
+    assert left.todo == 1
+    done = estimate({run: configs[run] for run in list(configs)[1:]}, copy, workers=2)
+    assert (done.todo, done.core_seconds, done.basis) == (0, 0, "nothing is left to do")
+
+
+def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+    fresh = TrainState.fresh
+
+    def watched(config: RunConfig, device: torch.device) -> TrainState:
+        asked.append(config.train.batch_size)
+        return fresh(config, device)
+
+    monkeypatch.setattr(TrainState, "fresh", watched)
+    large = override(START, n_sequences=4096, batch_size=4096, steps=100_000)
+    part = override(large, batch_size=128)
+    whole, some = (
+        estimate({"x": config}, SweepFolder(tmp_path), workers=1, device="cpu").core_seconds
+        for config in (large, part)
+    )
+    assert asked == [128, 128]
+    assert 10 < whole / some < 100  # 32 on a quiet machine
+
+
+def test_the_time_left_counts_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    overall = Overall(total=4, work=40.0, shown=None)
+    overall.begin(1, 10.0)
+    assert overall.seconds_left() is None
+    part = overall.run("a", 100, 10.0)
+    part.update(50, {})  # resumed there
+    assert overall.seconds_left() is None
+    clock[0] = 10.0
+    part.update(100, {})
+    assert overall.seconds_left() == pytest.approx(40)  # 20 units left at 5 in 10 seconds
+    overall.end("a", 10.0)
+    assert overall.seconds_left() == pytest.approx(40)
+
+
+def test_ten_thousand_configurations(tmp_path: Path) -> None:
+    """Nothing is trained: what is asked for must not take long to look at."""
+    many = Sweep(
+        (Grid(START, {"gamma": tuple(i / 1000 for i in range(1000))}, seeds=tuple(range(10))),)
+    )
+    folder = SweepFolder(tmp_path)
+    folder.extend(many)
+    assert counts(write_table(folder)) == {"missing": 10_000}
+    began = time.process_time()
+    assert len(rows(folder)) == 10_000
+    assert time.process_time() - began < 3
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One worker trains two runs, then the commands look at them."""
+    out = str(tmp_path / "out")
+    changes = [f"{name}={value}" for name, value in SHORT.items()]
+    arguments = ["sweep", "tiny", *changes, "gamma=0.4,0.8", "--out", out, "--device", "cpu"]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "runs: 2, of which 2 are to be done" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert main([*arguments, "--workers", "1"]) == 0
+    captured = capsys.readouterr()
+    assert f"{out}: 2 runs\nstates: 2 done\n" in captured.out
+    assert "2/2 runs" in captured.err
+    assert main(["status", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["states"] == {"done": 2}
+    assert main(["table", out, "--csv"]) == 0
+    found = from_csv(capsys.readouterr().out)
+    assert found == rows(SweepFolder(tmp_path / "out"))
+    assert main(["table", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "tiny"], "--out is missing"),
+        (["sweep", "--out", "x"], "SPEC is missing"),
+        (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
+        (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1"),
+        (["sweep", "tiny", "--out", "x", "--engine", "rya"], "expected one of 'local', 'ray'"),
+        (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
+        (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
+        (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
+        (["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"], "--batch is 0"),
+        (["status", "nowhere"], "nowhere is no sweep folder"),
+        (["table", "nowhere"], "nowhere is no sweep folder"),
+    ],
+)
+def test_bad_commands(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_kills_leave_the_table_as_it_would_have_been(tmp_path: Path, small: SweepFolder) -> None:
+    """The driver is killed, then a worker; more of it is in the evidence."""
+    world = sweep_faults.World(tmp_path, rows(small), random.Random(0), SMALL)
+    out = tmp_path / "out"
+    SweepFolder(out).extend(SMALL)
+    first, *_ = SMALL.configs()
+    driver = world.start(out)
+    while not (out / "runs" / first / "checkpoints").exists():
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    driver = world.start(out)
+    while not (workers := sweep_faults.children(driver.pid)):
+        time.sleep(0.05)
+    os.kill(workers[0], signal.SIGKILL)
+    assert driver.wait(200) == 0
+    assert world.verdict(out) == ""
+    assert "died (signal 9" in (out / ".errors").read_text()
+
+
+def test_an_interrupted_driver_leaves_no_worker(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "out")
+    folder.extend(sweep_faults.small_sweep(steps=100_000))
+    command = [sys.executable, "-m", "anchor_interp", "sweep", str(folder.spec_file)]
+    command += ["--out", str(folder.path), "--workers", "1", "--device", "cpu"]
+    name = next(iter(folder.spec().configs()))
+    with open(tmp_path / "errors", "wb") as errors:
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+    while len(RunFolder(folder.runs / name).steps()) < 2:
+        time.sleep(0.1)
+    workers = sweep_faults.children(driver.pid)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) == 130
+    assert workers
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
+    assert folder.state(name) == "begun"
+    assert "interrupted" in (tmp_path / "errors").read_text()
