@@ -30,6 +30,7 @@ format-check:
 
 lint:
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 types:
 	$(BIN)/mypy

@@ -1,6 +1,5 @@
 """The package as a user meets it: light imports, public names, README code, metadata."""
 
-import ast
 import operator
 import re
 import resource
@@ -98,43 +97,3 @@ def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
     assert not re.search(r"\b(?!PIP_FLAGS|RELEASED_CODE)[A-Z]{3,}_[A-Z]{3,}\b", text), (
         "a placeholder"
     )
-
-
-def test_imports_run_one_way() -> None:
-    """A module imports only modules above it in this list; one of them TransformerLens."""
-    order = (
-        "errors", "schema", "files", "environment", "statistics", "task", "config", "presets",
-        "memory", "data", "init", "model", "weights", "linear", "forward", "hooks", "masks",
-        "exact", "ablation", "flow", "routes", "composition", "circuits", "training", "stacked",
-        "lock", "store", "complexity", "embeddings", "attribution", "phase", "mechanism",
-        "evaluation", "pairs", "patching", "states", "representations", "clusters", "sensitivity",
-        "rule_contrasts", "progress",
-        "interchange", "tracking", "zoo", "session", "run", "noise", "fingerprints", "findings",
-        "analysis", "plotting", "views", "report", "diagrams", "diagram_figures", "diagram_page",
-        "sweep", "papers", "quickstart", "doctor", "flags", "completion", "commands", "cli",
-        "__main__",
-    )  # fmt: skip
-    for path in (ROOT / "src/anchor_interp").rglob("*.py"):
-        relative = path.relative_to(ROOT / "src/anchor_interp")
-        name = relative.parts[0].removesuffix(".py")
-        if name == "__init__":
-            continue
-        for imported in _imports(path):
-            package, _, module = imported.partition(".")
-            if package == "anchor_interp" and module and not module.startswith("__"):
-                above = module.split(".")[0]
-                assert order.index(above) <= order.index(name), f"{relative} imports {imported}"
-            if package == "transformer_lens":
-                assert name == "model", f"{relative} imports {imported}"
-
-
-def _imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "anchor_interp":
-            found |= {f"anchor_interp.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
