@@ -74,7 +74,7 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise StoreError(
-                f"{path} has {size:,} bytes; expected at most {limit:,}; it does not belong to a run"
+                f"{path} has {size:,} bytes; expected at most {limit:,}, too many for a run"
             )
         try:
             return file.read(limit)
