@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from strategies import tasks
+from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import tasks
+from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.tasks.anchor import ROLES, TASKS, AnchorTask

@@ -293,7 +293,7 @@ def _symmetric(w: _Wiring) -> None:
 
 def _inferential(w: _Wiring) -> None:
     task = w.task
-    # Layer 1 looks at the latest token that is not an anchor: both anchors see the key and its place.
+    # Layer 1 looks at the latest token that is not an anchor; for both anchors that is the key.
     key = w.features(w.keys)
     (key_place,) = w.features(["key's place"]).values()
     latest = _scaled({w.place: 1.0} | dict.fromkeys(w.anchors.values(), -float(task.length)))
