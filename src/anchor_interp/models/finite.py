@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 
-Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+Numbers = TypeVar("Numbers", bound=np.ndarray | Tensor)
 
 
 def check_finite(values: Numbers, what: str) -> Numbers:

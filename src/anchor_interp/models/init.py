@@ -47,7 +47,8 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
     }
     if kind not in rates:
         raise ConfigError(f"no initialisation is defined for the parameter {name!r}")
-    rate = init.gamma if rates[kind] is None else rates[kind]
+    own = rates[kind]
+    rate = init.gamma if own is None else own
     d_in = model.d_model if init.scheme == "released" else _input_width(kind, model)
     if init.embed_d_in == "d_vocab":
         d_in = {"W_E": model.d_vocab, "W_pos": model.n_ctx}.get(kind, d_in)

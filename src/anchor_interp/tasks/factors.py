@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from anchor_interp.tasks.anchor import AnchorTask, Ints
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.anchor import Ints as Ints
 from anchor_interp.tasks.anchor import pair_indices as pair_indices
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import Sequences, assemble
@@ -57,7 +58,9 @@ class Factors:
         def drawn(options: Sequence[int] | Ints, part: str, count: int = n) -> Ints:
             # the prefix decides what is drawn: another name would change every number
             name = f"representations/{stream}/{part}"
-            return np.asarray(options)[random_integers(count, len(options), seed=seed, stream=name)]
+            picked = random_integers(count, len(options), seed=seed, stream=name)
+            values: Ints = np.asarray(options, np.int64)[picked]
+            return values
 
         return cls(
             key=drawn(task.keys if keys is None else keys, "key"),
