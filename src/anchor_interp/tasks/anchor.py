@@ -92,7 +92,7 @@ class Table:
         check_fields(self, "table")
         if not 1 <= len(self.values) <= MAX_TOKEN + 1:
             raise ConfigError(
-                f"table.values has {len(self.values)} values; expected 1 to {MAX_TOKEN + 1}"
+                f"table.values holds {len(self.values)} values; expected 1 to {MAX_TOKEN + 1}"
             )
         for i, value in enumerate(self.values):
             checked(value, int, f"table.values[{i}]", low=0, high=MAX_TOKEN)
