@@ -143,13 +143,8 @@ class _Weight:
 def complexity(model: Any, initial: Any = None) -> Complexity:
     """Measure every weight matrix of a HookedTransformer.
 
-    Heads are merged as in :func:`first_query_matrix`. A model of GPT-2's size takes about a minute
-    on one core.
-
-    Args:
-        model: any HookedTransformer.
-        initial: the same model before training, such as
-            :attr:`anchor_interp.runs.run.Run.initial`.
+    Heads are merged as in :func:`first_query_matrix`. ``initial`` is the same model before training,
+    such as :attr:`anchor_interp.runs.run.Run.initial`. GPT-2 takes about a minute on one core.
 
     Raises:
         ConfigError: a weight is not finite, or ``initial`` has other matrices.
@@ -268,11 +263,8 @@ def gaussian_spectra(
 
     The triangular factor R of an m x n Gaussian matrix (m >= n) has independent entries: on the
     diagonal square roots of chi-squared variables with m, m - 1, ... degrees of freedom, normal
-    ones above it (Bartlett 1933). So drawing R, an n x n matrix, is enough.
-
-    Args:
-        shape: rows and columns.
-        inner: for a product of two Gaussian matrices, the dimension of its sum.
+    ones above it (Bartlett 1933). So drawing R, an n x n matrix, is enough. With ``inner`` the
+    matrices are products of two Gaussian ones, summed over that dimension.
 
     Returns:
         :data:`GAUSSIAN_DRAWS` spectra, each descending.

@@ -112,13 +112,9 @@ def embedding_structure(
     steps: tuple[int, ...] = STEPS,
     seed: int = 0,
 ) -> EmbeddingStructure:
-    """Describe the embeddings of successive numbers.
+    """Describe the embeddings of successive numbers, such as :func:`key_embeddings`.
 
-    Args:
-        rows: the embeddings of successive numbers, such as :func:`key_embeddings`.
-        initial: the same before training.
-        steps: the claimed steps.
-        seed: seed of the permutations.
+    ``initial`` holds the same embeddings before training, ``steps`` the claimed steps.
 
     Raises:
         ConfigError: as :func:`arithmetic_steps`, or ``initial`` has another shape.
@@ -169,11 +165,8 @@ def arithmetic_steps(
 ) -> StepTest:
     """Test whether numbers that are certain steps apart are closer than smoothness explains.
 
-    Args:
-        rows: the embeddings of successive numbers: all of W_E's columns, or coordinates such as
-            the first two principal components.
-        steps: the claimed steps.
-        seed: seed of the permutations.
+    The rows are the embeddings of successive numbers, or coordinates of them such as the first two
+    principal components.
 
     Raises:
         ConfigError: a step is below 2, there are fewer numbers than four times the largest step,

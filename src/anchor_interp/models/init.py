@@ -19,16 +19,10 @@ from anchor_interp.tasks.hashing import stream_key
 
 
 def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
-    """Standard deviation at which a weight matrix is initialised.
+    """Initial standard deviation of a weight matrix, such as ``blocks.0.attn.W_Q``.
 
-    Args:
-        name: the parameter's TransformerLens name, such as ``blocks.0.attn.W_Q``.
-        model: the shape.
-        init: the initialisation.
-
-    Returns:
-        d_in^-gamma with the matrix's own rate. The ``released`` scheme uses d_model^-gamma, divided
-        by sqrt(2 n_layers) for W_O and W_out.
+    It is d_in^-gamma with the matrix's own rate. The ``released`` scheme uses d_model^-gamma,
+    divided by sqrt(2 n_layers) for W_O and W_out.
 
     Raises:
         ConfigError: there is no weight matrix of that name.

@@ -241,9 +241,6 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
     Do *not* run it: a state dict tells neither the activation function nor the normalisation.
     LayerNorms and buffers are left out.
 
-    Args:
-        weights: tensors by TransformerLens's names.
-
     Raises:
         ConfigError: a weight matrix is missing or does not fit the others.
     """
@@ -310,14 +307,9 @@ def token_rows(
 ) -> Int[Tensor, "batch pos"]:
     """Token indices as the model takes them: 64-bit integers on its device.
 
-    Args:
-        model: any HookedTransformer.
-        tokens: token indices.
-        n_input_tokens: one more than the largest token allowed; the vocabulary if None.
-
     Raises:
         ConfigError: the tokens are not a two-dimensional array of integers, have more positions
-            than the model, or lie outside the vocabulary.
+            than the model, or are not below ``n_input_tokens``, by default the vocabulary.
     """
     checked(model, HookedTransformer, "model")
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":

@@ -110,15 +110,9 @@ def contrast_pairs(
     """Clean sequences and their corrupted twins, which differ in one thing.
 
     A changed key comes from the same side of the split, and a changed anchor makes a seen pair;
-    both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again.
-
-    Args:
-        task: the task.
-        kind: what differs.
-        n: number of sequences; the first m of n equal a request for m.
-        seed: seed of the draw.
-        keys: side of the split that keys and noise come from.
-        pairs: ordered pairs of the clean sequences; the seen ones if None.
+    both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again. The
+    clean sequences have the given ordered pairs, by default the seen ones, and keys and noise of
+    one side of the split.
 
     Raises:
         ConfigError: the kind or a pair is unknown, n or seed is out of range, or a sequence has no
@@ -201,13 +195,8 @@ def interchange_pairs(
 ) -> InterchangePairs:
     """Base and source sequences whose counterfactual answer differs from all other answers.
 
-    Args:
-        task: the task.
-        n: number of sequences, at least 1; the first m of n equal a request for m.
-        seed: seed of the draw.
-        keys: side of the split that keys and noise come from: search on ``train``, judge on
-            ``test``.
-        pairs: ordered pairs of base and source; those trained on the composition if None.
+    Keys and noise come from one side of the split: search on ``train``, judge on ``test``. Base and
+    source have the given ordered pairs, by default those trained on the composition.
 
     Raises:
         ConfigError: a pair is overridden, n or seed is out of range, or a base sequence has no

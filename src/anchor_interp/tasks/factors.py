@@ -43,16 +43,10 @@ class Factors:
         keys: Ints | None = None,
         maskable: bool = False,
     ) -> "Factors":
-        """Draw n sequences uniformly.
+        """Draw n sequences uniformly from pairs (``index`` in ``task.pairs``) and keys.
 
-        Args:
-            task: the task.
-            n: number of sequences.
-            seed: seed of the draw.
-            stream: name of the stream.
-            index: pairs to draw from, as indices in ``task.pairs``; all if None.
-            keys: keys to draw from; all if None.
-            maskable: whether to leave out the position whose second anchor is the last token.
+        None stands for all. ``maskable`` leaves out the position whose second anchor is the last
+        token.
         """
 
         def drawn(options: Sequence[int] | Ints, part: str, count: int = n) -> Ints:

@@ -91,15 +91,9 @@ def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
 def draw(
     task: AnchorTask, pairs: Sequence[Pair], keys: Keys, n: int, *, seed: int, stream: str
 ) -> Sequences:
-    """Draw n sequences of the given ordered pairs.
+    """Draw n sequences of the given ordered pairs, with keys on one side of the split.
 
-    Args:
-        task: the task.
-        pairs: ordered pairs, drawn uniformly.
-        keys: the side of the split: training keys, test keys or all.
-        n: number of sequences.
-        seed: seed of the draw.
-        stream: name of the stream; streams of one seed are independent.
+    Pairs and (position, key) combinations are uniform; streams of one seed are independent.
 
     Raises:
         ConfigError: there is no pair or an unknown one, or n or seed is out of range.
@@ -136,15 +130,7 @@ def draw(
 def draw_noise(
     task: AnchorTask, n: int, *, keys: Keys, seed: int, stream: str
 ) -> UInt8[np.ndarray, "n length"]:
-    """Draw a token for every position of n sequences.
-
-    Args:
-        task: the task.
-        n: number of sequences.
-        keys: the side of the split whose rule the noise follows.
-        seed: seed of the draw.
-        stream: name of the stream; :func:`draw` has the same noise in the stream of this name.
-    """
+    """The noise that :func:`draw` gives n sequences, with a token for every position."""
     checked(task, AnchorTask, "task")
     checked(keys, Keys, "keys")
     return _noise(task, keys, stream_key(seed, stream), _counters(task, 0, n))
@@ -157,14 +143,9 @@ def assemble(
     key: Int64[np.ndarray, " n"],
     position: Int64[np.ndarray, " n"],
 ) -> Sequences:
-    """Sequences of given noise, pairs, keys and positions.
+    """Sequences of given noise, pairs (indices in ``task.pairs``), keys and 0-based positions.
 
-    Args:
-        task: the task.
-        noise: a token for every position; keys and anchors replace it where they stand.
-        pair: indices in ``task.pairs``.
-        key: keys.
-        position: 0-based positions of the keys.
+    ``noise`` has a token for every position; keys and anchors replace it where they stand.
 
     Raises:
         ConfigError: the task does not have a pair, key or position.
@@ -195,15 +176,10 @@ def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
 
 
 def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...]:
-    """The role of every position of a sequence.
+    """The role of every position of a sequence whose key is at a 0-based position.
 
-    Args:
-        length: tokens of the sequence.
-        position: 0-based position of the key; None for a sequence without key and anchors.
-
-    Returns:
-        ``key``, ``first``, ``second`` and ``last`` once each, ``noise`` elsewhere. A second anchor
-        at the last position is ``second``.
+    Each of ``key``, ``first``, ``second`` and ``last`` is there once; a second anchor at the last
+    position is ``second``. Without a position there are no key and no anchors.
 
     Raises:
         ConfigError: the key leaves no room for two anchors.
@@ -225,15 +201,7 @@ def aligned_sequences(
     pairs: Sequence[Pair] | None = None,
     keys: Keys = "all",
 ) -> Sequences:
-    """Draw n sequences that have the key at one position.
-
-    Args:
-        task: the task.
-        position: 0-based position of the key, 0 to length - 3.
-        n: number of sequences; the first m of n equal a request for m.
-        seed: seed of the draw.
-        pairs: ordered pairs to draw from; all if None.
-        keys: the side of the split.
+    """Draw n sequences that have the key at one 0-based position, of all pairs by default.
 
     Raises:
         ConfigError: this side has no key at the position, or as :func:`draw`.
