@@ -143,7 +143,7 @@ class _Weight:
 def complexity(model: Any, initial: Any = None) -> Complexity:
     """Measure every weight matrix of a HookedTransformer.
 
-    Heads are merged as in :func:`first_query_matrix`. ``initial`` is the same model before training,
+    Heads are merged as in :func:`first_query_matrix`; ``initial`` is the model before training,
     such as :attr:`anchor_interp.runs.run.Run.initial`. GPT-2 takes about a minute on one core.
 
     Raises:
