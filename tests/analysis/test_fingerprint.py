@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from in_process_engine import Here
 from short import SHORT
-from small import FEW_KEYS, Here, small_exact
+from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from small import FEW_KEYS, Watched, small_exact
+from small_models import FEW_KEYS, small_exact
+from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json

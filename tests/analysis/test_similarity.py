@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small import with_offsets
+from small_models import with_offsets
 from transformer_lens import HookedTransformer
 
 import anchor_interp

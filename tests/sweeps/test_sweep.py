@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import sweep_faults
 import torch
+from in_process_engine import Here
 from short import SHORT
-from small import Here
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError

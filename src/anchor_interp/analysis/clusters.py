@@ -5,6 +5,7 @@ has (a, b) and (b, a) in one (NeurIPS paper, section 5.1; complexity-control pap
 Scores are computed on the vectors themselves; t-SNE is for pictures.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,8 @@ from anchor_interp.analysis.states import State, left_by_mask, named, read_at
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.tasks.anchor import AnchorTask, Pair
-from anchor_interp.tasks.factors import Factors, Floats, noise_tokens, uniform
-from anchor_interp.tasks.sequences import Place, Sequences, spell_over
+from anchor_interp.tasks.factors import Factors, Floats
+from anchor_interp.tasks.sequences import Place, Sequences
 
 _SCORED = 2_000
 
@@ -128,10 +129,10 @@ def key_mask_clusters(
     if not len(test):
         raise ConfigError(f"position {position} has no test key; choose one of {sorted(set(at))}")
     total = len(chosen) * n
-    noise, bits = noise_tokens(task, total, seed, "key-mask"), uniform(total, seed, "key-mask/key")
+    factors = Factors.draw(task, total, seed, "key-mask", keys=test)
     pair = np.tile([task.pairs.index(pair) for pair in chosen], n)
     where = np.full(total, position)
-    sequences = spell_over(task, noise, pair, test[bits % len(test)], where)
+    sequences = dataclasses.replace(factors, pair=pair, position=where).sequences(task)
     whole = read_at(model, state, layer, "last", sequences)
     with mask_key_token(model, sequences, renormalise=renormalise):
         points = left_by_mask(read_at(model, state, layer, "last", sequences), whole)

@@ -48,7 +48,7 @@ from anchor_interp.interventions.masks import mask_second_anchor
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.tasks.anchor import AnchorTask, Pair
 from anchor_interp.tasks.factors import Factors, Floats, Ints
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, spell_over
+from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, assemble
 
 PAPER_KEYS = range(30, 41)
 """Keys of the heatmaps (NeurIPS paper, figure 4)."""
@@ -345,7 +345,7 @@ def _vectors(
         second = task.pairs[contexts.pair[c]][1]
         pairs = [_behind(task, group, second) for group in groups]
         total = len(groups) * n_keys
-        sequences = spell_over(
+        sequences = assemble(
             task,
             np.repeat(contexts.noise[c : c + 1], total, axis=0),
             np.repeat(pairs, n_keys),
