@@ -180,8 +180,8 @@ class Overall:
 class _Part:
     """One run of :class:`Overall`."""
 
-    def __init__(self, overall: Overall, *run: Any) -> None:
-        self._overall, self._run = overall, run
+    def __init__(self, overall: Overall, name: str, steps: int, work: float) -> None:
+        self._overall, self._run = overall, (name, steps, work)
 
     def update(self, step: int, facts: Facts) -> None:
         self._overall.update(*self._run, step, facts)

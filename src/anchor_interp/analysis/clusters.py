@@ -35,19 +35,15 @@ class Clusters:
     """How vectors cluster by pair of anchors; all silhouettes are means over points."""
 
     state: str
-    """The tensor, as in :mod:`anchor_interp.analysis.states`, or ``logits``."""
+    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
     """0-based layer; None for logits."""
     pairs: tuple[Pair, ...]
-    """The ordered pairs."""
     pair: Int64[np.ndarray, " n"]
     """The ordered pair of each point, as an index in ``pairs``."""
     key: Int64[np.ndarray, " n"]
-    """The key of each point."""
     n_ordered: int
-    """Ordered pairs: 16, or 12 of unequal anchors, on the papers' tasks."""
     n_unordered: int
-    """Unordered pairs: 10, or 6."""
     silhouette_ordered: float | None
     """Silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap; None
     if there are too few points."""
@@ -63,8 +59,7 @@ class Clusters:
     silhouettes: tuple[float, ...]
     """Silhouette of Ward's clustering for each number."""
     n_clusters: int
-    """The number with the largest silhouette; 1 if all points coincide. The smallest or largest
-    number tried can stand for one beyond it, or for points without clusters (``at_limit``)."""
+    """The number with the largest silhouette; 1 if all points coincide. See ``at_limit``."""
     agreement_ordered: float
     """Adjusted Rand index of that clustering with the ordered pairs: 1 if equal, 0 by chance."""
     agreement_unordered: float
@@ -74,7 +69,10 @@ class Clusters:
 
     @property
     def at_limit(self) -> bool:
-        """Whether ``n_clusters`` is the smallest or the largest number tried."""
+        """Whether ``n_clusters`` is the smallest or the largest number tried.
+
+        Then it can stand for a number beyond, or for points without clusters.
+        """
         return self.n_clusters in (*self.counts[:1], *self.counts[-1:])
 
 
@@ -93,19 +91,12 @@ def key_mask_clusters(
 ) -> Clusters:
     """Clusters of the logits while the key is masked.
 
-    Source: complexity-control paper, section V-A, figure 4A, 4C.
+    There are n sequences of each pair (2 to 10,000), each with its own test key and noise and with
+    the key at ``position``. By default the pairs are those of two unequal anchors. ``state`` is
+    read at the last position; by default the logits, as in the paper. ``renormalise`` is that of
+    :func:`anchor_interp.interventions.masks.mask_edges`; ``tsne`` asks for the picture as well.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor read at the last position; the logits, as in the paper, if None.
-        layer: 0-based layer of the state.
-        pairs: the ordered pairs; those of two unequal anchors if None.
-        n: sequences of each pair, 2 to 10,000, each with its own test key and noise.
-        position: 0-based position of the key.
-        renormalise: as in :func:`anchor_interp.interventions.masks.mask_edges`.
-        tsne: whether to compute the picture as well.
-        seed: seed of the sequences and of t-SNE.
+    Source: complexity-control paper, section V-A, figure 4A, 4C.
 
     Raises:
         ConfigError: fewer than two pairs, an n out of range, a position without test keys or whose
@@ -144,22 +135,14 @@ def pair_clusters(
 ) -> Clusters:
     """Clusters of a state over sequences; X_ao of layer 1 at the last position by default.
 
-    Sequences whose second anchor is the last token are left out: there the last position holds it
-    anyway. Source: NeurIPS paper, section 5.1, figure 3b.
+    n is 500 to 10,000 (the paper shows 10,000); scores use the first 2,000. Sequences whose second
+    anchor is the last token are left out: there the last position holds it anyway.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor.
-        layer: 0-based layer.
-        place: where it is read.
-        pairs: the ordered pairs; all if None.
-        n: sequences, 500 to 10,000 (the paper shows 10,000); scores use the first 2,000.
-        centre: remove the mean effect of the last position's own token and of the key's position.
-            Each of the 80 tokens and 6 positions would form clusters of its own, as in the paper's
-            picture.
-        tsne: whether to compute the picture as well; 10,000 points take about a minute.
-        seed: seed of the sequences and of t-SNE.
+    ``centre`` removes the mean effect of the last position's own token and of the key's position.
+    Each of the 80 tokens and 6 positions would otherwise form clusters of its own, as in the
+    paper's picture. ``tsne`` asks for the picture; 10,000 points take about a minute.
+
+    Source: NeurIPS paper, section 5.1, figure 3b.
 
     Raises:
         ConfigError: fewer than two pairs, an n out of range, an unknown state or layer, or a model
@@ -218,7 +201,8 @@ def _clusters(
     silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
     best = int(np.argmax(silhouettes)) if counts else None
     labels = np.zeros(len(scored)) if best is None else divisions[best]
-    each = [_silhouette(distances, ordered[some], unordered[some] == i) for i in range(len(alike))]
+    own = [np.flatnonzero(unordered[some] == i) for i in range(len(alike))]  # points of each pair
+    each = [_silhouette(distances[np.ix_(at, at)], ordered[some][at]) for at in own]
     within = [score for score in each if score is not None]
     return Clusters(
         state=state,
@@ -241,12 +225,8 @@ def _clusters(
     )
 
 
-def _silhouette(
-    distances: Floats, labels: npt.NDArray[Any], chosen: npt.NDArray[np.bool_] | None = None
-) -> float | None:
-    """The mean silhouette of (chosen) points; None for one label, or as many as points."""
-    if chosen is not None:
-        distances, labels = distances[chosen][:, chosen], labels[chosen]
+def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:
+    """The mean silhouette; None for one label, or as many labels as points."""
     if not 2 <= len(np.unique(labels)) < len(labels):
         return None
     return float(silhouette_score(distances, labels, metric="precomputed"))

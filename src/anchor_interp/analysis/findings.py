@@ -23,25 +23,18 @@ class Findings:
     name: str
     """Its name in the report; unique there."""
     path: Path
-    """The run folder."""
     run_id: str
-    """The run's identity."""
     config: RunConfig
-    """Its configuration."""
     step: int
     """The checkpoint, as updates done."""
     done: bool
     """Whether training has reached its last step."""
     metrics: Sequence[Row]
-    """Its lines of ``metrics.jsonl``."""
     evaluation: Evaluation
     """The stored evaluation; a new one if the run is not done."""
     decision: Decision
-    """Its phase and why."""
     attention: tuple[AttentionExample, ...]
-    """Attention in example sequences."""
     complexity: Complexity
-    """Complexity of the checkpoint's weights."""
     complexity_at_init: Complexity
     """Complexity of the initial weights."""
     sessions: Sequence[Row]
@@ -74,8 +67,8 @@ def _findings(path: Path, name: str) -> Findings:
     evaluation = run.evaluation if done else run.evaluate()
     if done and run.step != evaluation.steps:
         raise StoreError(
-            f"{run.path} lacks the checkpoint at step {evaluation.steps} that its result describes; "
-            "restore it, or remove result.json and train the run to its end again"
+            f"{run.path} lacks the checkpoint at step {evaluation.steps}, which its result is "
+            "about; restore it, or remove result.json and train the run to its end again"
         )
     return Findings(
         name=name,

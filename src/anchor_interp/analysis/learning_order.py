@@ -1,21 +1,19 @@
 """Finding data that break the rule by how late they are learned.
 
-A model of small initial weights fits the data with as little complexity as possible: it learns what
-follows the common rule first, and what breaks it later. "For a set of data with unknown
-distribution, we can differentiate ... by studying the convergence rate of different types of data
-using models with small initialization" (complexity-control paper, end of section VIII). So divide
-the training data into *groups*, train a model of small initialisation with frequent checkpoints,
-and rank the groups by how late it learns them, or by their mean loss::
+A model of small initial weights learns first what follows the common rule, and later what breaks
+it: "For a set of data with unknown distribution, we can differentiate ... by studying the
+convergence rate of different types of data using models with small initialization"
+(complexity-control paper, end of section VIII). So divide the training data into *groups* and rank
+them by how late a model of small initialisation learns them, or by their mean loss::
 
     config = ai.preset("inferential", gamma=0.7, steps=1500, checkpoint_every=50)
-    run = ai.train(config, "runs/mine")
-    curves = learning_curves(run)
+    curves = learning_curves(ai.train(config, "runs/mine"))
     for pair, step in ranked(curves):
         print(pair, step)
 
-The ranking is not a finding: on our tasks it does no better than chance (``docs/results.md``).
-Groups with less data come late. Groups that share their parts with broken ones are slowed down with
-them although nothing is wrong with them; :func:`detection` scores these *neighbours* apart.
+On our tasks the ranking does no better than chance (``docs/results.md``). Groups with less data
+come late, and so do *neighbours*: innocent groups that share their parts with broken ones.
+:func:`detection` scores neighbours apart.
 """
 
 from collections.abc import Sequence
@@ -46,11 +44,9 @@ class LearningCurves:
     """Accuracy and loss of groups of training data at every checkpoint."""
 
     groups: tuple[Any, ...]
-    """Names of the groups; ordered pairs unless other groups were given."""
     sizes: tuple[int, ...]
     """Sequences measured of each group."""
     steps: Int64[np.ndarray, " step"]
-    """Updates done at each checkpoint."""
     accuracy: Float[np.ndarray, "step group"]
     """Share answered with the training target."""
     loss: Float[np.ndarray, "step group"]
@@ -75,10 +71,9 @@ def learning_curves(
 ) -> LearningCurves:
     """Measure groups of a run's own training data at each of its checkpoints.
 
-    Args:
-        run: the run. Lateness is read between checkpoints, so keep many (``checkpoint_every``).
-        groups: the group of each training sequence; its ordered pair if None.
-        n: at most so many sequences of each group are measured, its first ones.
+    ``groups`` names the group of each training sequence; by default its ordered pair. The first n
+    sequences of each group are measured. Lateness is read between checkpoints, so keep many of
+    them (``checkpoint_every``).
 
     Raises:
         ConfigError: ``groups`` does not have one entry for each training sequence, or the run has
@@ -147,10 +142,7 @@ def detection(
 ) -> Detection:
     """Areas under the ROC curve of a score that should be larger for broken pairs.
 
-    Args:
-        scores: one number for each group; infinite ones are allowed.
-        groups: the ordered pairs.
-        broken: those that break the rule.
+    ``groups`` are ordered pairs, ``broken`` those that break the rule. A score may be infinite.
 
     Raises:
         ConfigError: a score is NaN or minus infinity, or not both broken and innocent pairs are

@@ -1,15 +1,15 @@
 """All analyses of one checkpoint in one object: why does it answer as it does?
 
-:func:`analyze` looks at a run, :func:`analyze_model` at any HookedTransformer. Without an anchor
-task only the complexity of the weights is measured. The module of each part says what it means and
-how it is measured; :func:`anchor_interp.pages.analysis_page.write_analysis` draws the result.
+The module of each part says what it means and how it is measured;
+:func:`anchor_interp.pages.analysis_page.write_analysis` draws the result.
 """
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -65,7 +65,6 @@ MOST_EDGES = 1_000
 _CONTRASTS: tuple[Contrast, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 _LOGGER = logging.getLogger(__name__)
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -88,7 +87,6 @@ class Patched:
     """Activation patching of one contrast."""
 
     contrast: Contrast
-    """What differs between the clean and the corrupted sequences."""
     result: PatchResult
     """Logit difference of the two targets after every patch."""
 
@@ -100,7 +98,6 @@ class MechanismAnalysis:
     flow: InformationFlow | None
     """The attention graph of the papers' probe sequence, or of a similar one on another task."""
     routes: RouteScores | None
-    """How much of the information takes each mechanism's route."""
     circuit: Circuit | None
     """Edges that suffice, found on one set of sequences."""
     scores: CircuitScores | None
@@ -108,19 +105,14 @@ class MechanismAnalysis:
     comparison: Comparison | None
     """How well other circuits do on that set."""
     leaks: tuple[MaskLeak, ...]
-    """What masks leave."""
     patches: tuple[Patched, ...]
-    """Activation patching, one entry for each contrast."""
     interchanges: tuple[InterchangeResult, ...]
     """The state at the first anchor after each layer, put into other sequences."""
     similarities: tuple[Similarity, ...]
-    """Whether equal values have parallel vectors."""
     clusters: tuple[Clusters, ...]
-    """Whether vectors cluster by ordered or by unordered pair."""
     keys: tuple[int, ...]
-    """The task's keys."""
+    """The task's keys, in the order of ``embedding``."""
     embedding: EmbeddingStructure | None
-    """How the keys are embedded."""
     attention: tuple[AttentionExample, ...]
     """Attention in an unseen and a seen sequence."""
     sensitivity: Sensitivity | None
@@ -132,11 +124,9 @@ class Development:
     """Stable ranks along training."""
 
     steps: tuple[int, ...]
-    """The checkpoints."""
     names: tuple[str, ...]
     """The matrices; layers count from 1."""
     stable_rank: Float[np.ndarray, "step matrix"]
-    """Their stable ranks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,15 +134,13 @@ class Analysis:
     """Everything measured of one checkpoint."""
 
     name: str
-    """What it is called."""
     run_id: str | None
-    """The run's identity; None for a model that is not a run."""
+    """None for a model that is not a run, as are the configuration, the step and the decision."""
     config: RunConfig | None
-    """The run's configuration."""
     step: int | None
     """The checkpoint, as updates done."""
     decision: Decision | None
-    """The phase by behaviour, and why; None for a model that is not a run."""
+    """The phase by behaviour, and why."""
     mechanism: MechanismAnalysis | None
     """None without an anchor task."""
     complexity: Complexity
@@ -164,16 +152,13 @@ class Analysis:
     left_out: tuple[str, ...]
     """What was not measured, and why."""
     schema: int = SCHEMA
-    """Schema number."""
 
 
 def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "cpu") -> Analysis:
     """Analyse a run at one checkpoint.
 
-    Args:
-        path: a run folder, the name of a model (see :func:`anchor_interp.load`) or a Run.
-        step: the checkpoint; the newest if None, or the Run's own.
-        device: where to compute; a Run stays where it is.
+    ``path`` is a run folder, the name of a model (see :func:`anchor_interp.load`) or a Run, which
+    stays on its own device. Without ``step`` the checkpoint is the newest, or the Run's own.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -207,14 +192,9 @@ def analyze_model(
     initial: HookedTransformer | None = None,
     seed: int = 0,
 ) -> Analysis:
-    """Analyse any HookedTransformer.
+    """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
 
-    Args:
-        model: the model.
-        task: the anchor task that it was trained on; without one only the complexity is measured.
-        name: what to call it.
-        initial: the model at initialisation, to compare the complexity with.
-        seed: seed of all sequences.
+    ``initial`` is the model at initialisation, to compare the complexity with.
 
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
@@ -250,12 +230,10 @@ class _Attempts:
         self.name = name
         self.left_out: list[str] = []
 
-    def __call__(
-        self, what: str, measure: Callable[P, T], *args: P.args, **options: P.kwargs
-    ) -> T | None:
+    def __call__(self, what: str, measure: Callable[[], T]) -> T | None:
         _LOGGER.info("%s: %s", self.name, what)
         try:
-            return measure(*args, **options)
+            return measure()
         except ConfigError as error:
             self.left_out.append(f"{what}: {error}")
             return None
@@ -268,65 +246,53 @@ def _mechanism(
     seed: int,
     attempt: _Attempts,
 ) -> MechanismAnalysis:
-    position = min(PROBE_POSITION, task.length - 3)
+    def ask(what: str, measure: Callable[..., T], **options: Any) -> T | None:
+        return attempt(what, lambda: measure(model, task, seed=seed, **options))
+
     circuit, scores, comparison = None, None, None
-    found = attempt("circuit", _circuit, model, task, position, seed)
+    found = ask("circuit", _circuit)
     if found is not None:
-        bench, circuit = found
-        scores = attempt("circuit, scores", score_circuit, bench, circuit, seed=seed)
-        comparison = attempt("circuit, rivals", compare_circuit, bench, circuit, seed=seed)
+        circuit = found[1]
+        scores = attempt("circuit, scores", lambda: score_circuit(*found, seed=seed))
+        comparison = attempt("circuit, rivals", lambda: compare_circuit(*found, seed=seed))
     return MechanismAnalysis(
-        flow=attempt("information flow", _flow, model, task, position, seed),
-        routes=attempt("routes", route_scores, model, task, seed=seed),
+        flow=ask("information flow", _flow),
+        routes=ask("routes", route_scores),
         circuit=circuit,
         scores=scores,
         comparison=comparison,
-        leaks=attempt("masks", _leaks, model, task, position, seed) or (),
-        patches=_done(
-            attempt(f"patching, {contrast}", _patched, model, task, contrast, seed)
-            for contrast in _CONTRASTS
-        ),
-        interchanges=attempt("interchange", _interchanges, model, task, seed) or (),
+        leaks=ask("masks", _leaks) or (),
+        patches=_done(*(ask(f"patching, {kind}", _patched, contrast=kind) for kind in _CONTRASTS)),
+        interchanges=ask("interchange", _interchanges) or (),
         similarities=_done(
-            (
-                attempt("similarity, V", value_similarity, model, task, seed=seed),
-                attempt("similarity, OV", value_similarity, model, task, state="OV", seed=seed),
-                attempt(
-                    "similarity, X_ao at the last position",
-                    answer_similarity, model, task, seed=seed,
-                ),
-                attempt(
-                    "similarity, second anchor masked", block_similarity, model, task, seed=seed
-                ),
-            )
+            ask("similarity, V", value_similarity),
+            ask("similarity, OV", value_similarity, state="OV"),
+            ask("similarity, X_ao at the last position", answer_similarity),
+            ask("similarity, second anchor masked", block_similarity),
         ),
         clusters=_done(
-            (
-                attempt(
-                    "clusters, key masked", key_mask_clusters, model, task, tsne=True, seed=seed
-                ),
-                attempt(
-                    "clusters, X_ao of layer 1",
-                    pair_clusters, model, task, n=800, tsne=True, seed=seed,
-                ),
-            )
+            ask("clusters, key masked", key_mask_clusters, tsne=True),
+            ask("clusters, X_ao of layer 1", pair_clusters, n=800, tsne=True),
         ),
         keys=tuple(task.keys.tolist()),
-        embedding=attempt("embedding", _embedding, model, task, initial),
+        embedding=attempt("embedding", lambda: _embedding(model, task, initial)),
         attention=attention_examples(model, task),
-        sensitivity=attempt("sensitivity", sensitivity, model, task, seed=seed),
-    )  # fmt: skip
+        sensitivity=ask("sensitivity", sensitivity),
+    )
 
 
-def _done(found: Iterable[T | None]) -> tuple[T, ...]:
+def _done(*found: T | None) -> tuple[T, ...]:
     """The attempts that succeeded."""
     return tuple(one for one in found if one is not None)
 
 
-def _circuit(
-    model: HookedTransformer, task: AnchorTask, position: int, seed: int
-) -> tuple[Bench, Circuit]:
+def _probe_position(task: AnchorTask) -> int:
+    return min(PROBE_POSITION, task.length - 3)
+
+
+def _circuit(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Bench, Circuit]:
     """A pruned circuit, and other sequences to judge it on."""
+    position = _probe_position(task)
 
     def bench(seed: int) -> Bench:
         sequences = aligned_sequences(task, position, 200, seed=seed)
@@ -343,35 +309,31 @@ def _circuit(
     return others, prune(own)
 
 
-def _flow(model: HookedTransformer, task: AnchorTask, position: int, seed: int) -> InformationFlow:
+def _flow(model: HookedTransformer, task: AnchorTask, *, seed: int) -> InformationFlow:
     """The papers' probe if the task has its tokens, else one test-key sequence."""
     fits = task.length == len(PROBE) and set(PROBE) <= {*task.tokens, *task.keys.tolist()}
     if fits and set(PROBE[3:5]) <= set(task.tokens):
         return information_flow(model, PROBE, position=PROBE_POSITION)
-    return information_flow(model, aligned_sequences(task, position, 1, seed=seed))
+    return information_flow(model, aligned_sequences(task, _probe_position(task), 1, seed=seed))
 
 
-def _leaks(
-    model: HookedTransformer, task: AnchorTask, position: int, seed: int
-) -> tuple[MaskLeak, ...]:
+def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[MaskLeak, ...]:
+    position = _probe_position(task)
     sequences = aligned_sequences(task, position, 48, seed=seed)
     modes: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
-    places: tuple[Place, ...] = ("key", "first", "second")
-    if position + 2 == task.length - 1:  # no mask can hide the last token
-        places = places[:2]
-    return tuple(
-        MaskLeak(
-            place,
-            paths,
-            renormalise,
-            leak(model, task, sequences, place, paths=paths, renormalise=renormalise),
-        )
-        for place in places
-        for paths, renormalise in modes
-    )
+    places: list[Place] = ["key", "first"]
+    if position + 2 < task.length - 1:  # no mask can hide the last token
+        places.append("second")
+    found = []
+    for place, (paths, renormalise) in itertools.product(places, modes):
+        left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)
+        found.append(MaskLeak(place, paths, renormalise, left))
+    return tuple(found)
 
 
-def _patched(model: HookedTransformer, task: AnchorTask, contrast: Contrast, seed: int) -> Patched:
+def _patched(
+    model: HookedTransformer, task: AnchorTask, *, contrast: Contrast, seed: int
+) -> Patched:
     pairs = contrast_pairs(task, contrast, 200, seed=seed)
     sites = site_grid(model, [at for at in _PATCHED if at != "mlp_out" or not model.cfg.attn_only])
     result = patch(model, *pairs, sites, logit_difference(*pairs))
@@ -380,7 +342,7 @@ def _patched(model: HookedTransformer, task: AnchorTask, contrast: Contrast, see
 
 
 def _interchanges(
-    model: HookedTransformer, task: AnchorTask, seed: int
+    model: HookedTransformer, task: AnchorTask, *, seed: int
 ) -> tuple[InterchangeResult, ...]:
     pairs = interchange_pairs(task, 500, seed=seed)
     sites = [Site("resid_post", layer, "first") for layer in range(model.cfg.n_layers)]

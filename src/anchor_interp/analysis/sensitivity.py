@@ -42,11 +42,10 @@ class Sensitivity:
     """How much key, pair, position and noise matter."""
 
     state: str
-    """The tensor, as in :mod:`anchor_interp.analysis.states`, or ``logits``."""
+    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
     """0-based layer; None for logits."""
     factors: tuple[Influence, ...]
-    """One entry for each factor."""
     n: int
     """Sequences for each factor."""
 
@@ -74,15 +73,8 @@ def sensitivity(
     A change of position can turn a training key into a test key, where a model that has memorized
     answers differently.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor; the logits if None.
-        layer: 0-based layer of the state.
-        place: where the state is read, in each sequence at its own position of that token.
-        pairs: the ordered pairs; all if None.
-        n: sequences for each factor.
-        seed: seed of the sequences.
+    ``state`` is read at ``place``, in each sequence at its own position of that token; by default
+    the logits are read. ``n`` sequences are drawn for each factor, of all pairs by default.
 
     Raises:
         ConfigError: an n below 2, no pairs or an unknown one, an unknown state or layer, or a model

@@ -44,7 +44,6 @@ PAPER_VALUES = range(51, 61)
 _MOST_ANCHORS = 4
 
 Group = tuple[int, ...]
-Item = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +51,12 @@ class Similarity:
     """Cosines between the vectors of some items, and the contrast over all keys."""
 
     state: str
-    """The tensor compared, as in :mod:`anchor_interp.analysis.states`, or ``logits``."""
+    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
     """0-based layer; None for logits."""
     anchors: tuple[Group, ...]
     """The anchor or the pair of anchors of each item."""
     keys: Int64[np.ndarray, " item"]
-    """The key of each item."""
     values: Int64[np.ndarray, " item"]
     """The value that the rule gives it. The papers mark equal values with red boxes and blocks."""
     cosine: Float64[np.ndarray, "item item"]
@@ -84,15 +82,9 @@ def value_similarity(
     A model that computes g(x; a1) at the first anchor has parallel vectors there wherever
     g(x; a) = g(x'; a').
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: ``V``, the papers' V^(2), or ``OV``, which does not depend on the basis in a head.
-        layer: 0-based layer.
-        keys: keys of the items shown; :data:`PAPER_KEYS` (or the middle eleven) if None. The
-            contrast takes all keys.
-        n_contexts: combinations of noise, key position and second anchor.
-        seed: seed of the contexts.
+    ``V`` is the papers' V^(2); ``OV`` does not depend on the basis in a head. The items shown have
+    the given keys, :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all
+    keys. A context is a combination of noise, key position and second anchor.
 
     Raises:
         ConfigError: a layer, key or number out of range, a model too small for the task, or a
@@ -106,8 +98,7 @@ def value_similarity(
     def read(sequences: Sequences) -> Floats:
         return read_state(model, state, layer, "first", sequences)
 
-    vectors = _vectors(task, contexts, groups, read)
-    return _similarity(state, layer, task, groups, values, vectors, items, seed)
+    return _similarity(task, contexts, groups, values, items, read, (state, layer), seed)
 
 
 def answer_similarity(
@@ -124,17 +115,9 @@ def answer_similarity(
 
     A model that composes has parallel vectors wherever two pairs give the same answer; one that
     maps each pair by itself does not. The contrast takes all keys and all ordered pairs that
-    follow the rule, of at most four anchors (evenly spaced if there are more).
-
-    Args:
-        model: a model of the task.
-        task: the task.
-        layer: 0-based layer.
-        keys: keys of the items shown; :data:`PAPER_KEYS` (or the middle eleven) if None.
-        pairs: pairs of the items shown, out of those in the contrast; :data:`PAPER_PAIRS` (or the
-            first four) if None.
-        n_contexts: combinations of noise and key position.
-        seed: seed of the contexts.
+    follow the rule, of at most four anchors (evenly spaced if there are more). The items shown have
+    the given keys, as in :func:`value_similarity`, and the given pairs out of these,
+    :data:`PAPER_PAIRS` by default (or the first four).
 
     Raises:
         ConfigError: as :func:`value_similarity`, or a pair that is not in the contrast.
@@ -152,8 +135,7 @@ def answer_similarity(
     def read(sequences: Sequences) -> Floats:
         return read_state(model, "X_ao", layer, "last", sequences)
 
-    vectors = _vectors(task, contexts, groups, read)
-    return _similarity("X_ao", layer, task, groups, values, vectors, items, seed)
+    return _similarity(task, contexts, groups, values, items, read, ("X_ao", layer), seed)
 
 
 def block_similarity(
@@ -172,17 +154,11 @@ def block_similarity(
     In a model that works step by step the mask leaves g(x; a1), so the (x, a1) of one value form a
     block of similar outputs (complexity-control paper, section V-B, figure 4B, 4D).
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor read at the last position; the logits, as in the paper, if None.
-        layer: 0-based layer of the state.
-        values: the values whose items are shown, block by block; :data:`PAPER_VALUES` (or the
-            middle ten that every anchor reaches) if None. The contrast takes all keys.
-        n_contexts: combinations of noise, key position and second anchor. If None, the released
-            code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62); 8 on a task without it.
-        renormalise: as in :func:`anchor_interp.interventions.masks.mask_edges`.
-        seed: seed of the contexts.
+    ``state`` is read at the last position; by default the logits, as in the paper. The items shown
+    have the given values, block by block, :data:`PAPER_VALUES` by default (or the middle ten that
+    every anchor reaches); the contrast takes all keys. Without ``n_contexts`` the context is the
+    released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), or 8 are drawn on a task
+    without it. ``renormalise`` is that of :func:`anchor_interp.interventions.masks.mask_edges`.
 
     Raises:
         ConfigError: as :func:`value_similarity`.
@@ -206,8 +182,8 @@ def block_similarity(
         mask = mask_second_anchor(model, sequences, renormalise=renormalise)
         return read_masked(model, state, layer, sequences, mask)
 
-    vectors = _vectors(task, contexts, groups, read)
-    return _similarity(*state_name(state, layer), task, groups, table, vectors, items, seed)
+    name = state_name(state, layer)
+    return _similarity(task, contexts, groups, table, items, read, name, seed)
 
 
 def _contexts(
@@ -260,29 +236,6 @@ def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
     return [int(key) - task.key_min for key in keys]
 
 
-def _vectors(
-    task: AnchorTask,
-    contexts: Factors,
-    groups: Sequence[Group],
-    read: Callable[[Sequences], Floats],
-) -> Floats:
-    """The vectors that ``read`` finds: [context, group, key, width]."""
-    n_keys, found = len(task.keys), []
-    for c in range(len(contexts.key)):
-        second = task.pairs[contexts.pair[c]][1]
-        pairs = [_pair_index(task, group, second) for group in groups]
-        total = len(groups) * n_keys
-        sequences = spell_over(
-            task,
-            np.repeat(contexts.noise[c : c + 1], total, axis=0),
-            np.repeat(pairs, n_keys),
-            np.tile(task.keys, len(groups)),
-            np.repeat(contexts.position[c : c + 1], total),
-        )
-        found.append(read(sequences).reshape(len(groups), n_keys, -1))
-    return np.stack(found)
-
-
 def _pair_index(task: AnchorTask, group: Group, second: int) -> int:
     """The index of a group's pair; a single anchor takes the context's second one.
 
@@ -298,21 +251,33 @@ def _pair_index(task: AnchorTask, group: Group, second: int) -> int:
 
 
 def _similarity(
-    state: str,
-    layer: int | None,
     task: AnchorTask,
+    contexts: Factors,
     groups: Sequence[Group],
     values: Ints,
-    vectors: Floats,
-    items: Sequence[Item],
+    items: Sequence[tuple[int, int]],
+    read: Callable[[Sequences], Floats],
+    name: tuple[str, int | None],
     seed: int,
 ) -> Similarity:
-    """The contrast over all vectors, and the cosines of the items (group, key index) shown."""
+    """The contrast over all items, and the cosines of the items (group, key index) shown."""
+    n_keys, found = len(task.keys), []
+    total = len(groups) * n_keys
+    for c in range(len(contexts.key)):
+        second = task.pairs[contexts.pair[c]][1]
+        sequences = spell_over(
+            task,
+            np.repeat(contexts.noise[c : c + 1], total, axis=0),
+            np.repeat([_pair_index(task, group, second) for group in groups], n_keys),
+            np.tile(task.keys, len(groups)),
+            np.repeat(contexts.position[c : c + 1], total),
+        )
+        found.append(read(sequences).reshape(len(groups), n_keys, -1))
+    vectors = np.stack(found)  # [context, group, key, width]
     group, key = np.array(items).T
     centred = centred_cosines(vectors)
     return Similarity(
-        state=state,
-        layer=layer,
+        *name,
         anchors=tuple(groups[g] for g in group),
         keys=task.keys[key],
         values=values[group, key],

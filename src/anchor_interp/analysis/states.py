@@ -53,16 +53,11 @@ def read_state(
 ) -> Floats:
     """One tensor at one place of every sequence. Hooks attached to the model act.
 
-    Args:
-        model: any HookedTransformer.
-        state: which tensor; None for the logits at the last position.
-        layer: 0-based layer; the papers' layer 2 is 1. Ignored for logits.
-        place: where the tensor is read, in each sequence at its own position of that token.
-        sequences: n sequences.
+    None reads the logits at the last position, whatever the place and the layer. The layer is
+    0-based: the papers' layer 2 is 1. Each sequence is read at its own position of the place.
 
     Returns:
-        [n, width]: d_model numbers each (``V``: heads x d_head; ``OV``: heads x d_model;
-        logits: output tokens).
+        [n, width], where width is d_model (``V``: heads x d_head; ``OV``: heads x d_model).
 
     Raises:
         ConfigError: an unknown tensor or layer, a layer without this tensor, or activations that
@@ -101,11 +96,7 @@ def state_name(state: State | None, layer: int) -> tuple[str, int | None]:
 
 
 def finite(numbers: Floats) -> Floats:
-    """The numbers unchanged; not finite ones would pass for vectors without a contrast.
-
-    Raises:
-        ConfigError: a number is not finite.
-    """
+    """The numbers unchanged, or ConfigError: NaN would pass for vectors without a contrast."""
     if not np.isfinite(numbers).all():
         raise ConfigError(
             "the model's activations are not all finite; expected numbers: look for NaN or "
@@ -135,16 +126,12 @@ def _hidden(
     found = every[torch.arange(len(every), device=every.device), at]  # [n, ...]
     blocks: list[Any] = list(model.blocks)
     if state == "V":
-        return rearrange(found, "n head d_head -> n (head d_head)")
-    if state == "OV":
+        found = rearrange(found, "n head d_head -> n (head d_head)")
+    elif state == "OV":
         written = "n head d_head, head d_head d_model -> n head d_model"
-        return einsum(found, blocks[layer].attn.W_O, written).flatten(1)
-    if layout(model) == "post":
-        return found
-    if state == "X_ao":
-        norm = blocks[layer].ln2
-    else:
-        reader = layer if state == "X" else layer + 1
+        found = einsum(found, blocks[layer].attn.W_O, written).flatten(1)
+    elif layout(model) == "pre":
+        reader = layer + (state == "X_do")
         norm = blocks[reader].ln1 if reader < n_layers else model.ln_final
-    read: torch.Tensor = norm(found[:, None])[:, 0]
-    return read
+        found = (blocks[layer].ln2 if state == "X_ao" else norm)(found[:, None])[:, 0]
+    return found

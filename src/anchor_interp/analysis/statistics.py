@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,16 +50,14 @@ class MeanComparison:
     mean: float
     """The mean, or the difference of the means."""
     low: float
-    """Lower end of its 95 % interval."""
+    """Lower end of its 95 % interval; ``high`` is the upper end."""
     high: float
-    """Upper end."""
     effect: float | None
     """The mean in units of the spread: d_z or Cohen's d; None if nothing scatters."""
     effect_low: float | None
     """Lower end of the effect's 95 % interval; None if the values scatter so little around their
     mean that the noncentral t distribution cannot be computed."""
     effect_high: float | None
-    """Upper end."""
     p_value: float
     """Share of relabellings with a difference at least as large, in either direction."""
     n_permutations: int
@@ -71,22 +69,15 @@ class MeanComparison:
 def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComparison:
     """Whether values scatter around zero: a sign-flip test of their mean, with d_z.
 
-    Use it for the differences of a paired design.
-
-    Args:
-        values: at least two values, one for each independent run.
-        seed: seed of the sign patterns, if they are drawn.
+    Give one value for each independent run, such as the differences of a paired design. The seed
+    draws sign patterns if there are too many.
 
     Raises:
         ConfigError: fewer than two values, or one that is not finite.
     """
     sample = _sample(values, "values")
     n, spread = len(sample), _spread(sample)
-
-    def size(sample: Floats, axis: int = -1) -> Any:
-        return np.abs(sample.mean(axis))
-
-    test = _permutation_test((sample,), size, "samples", 2**n, seed)
+    test = _permutation_test((sample,), lambda x, axis: np.abs(x.mean(axis)), "samples", 2**n, seed)
     scale = _Scale(spread / math.sqrt(n), float(n - 1), spread, math.sqrt(n), n - 1)
     return _comparison((n,), float(sample.mean()), scale, test)
 
@@ -96,23 +87,21 @@ def two_samples(
 ) -> MeanComparison:
     """Whether two samples differ in their mean: a permutation test, with Cohen's d.
 
-    Cohen's d divides by the pooled standard deviation.
-
-    Args:
-        first: at least two values, one for each independent run.
-        second: the values of the other kind; the difference is first - second.
-        seed: seed of the divisions into two samples, if they are drawn.
+    Give one value for each independent run; the difference is first - second. Cohen's d divides by
+    the pooled standard deviation. The seed draws divisions if there are too many.
 
     Raises:
         ConfigError: fewer than two values in a sample, or one that is not finite.
     """
     one, two = _sample(first, "first"), _sample(second, "second")
     n, m = len(one), len(two)
-
-    def size(one: Floats, two: Floats, axis: int = -1) -> Any:
-        return np.abs(one.mean(axis) - two.mean(axis))
-
-    test = _permutation_test((one, two), size, "independent", math.comb(n + m, n), seed)
+    test = _permutation_test(
+        (one, two),
+        lambda x, y, axis: np.abs(x.mean(axis) - y.mean(axis)),
+        "independent",
+        math.comb(n + m, n),
+        seed,
+    )
     parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
@@ -125,9 +114,6 @@ def two_samples(
 def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
     """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way.
 
-    Args:
-        values: at least two values, one for each independent run.
-
     Raises:
         ConfigError: fewer than two values, or one that is not finite.
     """
@@ -138,15 +124,10 @@ def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
-    """p of a one-sided permutation test: how often a relabelling reaches the observed statistic.
+    """How often a relabelling reaches the observed statistic: p of a one-sided permutation test.
 
-    Ties count as reached, with room for rounding.
-
-    Args:
-        observed: the statistic of the data as they are.
-        relabelled: the statistic of every relabelling, with the identity among them (``exact``), or
-            of relabellings that were drawn.
-        exact: whether these are all; if not, the observed one counts as one more.
+    Ties count as reached, with room for rounding. If ``exact``, these are all relabellings, the
+    identity among them; otherwise the observed one counts as one more.
     """
     room = 1e-9 * max(abs(observed), float(np.abs(relabelled).max(initial=0)), 1e-300)
     reached = int((relabelled >= observed - room).sum())
@@ -154,11 +135,7 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
 
 
 def smallest_p(n: tuple[int, ...]) -> float:
-    """The smallest p that :func:`against_zero` or :func:`two_samples` can give.
-
-    Args:
-        n: values in each sample, as in :attr:`MeanComparison.n`.
-    """
+    """The smallest p that samples of these sizes can give, one against zero or two."""
     count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
     return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
 
@@ -177,10 +154,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted)
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Turns a mean into an interval and an effect size."""
-
+class _Scale(NamedTuple):
     error: float  # standard error of the mean
     df: float  # its degrees of freedom
     spread: float  # standard deviation between runs
@@ -253,11 +227,6 @@ def _spread(sample: Floats) -> float:
 
 
 def _sample(values: Any, name: str) -> Floats:
-    """Values to compare.
-
-    Raises:
-        ConfigError: fewer than two values, or one that is not a finite number.
-    """
     try:
         sample = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
 """The phase of a model from its mechanism alone.
 
-:func:`verdict` reads a :class:`~anchor_interp.analysis.fingerprint.Fingerprint` from top to bottom:
+:func:`verdict` reads a :class:`anchor_interp.analysis.fingerprint.Fingerprint` from top to bottom:
 
 =============  =====================================================================================
 phase          rule
@@ -40,12 +40,12 @@ class VerdictThresholds:
     composed: float = bounded(0.5, low=0, high=1)
     """A model infers from this ``composed`` on, as from this OOD accuracy in the phases."""
     value: float = bounded(0.15, low=-2, high=2)
-    """g(x; a1) stands at the first anchor from this ``value`` on. The least of an inferential run of
-    the diagrams' seeds 300 to 302 was 0.36 when the threshold was set (0.29 after two of the seeds
-    were trained once more); a table set by hand has 0.00."""
+    """g(x; a1) stands at the first anchor from this ``value`` on. The least of an inferential run
+    of the diagrams' seeds 300 to 302 was 0.36 when the threshold was set (0.29 after two of the
+    seeds were trained once more); a table set by hand has 0.00."""
     order: float = bounded(0.03, low=0)
-    """Layer 1 takes the anchors together up to this ``order_first``: 0.00 in a symmetric and 0.06 in
-    an ordered table set by hand. No trained run needed it."""
+    """Layer 1 takes the anchors together up to this ``order_first``: 0.00 in a symmetric table set
+    by hand, 0.06 in an ordered one. No trained run needed it."""
     mirrored: float = bounded(0.5, low=0, high=1)
     """A model is symmetric from this ``mirrored`` on, as from this symmetric accuracy in the
     phases."""
