@@ -32,7 +32,10 @@ _FEWEST_MAPPED = 5
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """How vectors cluster by pair of anchors; all silhouettes are means over points."""
+    """How vectors cluster by pair of anchors; all silhouettes are means over points.
+
+    The papers' tasks have 16 ordered and 10 unordered pairs, or 12 and 6 of unequal anchors.
+    """
 
     state: str
     """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""

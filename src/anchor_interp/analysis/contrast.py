@@ -41,6 +41,7 @@ NEAR = (1, 2)
 
 _DRAWN = 999
 _EXACT_UP_TO = 10_000
+Group = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def centred_cosines(vectors: Float64[np.ndarray, "context group key width"]) -> 
 
 def similarity_contrast(
     centred: Cosines,
-    groups: Sequence[tuple[int, ...]],
+    groups: Sequence[Group],
     values: Int64[np.ndarray, "group key"],
     keys: Int64[np.ndarray, " key"],
     *,
@@ -154,10 +155,10 @@ class _Matched(NamedTuple):
     distances: tuple[int, ...]
 
 
-def _matched(groups: Sequence[tuple[int, ...]], values: Ints, keys: Ints) -> _Matched:
+def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
     n_groups, n_keys = values.shape
     apart = np.abs(np.subtract.outer(keys, keys))
-    patterns: dict[tuple[int, ...], int] = {}
+    patterns: dict[Group, int] = {}
     rows: list[Ints] = [np.empty((5, 0), np.int64)]
     for g, h in itertools.combinations(range(n_groups), 2):
         missed = np.abs(np.subtract.outer(values[g], values[h]))
@@ -185,11 +186,9 @@ def _matched(groups: Sequence[tuple[int, ...]], values: Ints, keys: Ints) -> _Ma
     return _Matched(one, two, is_equal, stratum, weight, distances)
 
 
-def _in_common(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
-    """Which anchors of two groups are the same, whatever their names and the groups' order.
-
-    Equal for (1, 2) with (1, 3) and for (4, 2) with (4, 1).
-    """
+def _in_common(one: Group, two: Group) -> Group:
+    """Which anchors of two groups agree, whatever their names and the groups' order."""
+    # equal for (1, 2) with (1, 3) and for (4, 2) with (4, 1)
     found = []
     for anchors in ((*one, *two), (*two, *one)):
         names: dict[int, int] = {}
@@ -197,13 +196,8 @@ def _in_common(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
     return min(found)
 
 
-def _relabellings(
-    groups: Sequence[tuple[int, ...]], seed: int
-) -> tuple[list[tuple[list[int], int]], bool]:
-    """Orders of the groups after renaming anchors, each with a direction of the keys (1 or -1).
-
-    The second result says whether these are all there are.
-    """
+def _relabellings(groups: Sequence[Group], seed: int) -> tuple[list[tuple[list[int], int]], bool]:
+    """Orders of the groups with a direction of the keys, 1 or -1; and whether these are all."""
     anchors = sorted({anchor for group in groups for anchor in group})
     index = {group: i for i, group in enumerate(groups)}
 

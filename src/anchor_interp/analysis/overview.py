@@ -70,14 +70,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MaskLeak:
-    """How much of a token's effect on the logits a mask leaves; see :func:`masks.leak`."""
+    """How much a mask leaves; see :func:`anchor_interp.interventions.masks.leak`."""
 
     place: Place
-    """The token that is masked."""
     paths: Paths
-    """Edges that are cut."""
     renormalise: bool
-    """Whether the rest of each row is scaled up."""
     leak: float
     """0 if nothing is left, 1 if the mask does nothing."""
 

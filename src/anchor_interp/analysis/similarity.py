@@ -20,6 +20,7 @@ from jaxtyping import Float64, Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.contrast import (
+    Group,
     SimilarityContrast,
     centred_cosines,
     cosines,
@@ -42,8 +43,6 @@ PAPER_VALUES = range(51, 61)
 """Values g(x; a1) of the blocks (complexity-control paper, figure 4D)."""
 
 _MOST_ANCHORS = 4
-
-Group = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
