@@ -478,7 +478,7 @@ def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_time_left_counts_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    overall = Overall(total=4, work=40.0, shown=None)
+    overall = Overall(total=4, work=40.0, bars=None)
     overall.begin(1, 10.0)
     assert overall.seconds_left() is None
     part = overall.run("a", 100, 10.0)
