@@ -34,7 +34,8 @@ from jaxtyping import Float64, Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.states import finite
 from anchor_interp.analysis.statistics import permutation_p
-from anchor_interp.tasks.factors import Floats, Ints
+from anchor_interp.tasks.anchor import Ints
+from anchor_interp.tasks.factors import Floats
 
 NEAR = (1, 2)
 """A near miss differs in value by one of these."""

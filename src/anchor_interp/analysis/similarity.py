@@ -29,8 +29,8 @@ from anchor_interp.analysis.contrast import (
 from anchor_interp.analysis.states import State, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_second_anchor
 from anchor_interp.models.transformer import HookedTransformer, check_fits
-from anchor_interp.tasks.anchor import AnchorTask, Pair
-from anchor_interp.tasks.factors import Factors, Floats, Ints
+from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
+from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, assemble
 
 PAPER_KEYS = range(30, 41)

@@ -8,9 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.anchor import Ints as Ints
-from anchor_interp.tasks.anchor import pair_indices as pair_indices
+from anchor_interp.tasks.anchor import AnchorTask, Ints
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import Sequences, assemble
 
