@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, UnknownCommandError
@@ -61,11 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def command_line(arguments: Sequence[str] = ()) -> App:
+def command_line(arguments: Sequence[str] = ("train",)) -> App:
     """The parser of all commands.
 
     Args:
-        arguments: a command line; what ``train`` starts from there gives its flags their defaults.
+        arguments: a command line. If it is one of ``train``, its preset, file and task give the
+            flags of ``train`` their defaults; for other commands ``train`` needs no flags.
     """
     console = None
     if os.environ.get("NO_COLOR"):
@@ -77,18 +78,19 @@ def command_line(arguments: Sequence[str] = ()) -> App:
         help="Did this transformer memorize, learn a symmetric shortcut, or infer the rule?",
         version=__version__,
         version_format="plaintext",
+        help_format="plaintext",
         console=console,
         config=_check_values,
         default_parameter=Parameter(negative_iterable=(), json_dict=False, json_list=False),
     )
-    train = runs.train_with_flags(list(arguments[1:]) if arguments[:1] == ["train"] else [])
-    for place, command in enumerate(
-        (
-            quickstart, train, runs.evaluate, runs.export, runs.report, runs.analyze,
-            sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram,
-            runs.presets, doctor, completion,
-        )
-    ):  # fmt: skip
+    is_train = arguments and arguments[0] == "train"
+    commands: list[Callable[..., int | None]] = [
+        quickstart, runs.train_with_flags(arguments[1:]) if is_train else runs.train,
+        runs.evaluate, runs.export, runs.report, runs.analyze,
+        sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram,
+        runs.presets, doctor, completion,
+    ]  # fmt: skip
+    for place, command in enumerate(commands):
         app.command(command, sort_key=place)
     return app
 

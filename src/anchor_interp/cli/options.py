@@ -44,19 +44,12 @@ class Output:
         print(json.dumps(facts) if self.json else "\n".join(lines))
 
     def show_pages(self, page: Path, numbers: Path, figures: int, *lines: str) -> None:
-        """Print the file of numbers if ``--json`` asks for it, else the lines and what was written."""
-        print(
-            numbers.read_text(encoding="utf-8")
-            if self.json
-            else "\n".join(
-                [
-                    *lines,
-                    f"page: {page}",
-                    f"numbers: {numbers}",
-                    f"figures: {figures} files in {page.parent / 'figures'}",
-                ]
-            )
-        )
+        """Print the numbers if ``--json`` asks for them, else the lines and what was written."""
+        if self.json:
+            print(numbers.read_text(encoding="utf-8"))
+            return
+        written = f"figures: {figures} files in {page.parent / 'figures'}"
+        print(*lines, f"page: {page}", f"numbers: {numbers}", written, sep="\n")
 
 
 Outputs = Annotated[Output, Parameter(name="*", group=Group("Output", sort_key=9))]

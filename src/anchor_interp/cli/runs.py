@@ -3,7 +3,7 @@
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -74,7 +74,7 @@ def train(
     output.show(facts(run, run.evaluation), f"{run.path}: {run.phase} ({run.reason})")
 
 
-def train_with_flags(arguments: list[str]) -> Callable[..., None]:
+def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
     """:func:`train` with a flag for every field of a configuration.
 
     Args:
@@ -100,10 +100,11 @@ def train_with_flags(arguments: list[str]) -> Callable[..., None]:
 def _flags(part: Any, title: str, *names: str) -> Iterator[inspect.Parameter]:
     """A flag for each field of a configuration, or for those named, at its value there."""
     hints = get_type_hints(type(part))
-    helps = {text.args[1]: text.description for text in parse_from_object(type(part)).params}
+    helps = {text.arg_name: text.description or "" for text in parse_from_object(type(part)).params}
     for field in fields(part):
         if not names or field.name in names:
-            parameter = Parameter(help=helps[field.name], group=Group(title, sort_key=1))
+            help = helps[field.name].replace("``", "")
+            parameter = Parameter(help=help, group=Group(title, sort_key=1))
             yield inspect.Parameter(
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
@@ -113,15 +114,9 @@ def _flags(part: Any, title: str, *names: str) -> Iterator[inspect.Parameter]:
 
 
 def evaluate(
-    run: RunName,
-    /,
-    *,
-    step: int | None = None,
-    n: int = 500,
-    seed: int = 0,
-    device: Device = "cpu",
-    output: Outputs = PLAIN,
-) -> None:
+    run: RunName, /, *, step: int | None = None, n: int = 500, seed: int = 0,
+    device: Device = "cpu", output: Outputs = PLAIN,
+) -> None:  # fmt: skip
     """Measure a run's model and name its phase.
 
     Args:
@@ -136,19 +131,17 @@ def evaluate(
     _LOGGER.info("measuring %s at step %d", found.path, found.step)
     evaluation = found.evaluate(n=n, seed=seed)
     decision, cells = decide(evaluation), evaluation.cells
-    keys = "training keys, test keys"
     lines = [f"{found.path} at step {found.step}: {decision.phase} ({decision.reason})"]
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
     lines.append("  mean accuracy          training keys, test keys")
-    lines.append(
-        f"    seen pairs           {cells.seen_train_keys:.3f}  {cells.seen_test_keys:.3f}"
-    )
-    if cells.unseen_train_keys is not None and cells.unseen_test_keys is not None:
-        lines.append(
-            f"    unseen pairs         {cells.unseen_train_keys:.3f}  {cells.unseen_test_keys:.3f}"
-        )
+    for title, train_keys, test_keys in (
+        ("seen", cells.seen_train_keys, cells.seen_test_keys),
+        ("unseen", cells.unseen_train_keys, cells.unseen_test_keys),
+    ):
+        if train_keys is not None:
+            lines.append(f"    {title + ' pairs':<20} {train_keys:.3f}  {test_keys:.3f}")
     lines.append("  accuracy per pair      training keys, test keys")
     for pair in evaluation.pair_accuracy:
         lines.append(
@@ -213,14 +206,9 @@ def report(
 
 
 def analyze(
-    run: Path,
-    /,
-    *,
-    out: Path,
-    step: int | None = None,
-    device: Device = "cpu",
+    run: Path, /, *, out: Path, step: int | None = None, device: Device = "cpu",
     output: Outputs = PLAIN,
-) -> None:
+) -> None:  # fmt: skip
     """Look inside one model: flow, masks, patching, representations, complexity.
 
     Args:
