@@ -131,7 +131,7 @@ def test_presets(capsys: Capture) -> None:
         (["train", "--out", "x", "--clip", "0"], "--clip is 0.0; expected more than 0"),
         (["train", "--out", "x", "--act-fn", "elu"], "--act-fn is 'elu'; expected one of 'relu'"),
         (["train", "--out", "x", "--bias", "yes"], "unexpected argument 'yes'"),
-        (["train", "--out", "x", "--bias=yes"], "--bias takes no value"),
+        (["train", "--out", "x", "--bias=maybe"], "--bias takes no value"),
         (["train", "--out", "x", "--preset", "tinny"], "did you mean 'tiny'"),
         (["train", "--out", "x", "--preset"], "--preset has no value; expected a name"),
         (["train", "--out", "x", "--preset", ""], "--preset is ''; expected a name"),

@@ -137,40 +137,34 @@ def _machine(problems: list[str]) -> dict[str, Any]:
         from anchor_interp._util.environment import cpu_model
         from anchor_interp.models.linear import has_onednn_avx512
         from anchor_interp.sweeps.local import available_cores
-    except Exception:  # the packages' problems say why
+    except Exception:  # the problems of the packages say why
         return {
             "cpu": platform.processor(), "cpu_capability": "unknown", "cores": os.cpu_count() or 1,
             "threads": 0, "onednn": False, "devices": [],
         }  # fmt: skip
-    devices = [("cpu", cpu_model())]
+    names = {"cpu": cpu_model()}
     for index in range(torch.cuda.device_count()):
-        devices.append((f"cuda:{index}", torch.cuda.get_device_name(index)))
+        names[f"cuda:{index}"] = torch.cuda.get_device_name(index)
     if torch.backends.mps.is_available():
-        devices.append(("mps", "Apple GPU"))
+        names["mps"] = "Apple GPU"
+    devices = []
+    for name, description in names.items():
+        try:
+            total = torch.ones(8, 8, device=name).mm(torch.ones(8, 8, device=name)).sum().item()
+            reason = "" if total == 512 else f"8 x 8 ones squared sum to {total} instead of 512"
+        except Exception as error:
+            reason = _line(error)
+        if reason:
+            problems.append(f"the device {name} cannot be used: {reason}")
+        devices.append({"name": name, "description": description, "usable": not reason})
     return {
         "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": available_cores(),
         "threads": torch.get_num_threads(),
         "onednn": has_onednn_avx512(),
-        "devices": [
-            {"name": name, "description": description, "usable": _works(name, problems)}
-            for name, description in devices
-        ],
+        "devices": devices,
     }
-
-
-def _works(device: str, problems: list[str]) -> bool:
-    import torch
-
-    try:
-        total = torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
-        reason = f"the product of two 8 x 8 matrices of ones sums to {total} instead of 512"
-    except Exception as error:
-        total, reason = 0.0, _line(error)
-    if total != 512:
-        problems.append(f"the device {device} cannot be used: {reason}")
-    return total == 512
 
 
 def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
@@ -195,9 +189,8 @@ def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
             )
     except OSError as error:
         problems.append(f"cannot write to {folder}: {error.strerror}; choose another folder")
-    return {
-        "out": str(folder), "out_writable": writable, "out_locks": locks, "out_free_bytes": free,
-    }  # fmt: skip
+    found = {"out": str(folder), "out_writable": writable, "out_locks": locks}
+    return found | {"out_free_bytes": free}
 
 
 def _locks(path: Path) -> bool:
@@ -205,13 +198,12 @@ def _locks(path: Path) -> bool:
     try:
         with open(path, "a+") as first, open(path, "a+") as second:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
-        return False
+        pass
+    return False
 
 
 def _caches() -> dict[str, str]:

@@ -13,16 +13,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, UnknownCommandError
 
 from anchor_interp import __version__
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
-from anchor_interp._util.schema import shown
 from anchor_interp.cli import runs, sweeps
 from anchor_interp.cli.doctor import doctor
-from anchor_interp.cli.options import PLAIN
+from anchor_interp.cli.options import PLAIN, check_values
 from anchor_interp.cli.quickstart import quickstart
 
 _LOGGER = logging.getLogger("anchor_interp")
@@ -80,7 +79,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
         version_format="plaintext",
         help_format="plaintext",
         console=console,
-        config=_check_values,
+        config=check_values,
         default_parameter=Parameter(negative_iterable=(), json_dict=False, json_list=False),
     )
     is_train = arguments and arguments[0] == "train"
@@ -115,6 +114,7 @@ def _run(arguments: list[str]) -> int:
     except CycloptsError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
+        error.verbose = False
         text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
         name = "" if isinstance(error, UnknownCommandError) else f" {arguments[0]}"
         raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
@@ -127,21 +127,6 @@ def _run(arguments: list[str]) -> int:
     except ConfigError as error:
         known = app[arguments[0]].assemble_argument_collection()
         raise ConfigError(_in_flags(str(error), known)) from error
-
-
-def _check_values(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuse empty values, NUL characters and fractions for integers; read ``none`` as None."""
-    for argument in arguments:
-        for place, token in enumerate(argument.tokens):
-            name, value = token.keyword or argument.name, token.value
-            if isinstance(token.implicit_value, bool):
-                continue
-            if type(None) in get_args(argument.hint) and value.lower() in ("none", "null"):
-                argument.tokens[place] = token.evolve(implicit_value=None)
-            elif not value or "\0" in value:
-                raise ConfigError(f"{name} is {shown(value)}; expected a value")
-            elif argument.resolved_hint is int and not re.fullmatch(r"[+-]?\d{1,40}", value):
-                raise ConfigError(f"{name} is {shown(value)}; expected an integer")
 
 
 def _in_flags(message: str, arguments: ArgumentCollection) -> str:

@@ -2,11 +2,15 @@
 
 import json
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from cyclopts import Group, Parameter
+from cyclopts import App, ArgumentCollection, Group, Parameter
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown
 
 Switch = Annotated[bool, Parameter(negative=(), show_default=False)]
 """A flag that takes no value and has no ``--no-`` form."""
@@ -56,3 +60,18 @@ Outputs = Annotated[Output, Parameter(name="*", group=Group("Output", sort_key=9
 
 PLAIN = Output()
 """The default of ``output`` in every command."""
+
+
+def check_values(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuse empty values, NUL characters and fractions for integers; read ``none`` as None."""
+    for argument in arguments:
+        for place, token in enumerate(argument.tokens):
+            name, value = token.keyword or argument.name, token.value
+            if isinstance(token.implicit_value, bool):
+                continue
+            if type(None) in get_args(argument.hint) and value.lower() in ("none", "null"):
+                argument.tokens[place] = token.evolve(implicit_value=None)
+            elif not value or "\0" in value:
+                raise ConfigError(f"{name} is {shown(value)}; expected a value")
+            elif argument.resolved_hint is int and not re.fullmatch(r"[+-]?\d{1,40}", value):
+                raise ConfigError(f"{name} is {shown(value)}; expected an integer")

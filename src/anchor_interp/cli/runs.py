@@ -4,16 +4,15 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from cyclopts import App, Group, Parameter
 from docstring_parser import parse_from_object
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
+from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName, check_values
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.presets import RUNS
@@ -37,7 +36,7 @@ def starting_point(
     """The configuration that the flags of ``train`` change.
 
     Raises:
-        ConfigError: both a preset and a file, or a file that cannot be read.
+        ConfigError: a preset and a file are given, or the file cannot be read.
     """
     if preset is not None and config is not None:
         raise ConfigError("--preset and --config both give the start; use one of them")
@@ -77,39 +76,39 @@ def train(
 def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
     """:func:`train` with a flag for every field of a configuration.
 
-    Args:
-        arguments: a command line. Its preset, file and task give the flags their defaults.
+    The preset, file and task among the arguments of a command line give the flags their defaults.
     """
-    options = App(help_flags=(), version_flags=(), default_command=starting_point)
+    options = App(
+        help_flags=(), version_flags=(), config=check_values, default_command=starting_point
+    )
     start, given, *_ = options.parse_known_args(arguments)
-    base = start(*given.args, **given.kwargs)
+    base: RunConfig = start(*given.args, **given.kwargs)
     command: Any = functools.wraps(train)(lambda **values: train(**values))
     signature = inspect.signature(train)
     *own, _changes = signature.parameters.values()
     flags = [
-        *_flags(base, "Run", "seed"),
-        *_flags(base.task, "Task", "split", "length", "key_min", "key_max"),
-        *_flags(base.model, "Model"),
-        *_flags(base.init, "Initialisation"),
-        *_flags(base.train, "Training"),
+        *_flags("Task", base.task, "split", "length", "key_min", "key_max"),
+        *_flags("Model", base.model),
+        *_flags("Initialisation", base.init),
+        *_flags("Training", base.train),
+        *_flags("Training", base, "seed"),
     ]
     command.__signature__ = signature.replace(parameters=[*own, *flags])
-    return command  # type: ignore[no-any-return]
+    return cast(Callable[..., None], command)
 
 
-def _flags(part: Any, title: str, *names: str) -> Iterator[inspect.Parameter]:
+def _flags(title: str, part: Any, *names: str) -> Iterator[inspect.Parameter]:
     """A flag for each field of a configuration, or for those named, at its value there."""
     hints = get_type_hints(type(part))
-    helps = {text.arg_name: text.description or "" for text in parse_from_object(type(part)).params}
-    for field in fields(part):
-        if not names or field.name in names:
-            help = helps[field.name].replace("``", "")
-            parameter = Parameter(help=help, group=Group(title, sort_key=1))
+    for text in parse_from_object(type(part)).params:  # the docstrings under the fields
+        if not names or text.arg_name in names:
+            about = " ".join((text.description or "").replace("``", "").split())
+            parameter = Parameter(help=about, group=Group(title, sort_key=1))
             yield inspect.Parameter(
-                field.name,
+                text.arg_name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(part, field.name),
-                annotation=Annotated[hints[field.name], parameter],
+                default=getattr(part, text.arg_name),
+                annotation=Annotated[hints[text.arg_name], parameter],
             )
 
 

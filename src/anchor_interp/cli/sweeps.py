@@ -10,7 +10,6 @@ from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
 
 if TYPE_CHECKING:
-    from anchor_interp.sweeps.estimate import Estimate
     from anchor_interp.sweeps.folder import SweepFolder
     from anchor_interp.sweeps.worker import Engine
 
@@ -22,7 +21,7 @@ Folder = Annotated[Path, Parameter(help="The sweep folder.")]
 def sweep(
     spec: str,
     /,
-    *axes: Annotated[str, Parameter(required=False)],
+    *axes: str,
     out: Path,
     seeds: int | None = None,
     engine: Literal["local", "ray"] = "local",
@@ -48,38 +47,42 @@ def sweep(
         gpus: With ray. GPUs of each task, also a share such as 0.25.
         dry_run: Only say how many runs are missing, and how much time and disk they take.
     """
+    from anchor_interp._util.progress import format_seconds
+    from anchor_interp.sweeps.estimate import estimate
     from anchor_interp.sweeps.folder import SweepFolder
+    from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.spec import typed_sweep
 
     plan = typed_sweep(spec, axes, seeds=seeds)
     checked(batch, int, "batch", low=0)
-    chosen = _engine(engine, workers, batch, device, address, gpus)
-    if dry_run:
-        from anchor_interp.sweeps.estimate import estimate
-        from anchor_interp.sweeps.local import LocalEngine
+    if engine == "ray":
+        runner = _ray(workers, batch, device, address, gpus)
+    elif address is not None or gpus:
+        name = "gpus" if address is None else "address"
+        raise ConfigError(f"{name} is for the ray engine; add --engine ray")
+    else:
+        runner = LocalEngine(workers, device)
+    if not dry_run:
+        from anchor_interp.sweeps.sweep import sweep
 
-        # how much room a cluster will have is not known
-        at_a_time = chosen.slots() if isinstance(chosen, LocalEngine) else 1
-        folder = SweepFolder(out)
-        found = estimate(plan.configs(), folder, workers=at_a_time, device=device)
-        output.show(to_dict(found), *_costs(found, at_a_time))
-        return 0
-    from anchor_interp.sweeps.sweep import sweep
+        done = sweep(plan, out, engine=runner, batch=batch, quiet=output.quiet)
+        return _show_status(SweepFolder(done.path), output)
+    # how much room a cluster will have is not known
+    at_a_time = runner.slots() if isinstance(runner, LocalEngine) else 1
+    found = estimate(plan.configs(), SweepFolder(out), workers=at_a_time, device=device)
+    output.show(
+        to_dict(found),
+        f"runs: {found.runs}, of which {found.todo} are to be done",
+        f"time: {format_seconds(found.seconds)} with {at_a_time} at a time "
+        f"({format_seconds(found.core_seconds)} one after the other), from {found.basis}",
+        f"disk: {found.disk_bytes / 1e6:,.0f} MB; free: {found.free_bytes / 1e6:,.0f} MB",
+    )
+    return 0
 
-    done = sweep(plan, out, engine=chosen, batch=batch, quiet=output.quiet)
-    return _show_status(SweepFolder(done.path), output)
 
-
-def _engine(
-    engine: str, workers: int | None, batch: int, device: str, address: str | None, gpus: float
+def _ray(
+    workers: int | None, batch: int, device: str, address: str | None, gpus: float
 ) -> "Engine":
-    if engine == "local":
-        if address is not None or gpus:
-            name = "gpus" if address is None else "address"
-            raise ConfigError(f"{name} is for the ray engine; add --engine ray")
-        from anchor_interp.sweeps.local import LocalEngine
-
-        return LocalEngine(workers, device)
     from anchor_interp.sweeps.ray import RayEngine
 
     if workers is not None:
@@ -92,17 +95,6 @@ def _engine(
             "--engine ray"
         )
     return RayEngine(address=address, gpus=gpus, device=device)
-
-
-def _costs(found: "Estimate", workers: int) -> list[str]:
-    from anchor_interp._util.progress import format_seconds
-
-    return [
-        f"runs: {found.runs}, of which {found.todo} are to be done",
-        f"time: {format_seconds(found.seconds)} with {workers} at a time "
-        f"({format_seconds(found.core_seconds)} one after the other), from {found.basis}",
-        f"disk: {found.disk_bytes / 1e6:,.0f} MB; free: {found.free_bytes / 1e6:,.0f} MB",
-    ]
 
 
 def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
@@ -138,12 +130,7 @@ def _show_status(folder: "SweepFolder", output: Output) -> int:
 
 
 def table(
-    sweep: Folder,
-    /,
-    *,
-    csv: Switch = False,
-    mechanism: Switch = False,
-    output: Outputs = PLAIN,
+    sweep: Folder, /, *, csv: Switch = False, mechanism: Switch = False, output: Outputs = PLAIN
 ) -> int:
     """Bring a sweep's table.parquet up to date; print it as CSV or JSON if asked to.
 
@@ -171,7 +158,7 @@ def table(
 def diagram(
     sweep: Path,
     /,
-    *where: Annotated[str, Parameter(required=False)],
+    *where: str,
     out: Path,
     x: str | None = None,
     y: str | None = None,
