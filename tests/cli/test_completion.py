@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from anchor_interp.cli.commands import COMMANDS
 from anchor_interp.cli.completion import Shell, completion
 from anchor_interp.cli.flags import flags_of
+
 from anchor_interp.runs.presets import RUNS
 
 FLAGS = {

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anchor_interp.cli.commands import COMMANDS, Evaluate, Presets, Train
+from anchor_interp.cli.flags import flags_of
 from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import to_dict
 from anchor_interp.cli import main as cli
-from anchor_interp.cli.commands import COMMANDS, Evaluate, Presets, Train
-from anchor_interp.cli.flags import flags_of
 from anchor_interp.cli.main import main
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override

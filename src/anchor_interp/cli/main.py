@@ -15,10 +15,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, UnknownCommandError
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CycloptsError,
+    Parameter,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
 
 from anchor_interp import __version__
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.schema import shown
 from anchor_interp.cli import runs, sweeps
 from anchor_interp.cli.doctor import doctor
 from anchor_interp.cli.options import PLAIN, check_values
@@ -101,6 +109,8 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
         shell: The shell.
     """
     print(command_line().generate_completion(shell=shell))
+    if shell == "zsh":  # so that the script can be sourced, not only installed as a file
+        print("compdef _cyclopts_anchor-interp anchor-interp")
 
 
 def _run(arguments: list[str]) -> int:
@@ -116,6 +126,8 @@ def _run(arguments: list[str]) -> int:
             raise error.__cause__ from None
         error.verbose = False
         text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            text = f"Unexpected argument {shown(error.unused_tokens[0])}."
         name = "" if isinstance(error, UnknownCommandError) else f" {arguments[0]}"
         raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
     output = bound.arguments.get("output", PLAIN)

@@ -59,6 +59,7 @@ def train_phases(
     Raises:
         AnchorInterpError: a run failed. The others finish first and are kept.
     """
+    configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
     from anchor_interp._util.progress import reporting
     from anchor_interp.analysis.findings import gather
     from anchor_interp.pages.report import write_report
@@ -68,7 +69,6 @@ def train_phases(
     from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.worker import each_alone
 
-    configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
     sizes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
     with reporting(sizes, quiet=quiet) as progress:
         results = LocalEngine(workers, device).run(each_alone(configs), out, progress.__getitem__)

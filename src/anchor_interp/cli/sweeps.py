@@ -47,21 +47,23 @@ def sweep(
         gpus: With ray. GPUs of each task, also a share such as 0.25.
         dry_run: Only say how many runs are missing, and how much time and disk they take.
     """
-    from anchor_interp._util.progress import format_seconds
-    from anchor_interp.sweeps.estimate import estimate
-    from anchor_interp.sweeps.folder import SweepFolder
-    from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.spec import typed_sweep
 
     plan = typed_sweep(spec, axes, seeds=seeds)
     checked(batch, int, "batch", low=0)
-    if engine == "ray":
-        runner = _ray(workers, batch, device, address, gpus)
-    elif address is not None or gpus:
+    if engine == "local" and (address is not None or gpus):
         name = "gpus" if address is None else "address"
         raise ConfigError(f"{name} is for the ray engine; add --engine ray")
-    else:
-        runner = LocalEngine(workers, device)
+    from anchor_interp._util.progress import format_seconds
+    from anchor_interp.sweeps.estimate import estimate
+    from anchor_interp.sweeps.folder import SweepFolder
+    from anchor_interp.sweeps.local import LocalEngine
+
+    runner = (
+        _ray(workers, batch, device, address, gpus)
+        if engine == "ray"
+        else LocalEngine(workers, device)
+    )
     if not dry_run:
         from anchor_interp.sweeps.sweep import sweep
 
