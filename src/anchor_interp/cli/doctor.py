@@ -19,8 +19,6 @@ from typing import Any
 from anchor_interp import __version__
 from anchor_interp.cli.options import PLAIN, Outputs
 
-_PACKAGE = "anchor-interp"
-
 _LEAST_FREE_BYTES = 1 << 30
 """A folder with less free space counts as nearly full; the quickstart's runs take 30 MB."""
 
@@ -98,10 +96,10 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
     try:
         from packaging.requirements import Requirement
 
-        needed = [Requirement(text) for text in metadata.requires(_PACKAGE) or ()]
-        python = metadata.metadata(_PACKAGE)["Requires-Python"]
+        needed = [Requirement(text) for text in metadata.requires("anchor-interp") or ()]
+        python = metadata.metadata("anchor-interp")["Requires-Python"]
     except ImportError as error:  # PackageNotFoundError is one
-        problems.append(f"the installation of {_PACKAGE} is incomplete ({error}); use pip")
+        problems.append(f"the installation of anchor-interp is incomplete ({error}); use pip")
         return
     if not Requirement(f"python{python}").specifier.contains(platform.python_version()):
         problems.append(f"Python is {platform.python_version()}; expected {python}")

@@ -122,8 +122,6 @@ def _run(arguments: list[str]) -> int:
             raise ConfigError(f"no command; expected one of {commands}; see anchor-interp --help")
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        if isinstance(error.__cause__, ConfigError):
-            raise error.__cause__ from None
         error.verbose = False
         text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
         if isinstance(error, UnusedCliTokensError) and error.unused_tokens:

@@ -38,15 +38,9 @@ def quickstart(
     picture, report = out / "overview.png", out / "report.html"
     if not output.json:
         print_table(runs)
-    output.show(
-        {
-            "runs": {name: facts(run, run.evaluation) for name, run in runs.items()},
-            "picture": str(picture),
-            "report": str(report),
-        },
-        f"picture: {picture}",
-        f"report: {report}",
-    )
+    found = {name: facts(run, run.evaluation) for name, run in runs.items()}
+    written = {"runs": found, "picture": str(picture), "report": str(report)}
+    output.show(written, f"picture: {picture}", f"report: {report}")
 
 
 def train_phases(
@@ -88,7 +82,6 @@ def print_table(runs: "Mapping[str, Run]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     table = Table(title="What each model learned", title_justify="left")
     for heading in ("run", "gamma", "decay", "train", "ID", "OOD", "commut.", "stable rank"):
         table.add_column(heading, justify="left" if heading == "run" else "right")
@@ -105,10 +98,7 @@ def print_table(runs: "Mapping[str, Run]") -> None:
             " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks),
             run.phase,
         )
-    console.print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     for name, run in runs.items():
-        for line in (
-            f"{name}: {run.phase}, because {run.reason}",
-            f"  checkpoints: {run.path / 'checkpoints'}",
-        ):
-            console.print(line, highlight=False, markup=False, soft_wrap=line.startswith(" "))
+        print(f"{name}: {run.phase}, because {run.reason}")
+        print(f"  checkpoints: {run.path / 'checkpoints'}")

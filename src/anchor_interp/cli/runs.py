@@ -113,9 +113,15 @@ def _flags(title: str, part: Any, *names: str) -> Iterator[inspect.Parameter]:
 
 
 def evaluate(
-    run: RunName, /, *, step: int | None = None, n: int = 500, seed: int = 0,
-    device: Device = "cpu", output: Outputs = PLAIN,
-) -> None:  # fmt: skip
+    run: RunName,
+    /,
+    *,
+    step: int | None = None,
+    n: int = 500,
+    seed: int = 0,
+    device: Device = "cpu",
+    output: Outputs = PLAIN,
+) -> None:
     """Measure a run's model and name its phase.
 
     Args:
@@ -205,9 +211,14 @@ def report(
 
 
 def analyze(
-    run: Path, /, *, out: Path, step: int | None = None, device: Device = "cpu",
+    run: Path,
+    /,
+    *,
+    out: Path,
+    step: int | None = None,
+    device: Device = "cpu",
     output: Outputs = PLAIN,
-) -> None:  # fmt: skip
+) -> None:
     """Look inside one model: flow, masks, patching, representations, complexity.
 
     Args:

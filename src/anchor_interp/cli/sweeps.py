@@ -120,14 +120,9 @@ def _show_status(folder: "SweepFolder", output: Output) -> int:
     lines += [f"{row['status']}: {row['run_id']}: {row['error']}" for row in failed[:_MOST_ERRORS]]
     if len(failed) > _MOST_ERRORS:
         lines.append(f"and {len(failed) - _MOST_ERRORS} more; table --json has all")
-    facts = {
-        "path": str(folder.path),
-        "runs": len(found),
-        "states": states,
-        "phases": ended,
-        "errors": {row["run_id"]: row["error"] for row in failed},
-    }
-    output.show(facts, *lines)
+    errors = {row["run_id"]: row["error"] for row in failed}
+    facts = {"runs": len(found), "states": states, "phases": ended, "errors": errors}
+    output.show({"path": str(folder.path), **facts}, *lines)
     return 1 if states.get("failed") else 0
 
 
@@ -182,13 +177,8 @@ def diagram(
     from anchor_interp.sweeps.diagrams import read_where
     from anchor_interp.sweeps.table import read_table
 
+    rows, name = read_table(sweep), sweep.resolve().name
     page, numbers, table, *figures = write_diagrams(
-        read_table(sweep),
-        out,
-        x=x,
-        y=y,
-        where=read_where(where),
-        best_over=best_over or (),
-        name=sweep.resolve().name,
+        rows, out, x=x, y=y, where=read_where(where), best_over=best_over or (), name=name
     )
     output.show_pages(page, numbers, len(figures), f"table: {table}")
