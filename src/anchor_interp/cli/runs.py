@@ -86,29 +86,29 @@ def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
     command: Any = functools.wraps(train)(lambda **values: train(**values))
     signature = inspect.signature(train)
     *own, _changes = signature.parameters.values()
+    training = Group("Training", sort_key=4)
     flags = [
-        *_flags("Task", base.task, "split", "length", "key_min", "key_max"),
-        *_flags("Model", base.model),
-        *_flags("Initialisation", base.init),
-        *_flags("Training", base.train),
-        *_flags("Training", base, "seed"),
+        *_flags(Group("Task", sort_key=1), base.task, "split", "length", "key_min", "key_max"),
+        *_flags(Group("Model", sort_key=2), base.model),
+        *_flags(Group("Initialisation", sort_key=3), base.init),
+        *_flags(training, base.train),
+        *_flags(training, base, "seed"),
     ]
     command.__signature__ = signature.replace(parameters=[*own, *flags])
     return cast(Callable[..., None], command)
 
 
-def _flags(title: str, part: Any, *names: str) -> Iterator[inspect.Parameter]:
+def _flags(group: Group, part: Any, *names: str) -> Iterator[inspect.Parameter]:
     """A flag for each field of a configuration, or for those named, at its value there."""
     hints = get_type_hints(type(part))
     for text in parse_from_object(type(part)).params:  # the docstrings under the fields
         if not names or text.arg_name in names:
             about = " ".join((text.description or "").replace("``", "").split())
-            parameter = Parameter(help=about, group=Group(title, sort_key=1))
             yield inspect.Parameter(
                 text.arg_name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=getattr(part, text.arg_name),
-                annotation=Annotated[hints[text.arg_name], parameter],
+                annotation=Annotated[hints[text.arg_name], Parameter(help=about, group=group)],
             )
 
 
