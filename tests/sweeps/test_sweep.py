@@ -528,11 +528,11 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sweep", "tiny"], "--out is missing"),
-        (["sweep", "--out", "x"], "SPEC is missing"),
+        (["sweep", "tiny"], "--out requires an argument"),
+        (["sweep", "--out", "x"], "SPEC requires an argument"),
         (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1"),
-        (["sweep", "tiny", "--out", "x", "--engine", "rya"], "expected one of 'local', 'ray'"),
+        (["sweep", "tiny", "--out", "x", "--engine", "rya"], 'Choose from: "local", "ray"'),
         (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
