@@ -11,22 +11,17 @@ from typing import Any
 
 import pytest
 from small import Watched
-from sweep_rows import Row, decay_sweep, depth_sweep, done, grid, not_done
+from sweep_rows import decay_sweep, depth_sweep, done, grid, not_done
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.statistics import against_zero, mean_interval
-from anchor_interp.pages.diagram_figures import COLOURS, phase_map
+from anchor_interp.pages.diagram_maps import phase_map
+from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import render_diagrams, write_diagrams
 from anchor_interp.pages.style import inline_svg
-from anchor_interp.sweeps.diagrams import (
-    STATES,
-    Band,
-    Cell,
-    Diagrams,
-    phase_diagrams,
-    read_where,
-    summary,
-)
+from anchor_interp.sweeps.cells import STATE_MARKS, Cell
+from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, read_where, summary
+from anchor_interp.sweeps.settings import TableRow
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
 
@@ -231,11 +226,11 @@ WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([], {}, "the table has no row"),
+        ([], {}, "the table has no rows"),
         ([done()], {}, "no setting varies between the runs"),
         ([not_done("missing", gamma=g) for g in (0, 1)], {}, r"no run is done \(2 missing\)"),
-        (SWEEP, {"x": "gama"}, r"x is 'gama', and the table has no such column \(did you mean 'ga"),
-        (SWEEP, {"y": "ood_accuracy"}, "y is 'ood_accuracy', which is no setting"),
+        (SWEEP, {"x": "gama"}, r"x is 'gama', .* no.* column of the table \(did you mean 'ga"),
+        (SWEEP, {"y": "ood_accuracy"}, "y is 'ood_accuracy', which is not a setting"),
         (SWEEP, {"x": "gamma", "y": "gamma"}, "x and y are both 'gamma'"),
         (SWEEP, {"where": {"gamm": 1}}, r"where is 'gamm', .* \(did you mean 'gamma'\?\)"),
         (SWEEP, {"where": {"gamma": 0.7}}, "no run has gamma 0.7; expected one of 0.3, 0.4"),
@@ -246,7 +241,9 @@ WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8
         ([done() | {"id_accuracy": "x"}], {"x": "gamma"}, "id_accuracy 'x'; expected a number"),
     ],
 )  # fmt: skip
-def test_errors_name_what_is_wrong(rows: list[Row], options: dict[str, Any], said: str) -> None:
+def test_errors_name_what_is_wrong(
+    rows: list[TableRow], options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         phase_diagrams(rows, **options)
 
@@ -277,8 +274,8 @@ def test_every_run_is_drawn_with_its_letter() -> None:
     for state, colour in COLOURS.items():
         in_legend = state in states
         assert svg.count(f"fill: {colour.lower()}") == states[state] + in_legend, state
-    assert set(STATES) == set(COLOURS) | {"failed", "unfinished", "missing"}
-    assert len(set(STATES.values())) == len(STATES)
+    assert set(STATE_MARKS) == set(COLOURS) | {"failed", "unfinished", "missing"}
+    assert len(set(STATE_MARKS.values())) == len(STATE_MARKS)
 
 
 @pytest.fixture(scope="module")
