@@ -374,7 +374,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "lr,", 1))
-    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' is there twice"):
+    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' occurs twice"):
         read_table(tmp_path / "table.csv")
     with pytest.raises(StoreError, match="no sweep folder"):
         read_table(tmp_path)
@@ -423,7 +423,7 @@ def test_axes_from_a_command_line() -> None:
 @pytest.mark.parametrize(
     ("start", "changes", "message"),
     [
-        ("tiny", ["gamma"], "'gamma' is no axis; expected one like gamma=0.3,0.5"),
+        ("tiny", ["gamma"], "'gamma' is not an axis; expected one like gamma=0.3,0.5"),
         ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
         ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
         ("tinny", [], "no preset or sweep is called 'tinny'"),

@@ -17,7 +17,8 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
-from anchor_interp.sweeps.table import Row, rows
+from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.table import rows
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def _shape(config: RunConfig) -> _Shape:
     return (*shape, config.task.length, config.train.batch_size, config.train.precision)
 
 
-def _known_rates(found: Iterable[Row]) -> dict[_Shape, float]:
+def _known_rates(found: Iterable[TableRow]) -> dict[_Shape, float]:
     """Mean seconds a step of the runs that were done in one session, by their shape."""
     rates: dict[_Shape, list[float]] = {}
     for row in found:
