@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.pages import mechanism_figures, style
-from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, output_folder
+from anchor_interp.pages import mechanism_figures as figures
+from anchor_interp.pages.page import (
+    Picture,
+    attention_of,
+    draw_picture,
+    fill_page,
+    output_folder,
+    save_pictures,
+)
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.overview import Analysis, MechanismAnalysis
@@ -31,11 +38,7 @@ def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
     pictures = list(_pictures(analysis))
     page, numbers = out / "index.html", out / "analysis.json"
     write_output(numbers, canonical_json(analysis).encode())
-    written = [
-        style.save(picture.figure, out / "figures" / f"{picture.name}.{ending}")
-        for picture in pictures
-        for ending in ("png", "svg")
-    ]
+    written = save_pictures(pictures, out / "figures")
     write_output(page, render_analysis(analysis, pictures).encode("utf-8", "replace"))
     return [page, numbers, *written]
 
@@ -67,92 +70,66 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
 
 
 def _pictures(analysis: "Analysis") -> Iterator[Picture]:
-    if analysis.mechanism is not None:
-        yield from _inside(analysis.mechanism)
-    yield Picture(
-        "stable-rank",
-        "Stable rank of every weight matrix.",
-        mechanism_figures.stable_ranks(analysis.complexity),
-    )
-    yield Picture(
-        "spectra",
-        "Singular values of each head's QK and OV product, relative to the largest.",
-        mechanism_figures.spectra(analysis.complexity),
-    )
-    if analysis.neurons is not None:
-        yield Picture(
-            "condensation",
-            "Cosines between the input weights of the neurons of W_Q in layer 1.",
-            mechanism_figures.condensation_map(analysis.neurons),
-        )
     m = analysis.mechanism
+    if m is not None:
+        yield from _inside(m)
+    caption = "Stable rank of every weight matrix."
+    yield Picture("stable-rank", caption, figures.stable_ranks(analysis.complexity))
+    caption = "Singular values of each head's QK and OV product, relative to the largest."
+    yield Picture("spectra", caption, figures.spectra(analysis.complexity))
+    if analysis.neurons is not None:
+        caption = "Cosines between the input weights of the neurons of W_Q in layer 1."
+        yield Picture("condensation", caption, figures.condensation_map(analysis.neurons))
     if m is not None and m.embedding is not None:
-        yield Picture(
-            "embedding",
-            "Embedded keys on their first two principal components.",
-            mechanism_figures.embedding_plane(m.embedding, m.keys),
-        )
-        yield Picture(
-            "steps",
+        caption = "Embedded keys on their first two principal components."
+        yield Picture("embedding", caption, figures.embedding_plane(m.embedding, m.keys))
+        caption = (
             "How much closer keys a step apart are embedded than a smooth curve explains "
-            f"(p = {m.embedding.steps.p_value:.2g} for both steps).",
-            mechanism_figures.step_scores(m.embedding),
+            f"(p = {m.embedding.steps.p_value:.2g} for both steps)."
         )
+        yield Picture("steps", caption, figures.step_scores(m.embedding))
     if analysis.development is not None:
-        yield Picture(
-            "development",
-            "Stable rank along training.",
-            mechanism_figures.development(analysis.development),
-        )
+        caption = "Stable rank along training."
+        yield Picture("development", caption, figures.development(analysis.development))
 
 
 def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
     if m.flow is not None:
-        kept = "" if m.circuit is None else ", in colour those of the pruned circuit"
-        yield Picture(
-            "flow",
-            "Attention as a graph, layers upwards, on the probe sequence (its tokens below, what "
-            "the model predicts at each position above). A line's width is the attention, its "
-            f"darkness the effect of that edge on the answer{kept}.",
-            mechanism_figures.information_flow(m.flow, m.circuit),
+        caption = (
+            "Attention on the probe sequence as a graph, layers upwards. Below: its tokens. Above: "
+            "what the model predicts at each position. A line's width is the attention, its "
+            "darkness the effect of that edge on the answer."
         )
+        caption += "" if m.circuit is None else " In colour: the edges of the pruned circuit."
+        yield Picture("flow", caption, figures.information_flow(m.flow, m.circuit))
     if m.routes is not None:
-        yield Picture(
-            "routes",
-            "The share of the tokens' effect on the answer that each mechanism's route carries.",
-            mechanism_figures.route_bars(m.routes),
-        )
+        caption = "The share of the tokens' effect on the answer that each route carries."
+        yield Picture("routes", caption, figures.route_bars(m.routes))
     if m.comparison is not None:
-        yield Picture(
-            "circuit",
-            "Faithfulness of the pruned circuit beside circuits of the same size.",
-            mechanism_figures.circuit_baselines(m.comparison),
-        )
+        caption = "Faithfulness of the pruned circuit beside circuits of the same size."
+        yield Picture("circuit", caption, figures.circuit_baselines(m.comparison))
     for patched in m.patches:
-        yield Picture(
-            f"patching-{patched.contrast}",
+        caption = (
             f"{_CONTRASTS[patched.contrast]} differs: how much of the clean answer comes back when "
-            "one clean activation is put into the corrupted run (mean over examples).",
-            mechanism_figures.patch_map(patched.result),
+            "one clean activation is put into the corrupted run (mean over examples)."
         )
+        name = f"patching-{patched.contrast}"
+        yield Picture(name, caption, figures.patch_map(patched.result))
     for similarity in m.similarities:
-        yield Picture(
-            f"similarity-{similarity.state.replace('_', '-').lower()}",
-            f"{_SIMILARITIES[similarity.state]} Boxes: equal values.",
-            mechanism_figures.similarity_map(similarity),
-        )
+        name = f"similarity-{similarity.state.replace('_', '-').lower()}"
+        caption = f"{_SIMILARITIES[similarity.state]} Boxes: equal values."
+        yield Picture(name, caption, figures.similarity_map(similarity))
     for clusters in m.clusters:
-        yield Picture(
-            f"clusters-{clusters.state.replace('_', '-').lower()}",
-            f"{_CLUSTERS[clusters.state]} (t-SNE; colour: unordered pair, marker: order).",
-            mechanism_figures.cluster_map(clusters),
-        )
+        name = f"clusters-{clusters.state.replace('_', '-').lower()}"
+        caption = f"{_CLUSTERS[clusters.state]} (t-SNE; colour: unordered pair, marker: order)."
+        yield Picture(name, caption, figures.cluster_map(clusters))
 
 
 _CONTRASTS = {"key": "The key", "first": "The first anchor", "second": "The second anchor"}
 _SIMILARITIES = {
     "V": "Cosines of V in layer 2 at the first anchor, across keys and first anchors.",
-    "OV": "The same of what the heads write (V through W_O), which no basis inside a head changes.",
+    "OV": "Cosines of what the heads write there (V through W_O), which does not depend on the "
+    "basis inside a head.",
     "X_ao": "Cosines after attention of layer 2 at the last position, across keys and pairs.",
     "logits": "Cosines of the logits with the second anchor masked, across keys and first anchors.",
 }

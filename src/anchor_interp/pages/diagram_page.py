@@ -27,7 +27,13 @@ from anchor_interp.pages.diagram_maps import (
     phase_map,
     rank_map,
 )
-from anchor_interp.pages.page import Picture, fill_page, output_folder, template_text
+from anchor_interp.pages.page import (
+    Picture,
+    fill_page,
+    output_folder,
+    save_pictures,
+    template_text,
+)
 from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.settings import TableRow, Value, label, word, words
@@ -99,11 +105,8 @@ def write_diagrams(
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
     write_output(numbers, canonical_json(found).encode())
     write_output(table, _csv(found).encode("utf-8", "replace"))
-    written = [
-        style.save(picture.figure, out / "figures" / f"{picture.name}.{ending}")
-        for picture in [*overviews, *(picture for part in parts for picture in part.pictures)]
-        for ending in ("png", "svg")
-    ]
+    pictures = [*overviews, *(picture for part in parts for picture in part.pictures)]
+    written = save_pictures(pictures, out / "figures")
     write_output(page, render_diagrams(found, parts, name=name).encode("utf-8", "replace"))
     return [page, numbers, table, *written]
 

@@ -6,7 +6,7 @@ and its Content-Security-Policy allows nothing else.
 
 import base64
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from anchor_interp.analysis.attention import AttentionExample
-    from anchor_interp.models.complexity import Complexity
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,7 @@ def output_folder(out: str | Path, what: str) -> Path:
 
 
 def fill_page(
-    template: str,
-    views: Sequence[View],
-    *,
-    styles: Sequence[str] = (),
-    **content: Any,
+    template: str, views: Sequence[View], *, styles: Sequence[str] = (), **content: Any
 ) -> str:
     """Fill a template.
 
@@ -78,16 +73,13 @@ def fill_page(
         styles: further style sheets among the templates.
         content: the names that the template uses.
     """
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            style="".join(template_text(name) for name in ("report.css", *styles)),
-            bundle=bundle() if views else "",
-            calls=[view.call() for view in views],
-            version=__version__,
-            **content,
-        )
+    page = _environment().get_template(template)
+    return page.render(
+        style="".join(template_text(name) for name in ("report.css", *styles)),
+        bundle=bundle() if views else "",
+        calls=[view.call() for view in views],
+        version=__version__,
+        **content,
     )
 
 
@@ -107,55 +99,46 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"share": _share, "rank": _rank, "tidy": _tidy, "small": _small}
+    for name, form in (("share", "z.2f"), ("small", ".2g"), ("rank", ".1f")):
+        environment.filters[name] = functools.partial(_number, form=form)
+    environment.filters["tidy"] = _tidy
     return environment
 
 
-def draw_picture(picture: Picture, run: str) -> dict[str, str]:
-    """A picture as templates use it: inline SVG, and the whole file as a link."""
+def draw_picture(picture: Picture, prefix: str) -> dict[str, str]:
+    """A picture as templates use it: inline SVG, whose ids get the prefix, and a file as a link."""
     whole = base64.b64encode(style.standalone_svg(picture.figure)).decode("ascii")
     return {
         "name": picture.name,
         "caption": picture.caption,
-        "svg": style.inline_svg(picture.figure, f"{run}-{picture.name}"),
+        "svg": style.inline_svg(picture.figure, f"{prefix}-{picture.name}"),
         "link": f"data:image/svg+xml;base64,{whole}",
     }
 
 
+def save_pictures(pictures: Iterable[Picture], folder: Path, prefix: str = "") -> list[Path]:
+    """Write every picture as PNG and as SVG; the prefix begins the names of the files."""
+    return [
+        style.save(picture.figure, folder / f"{prefix}{picture.name}.{ending}")
+        for picture in pictures
+        for ending in ("png", "svg")
+    ]
+
+
 def attention_of(examples: Sequence["AttentionExample"], number: int) -> list[Attention]:
     """The attention views of example sequences; ``number`` makes their ids unique in the page."""
-    return [
-        Attention(
-            example,
-            roles(example),
-            [
-                attention_view(example, layer, id=f"view-{number}-{index}-{layer}")
-                for layer in range(len(example.patterns))
-            ],
-        )
-        for index, example in enumerate(examples)
-    ]
+    found = []
+    for index, example in enumerate(examples):
+        views = [
+            attention_view(example, layer, id=f"view-{number}-{index}-{layer}")
+            for layer in range(len(example.patterns))
+        ]
+        found.append(Attention(example, roles(example), views))
+    return found
 
 
-def matrix_rows(now: "Complexity", initial: "Complexity") -> list[dict[str, Any]]:
-    """Every matrix beside its initial state."""
-    return [
-        {"name": after.name, "layer": after.layer, "now": after, "initial": before}
-        for after, before in zip(now.matrices, initial.matrices, strict=True)
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else f"{round(value, 2) + 0:.2f}"  # no -0.00
-
-
-def _small(value: float | None) -> str:
-    """A number that may be tiny."""
-    return "\N{EN DASH}" if value is None else f"{value:.2g}"
-
-
-def _rank(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else f"{value:.1f}"
+def _number(value: float | None, form: str) -> str:
+    return "\N{EN DASH}" if value is None else format(value, form)
 
 
 def _tidy(value: Any, depth: int = 3) -> str:

@@ -8,21 +8,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import checked_path, to_dict
-from anchor_interp.pages import run_figures, style
-from anchor_interp.pages.page import (
-    Picture,
-    attention_of,
-    draw_picture,
-    fill_page,
-    matrix_rows,
-)
-from anchor_interp.pages.run_figures import Side
-from anchor_interp.runs.phase import PAPER, Evaluation, Thresholds
+from anchor_interp.pages import run_figures
+from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, save_pictures
+from anchor_interp.runs.phase import PAPER, Evaluation
 from anchor_interp.tasks.anchor import AnchorTask
 
 if TYPE_CHECKING:
@@ -35,7 +28,7 @@ class Measure:
 
     name: str
     meaning: str
-    """What the name stands for."""
+    """What is measured."""
     value: float | None
     """A share from 0 to 1; None if the task does not have it."""
     threshold: float
@@ -69,48 +62,32 @@ def write_report(
         if pictures.exists() and not pictures.is_dir():
             raise StoreError(f"{pictures} is a file; name a folder for the pictures")
     page = render(runs)
-    written = [] if pictures is None else _save_pictures(runs, pictures)
+    written = []
+    if pictures is not None:
+        for number, run in enumerate(runs, 1):
+            name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or f"run-{number}"
+            prefix = f"{number}-{name}-" if len(runs) > 1 else f"{name}-"
+            written += save_pictures(_pictures(run), pictures, prefix)
     write_output(out, page.encode("utf-8", "replace"))  # a run's name may hold any byte
     return [out, *written]
 
 
 def render(runs: Sequence["Findings"]) -> str:
     """The page as HTML."""
-    attention = [attention_of(run.attention, number) for number, run in enumerate(runs, 1)]
-    views = [view for shown in attention for entry in shown for view in entry.views]
-    tasks = list(dict.fromkeys(run.config.task for run in runs))
+    shown = [_run_content(run, number) for number, run in enumerate(runs, 1)]
+    tasks = dict.fromkeys(run.config.task for run in runs)
     return fill_page(
         "report.html.jinja",
-        views,
+        [view for run in shown for entry in run["attention"] for view in entry.views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
-        runs=[
-            {
-                "id": f"run-{number}",
-                "found": run,
-                "measures": measures(run.evaluation),
-                "pictures": [draw_picture(picture, f"r{number}") for picture in _pictures(run)],
-                "attention": attention[number - 1],
-                "matrices": matrix_rows(run.complexity, run.complexity_at_init),
-                "answers": [
-                    (
-                        a.pair,
-                        run_figures.top_answers(a),
-                        run_figures.known_offsets(run.config, a.pair),
-                    )
-                    for a in run.evaluation.unseen
-                ],
-                "rows": [row for row in run.metrics if "id_accuracy" in row],
-                "configuration": json.dumps(to_dict(run.config), indent=1),
-            }
-            for number, run in enumerate(runs, 1)
-        ],
+        runs=shown,
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
     )
 
 
-def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Measure]:
+def measures(evaluation: Evaluation) -> list[Measure]:
     """The measurements that decide a phase, in the order of the rules."""
-    e, t = evaluation, thresholds
+    e, t = evaluation, PAPER
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
@@ -128,14 +105,34 @@ def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Mea
     return [Measure(*row) for row in rows]
 
 
+def _run_content(run: "Findings", number: int) -> dict[str, Any]:
+    matrices = zip(run.complexity.matrices, run.complexity_at_init.matrices, strict=True)
+    return {
+        "id": f"run-{number}",
+        "found": run,
+        "measures": measures(run.evaluation),
+        "pictures": [draw_picture(picture, f"r{number}") for picture in _pictures(run)],
+        "attention": attention_of(run.attention, number),
+        "matrices": list(matrices),
+        "answers": [
+            (a.pair, run_figures.top_answers(a), run_figures.known_offsets(run.config, a.pair))
+            for a in run.evaluation.unseen
+        ],
+        "rows": [row for row in run.metrics if "id_accuracy" in row],
+        "configuration": json.dumps(to_dict(run.config), indent=1),
+    }
+
+
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
         yield Picture("loss", "Training loss by step.", run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
-        caption = "Accuracy by step: training sequences; ID, seen pairs with test keys; OOD, unseen pairs."
+        caption = (
+            "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
+            "OOD: unseen pairs."
+        )
         yield Picture("accuracy", caption, run_figures.accuracy_curves(run.metrics))
-    for side in get_args(Side):
-        keys = run_figures.SIDES[side]
+    for side, keys in run_figures.SIDES.items():
         figure = run_figures.pair_map(run.evaluation, side)
         name = f"pairs-{side.replace('_', '-')}"
         yield Picture(name, f"Accuracy of every ordered pair, {keys}.", figure)
@@ -156,15 +153,3 @@ def _task_words(task: AnchorTask) -> dict[str, Any]:
         "by_role": by_role,
         "overridden": [(str(o.pair), str(o.function)) for o in task.overrides],
     }
-
-
-def _save_pictures(runs: Sequence["Findings"], folder: Path) -> list[Path]:
-    written = []
-    for number, run in enumerate(runs, 1):
-        name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or f"run-{number}"
-        prefix = f"{number}-{name}" if len(runs) > 1 else name
-        for picture in _pictures(run):
-            for ending in ("png", "svg"):
-                path = folder / f"{prefix}-{picture.name}.{ending}"
-                written.append(style.save(picture.figure, path))
-    return written

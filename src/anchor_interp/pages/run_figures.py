@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from anchor_interp.pages.style import (
-    INFERENTIAL,
-    NEITHER,
-    OVERRIDDEN,
-    SYMMETRIC,
-    UNSEEN,
-    frame,
-    single,
-)  # fmt: skip
+from anchor_interp.pages import style
+from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import Evaluation, UnseenAnswers, decide
 from anchor_interp.tasks.anchor import Pair
@@ -41,9 +34,8 @@ class RunView:
     """What the overview shows of one run."""
 
     name: str
-    """Title of its row."""
+    """The title of its row."""
     config: RunConfig
-    """Its configuration."""
     metrics: Sequence[Mapping[str, Any]]
     """Its lines of metrics."""
     evaluation: Evaluation
@@ -57,19 +49,21 @@ def overview(runs: Sequence[RunView]) -> "Figure":
     figure = Figure(figsize=(15, 3.6 * len(runs)), layout="constrained")
     grid = figure.subplots(len(runs), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1.5))
     for row, run in zip(grid, runs, strict=True):
-        _curves(row[0], run)
+        _accuracies(row[0], run.metrics)
+        gamma, decay = run.config.init.gamma, run.config.train.weight_decay
+        phase = decide(run.evaluation).phase
+        row[0].set_title(f"{run.name} (gamma {gamma:g}, weight decay {decay:g})\n-> {phase}")
+        row[0].legend(loc="center right", framealpha=0.8)
         _pairs(row[1], run.evaluation, "train_keys")
-        image = _pairs(row[2], run.evaluation, "test_keys")
-        figure.colorbar(image, ax=row[2], label="accuracy", shrink=0.8)
+        style.colour_bar(_pairs(row[2], run.evaluation, "test_keys"), row[2], "accuracy")
         _answers(row[3], run.config, run.evaluation)
     return figure
 
 
 def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Training loss of every logged step, on a logarithmic axis."""
-    with single(5.2, 3.2) as figure:
-        axes = figure.subplots()
-        rows = [row for row in metrics if "loss" in row]
+    rows = [row for row in metrics if "loss" in row]
+    with panel(5.2, 3.2) as (figure, axes):
         axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], color="#0072B2")
         if any(row["loss"] > 0 for row in rows):
             axes.set_yscale("log")
@@ -80,66 +74,54 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
 
 def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Accuracies of the probes along training."""
-    with single(5.2, 3.2) as figure:
-        axes = figure.subplots()
+    with panel(5.2, 3.2) as (figure, axes):
         _accuracies(axes, metrics)
-        axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+        style.legend_above(axes, columns=3, fontsize=10)
     return figure
 
 
 def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
     """Accuracy of every ordered pair on one side of the split."""
     n = len({entry.pair[0] for entry in evaluation.pair_accuracy})
-    with single(2.3 + 0.5 * n, 1.7 + 0.5 * n) as figure:
-        axes = figure.subplots()
-        image = _pairs(axes, evaluation, side)
-        figure.colorbar(image, ax=axes, label="accuracy", shrink=0.8)
+    with panel(2.3 + 0.5 * n, 1.7 + 0.5 * n) as (figure, axes):
+        style.colour_bar(_pairs(axes, evaluation, side), axes, "accuracy")
     return figure
 
 
 def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
     """The most frequent answers on each unseen pair."""
     bars = sum(min(len(answers.offsets), _BARS + 1) for answers in evaluation.unseen)
-    with single(5.2, 1.3 + 0.24 * bars) as figure:
-        _answers(figure.subplots(), config, evaluation)
+    with panel(5.2, 1.3 + 0.24 * bars) as (figure, axes):
+        _answers(axes, config, evaluation)
     return figure
 
 
-def _curves(axes: "Axes", run: RunView) -> None:
-    _accuracies(axes, run.metrics)
-    decision = decide(run.evaluation)
-    gamma, decay = run.config.init.gamma, run.config.train.weight_decay
-    axes.set_title(f"{run.name} (gamma {gamma:g}, weight decay {decay:g})\n-> {decision.phase}")
-    axes.legend(loc="center right", framealpha=0.8)
-
-
 def _accuracies(axes: "Axes", metrics: Sequence[Mapping[str, Any]]) -> None:
-    for metric, label, colour, style in CURVES:
+    for metric, label, colour, dashes in CURVES:
         rows = [row for row in metrics if metric in row]
         if rows:
             steps = [row["step"] for row in rows]
-            axes.plot(steps, [row[metric] for row in rows], style, color=colour, label=label)
+            axes.plot(steps, [row[metric] for row in rows], dashes, color=colour, label=label)
     axes.set(xlabel="step", ylabel="accuracy", ylim=(-0.03, 1.03))
     axes.grid(alpha=0.3)
 
 
 def _pairs(axes: "Axes", evaluation: Evaluation, side: Side) -> Any:
     """Accuracy of the ordered pairs as a matrix, first anchor down, second across."""
-    firsts = list(dict.fromkeys(entry.pair[0] for entry in evaluation.pair_accuracy))
-    n = len(firsts)
-    shares = np.array([getattr(entry, side) for entry in evaluation.pair_accuracy]).reshape(n, n)
+    entries = evaluation.pair_accuracy
+    anchors = list(dict.fromkeys(entry.pair[0] for entry in entries))
+    n = len(anchors)
+    shares = np.array([getattr(entry, side) for entry in entries]).reshape(n, n)
     image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis")
-    for index, entry in enumerate(evaluation.pair_accuracy):
-        row, column = divmod(index, n)
-        share = shares[row, column]
-        colour = "black" if share > 0.6 else "white"
-        axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=9)
+    style.cell_values(axes, shares, white=shares <= 0.6, fontsize=9)
+    for index, entry in enumerate(entries):
         if entry.role != "inferential":
-            colour = UNSEEN if entry.role == "unseen" else OVERRIDDEN
-            frame(axes, (column - 0.46, row - 0.46), 0.92, edgecolor=colour, linewidth=2.5)
-    axes.set_xticks(range(n), [str(token) for token in firsts])
-    axes.set_yticks(range(n), [str(token) for token in firsts])
-    roles = {entry.role for entry in evaluation.pair_accuracy}
+            row, column = divmod(index, n)
+            colour = style.UNSEEN if entry.role == "unseen" else style.OVERRIDDEN
+            style.frame(axes, (column - 0.46, row - 0.46), 0.92, edgecolor=colour, linewidth=2.5)
+    axes.set_xticks(range(n), [str(token) for token in anchors])
+    axes.set_yticks(range(n), [str(token) for token in anchors])
+    roles = {entry.role for entry in entries}
     framed = [f"{role} framed" for role in ("unseen", "overridden") if role in roles]
     axes.set_title(f"accuracy, {SIDES[side]}\n({', '.join(framed) or 'all pairs seen'})")
     axes.set(xlabel="second anchor", ylabel="first anchor")
@@ -156,15 +138,16 @@ def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
     for answers in evaluation.unseen:
         kinds = known_offsets(config, answers.pair)
         for label, share in top_answers(answers):
-            kind = kinds.get(label)
+            kind = kinds.get(label, "")
             labels.append(f"{answers.pair}: {label}" + (f"  {kind}" if kind else ""))
             shares.append(share)
             colours.append(
-                {"inferential": INFERENTIAL, "symmetric": SYMMETRIC}.get(kind or "", NEITHER)
+                {"inferential": style.INFERENTIAL, "symmetric": style.SYMMETRIC}.get(
+                    kind, style.NEITHER
+                )
             )
-    places = range(len(labels))
-    axes.barh(places, shares, color=colours)
-    axes.set_yticks(places, labels, fontsize=8)
+    axes.barh(range(len(labels)), shares, color=colours)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     axes.set(xlabel="share of answers", xlim=(0, 1.0))
     axes.set_title("answers on the unseen pairs\n(relative to the key x)")

@@ -1,4 +1,4 @@
-"""What all figures share: colours, ink, ticks, and how a figure becomes PNG or SVG.
+"""What all figures share: colours, axes, legends, heat maps, and how a figure becomes PNG or SVG.
 
 Colour-blind readers can tell the colours apart (Okabe and Ito). matplotlib is loaded by the first
 figure that is drawn.
@@ -26,8 +26,8 @@ INFERENTIAL, SYMMETRIC, NEITHER = "#D55E00", "#56B4E9", "#999999"
 """Answers."""
 UNSEEN, OVERRIDDEN = "#CC79A7", "#E69F00"
 """Frames around pairs."""
-ATTENTION, CHOSEN = "#555555", "#D55E00"
-"""Attention edges, and those that a circuit keeps."""
+ATTENTION, CHOSEN, REFERENCE = "#555555", "#D55E00", "#0072B2"
+"""Attention edges; what a figure is about; what it is compared with."""
 QUALITATIVE = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
     "#999999", "#7B4F9D",
@@ -46,6 +46,53 @@ def single(width: float, height: float) -> Iterator["Figure"]:
     style: dict[Any, Any] = dict.fromkeys(inked, INK) | open_frame
     with rc_context(style | {"axes.facecolor": "none", "axes.titlesize": 10}):
         yield Figure(figsize=(width, height), layout="constrained")
+
+
+@contextlib.contextmanager
+def panel(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
+    """A figure as :func:`single` makes it, with one set of axes."""
+    with single(width, height) as figure:
+        yield figure, figure.subplots()
+
+
+def colour(index: int) -> str:
+    """The qualitative colour of this index; they repeat after the last."""
+    return QUALITATIVE[index % len(QUALITATIVE)]
+
+
+def colour_bar(image: Any, axes: "Axes", label: str) -> None:
+    """Explain the colours of an image or of points beside their axes."""
+    image.figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+
+
+def signed_map(axes: "Axes", matrix: Any, label: str, **options: Any) -> None:
+    """Draw a matrix of values from -1 to 1 with its colour bar."""
+    colour_bar(axes.imshow(matrix, vmin=-1, vmax=1, cmap="PuOr_r", **options), axes, label)
+
+
+def cell_values(axes: "Axes", matrix: Any, white: Any, fontsize: int) -> None:
+    """Write the values of a matrix into its cells.
+
+    Args:
+        axes: where an image of the matrix is drawn.
+        matrix: values, shape (row, column); NaN leaves a cell empty.
+        white: cells with white text instead of black, booleans of the same shape.
+        fontsize: in points.
+    """
+    for row, column in np.argwhere(~np.isnan(matrix)):
+        axes.text(column, row, f"{matrix[row, column]:z.2f}", ha="center", va="center",
+                  fontsize=fontsize, color="white" if white[row, column] else "black")  # fmt: skip
+
+
+def legend_beside(axes: "Axes", fontsize: int = 8) -> None:
+    """A legend to the right of the axes."""
+    axes.legend(fontsize=fontsize, frameon=False, bbox_to_anchor=(1, 0.5), loc="center left")
+
+
+def legend_above(axes: "Axes", columns: int, fontsize: int = 8) -> None:
+    """A legend above the axes."""
+    axes.legend(frameon=False, fontsize=fontsize, ncols=columns, loc="lower center",
+                bbox_to_anchor=(0.5, 1))  # fmt: skip
 
 
 def plain_ticks(axis: "Axis") -> None:
@@ -75,12 +122,12 @@ def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
     Raises:
         StoreError: the file cannot be written.
     """
-    data = io.BytesIO()
     if path.suffix.lower() == ".svg":
-        data.write(standalone_svg(figure))
+        write_output(path, standalone_svg(figure))
     else:
+        data = io.BytesIO()
         figure.savefig(data, format="png", dpi=dpi, facecolor="white")
-    write_output(path, data.getvalue())
+        write_output(path, data.getvalue())
     return path
 
 
