@@ -188,7 +188,7 @@ def test_wrong_values_that_only_torch_or_a_run_can_tell(
         (["evaluate", "/missing"], "/missing is"),
         (["evaluate", "/missing", "--json"], "/missing is"),
         (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
-        (["evaluate", "{damaged}"], "config.json is damaged: no valid JSON"),
+        (["evaluate", "{damaged}"], "config.json is damaged: not valid JSON"),
         (["train", "--out", "{run}"], "holds another run"),
         (["train", "--out", "{run}/config.json"], "is a file"),
     ],

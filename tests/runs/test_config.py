@@ -203,8 +203,8 @@ def test_read_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_config(path)
     for text, message in (
-        ("{", "no valid JSON"),
-        ("[" * 100_000, "no valid JSON"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ('{"task": {"length": 1}}', "length is 1"),
         (" " * (2 << 20), "larger than"),
     ):

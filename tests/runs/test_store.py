@@ -300,7 +300,7 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
         ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
         ("config.json", _huge_hole, "expected at most"),
-        ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is no finite number"),
+        ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is not a finite number"),
         ("result.json", lambda p: p.write_text('{"schema": true}'), "has schema True"),
         ("metrics.jsonl", _huge_hole, "is damaged in line"),
         ("metrics.jsonl", lambda p: p.write_text('{"step": 0, "loss": "<b>"}\n'), "no number"),

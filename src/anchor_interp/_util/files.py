@@ -9,7 +9,7 @@ all of it or nothing.
 import json
 import os
 import stat
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -142,19 +142,14 @@ def write_output(path: Path, data: bytes) -> None:
         StoreError: as :func:`output_file`, or the file cannot be written.
     """
     target = output_file(path)
+    temporary = target.with_name(f".anchor-interp-{uuid.uuid4().hex}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".anchor-interp-")
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            write_bytes(temporary, data)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
@@ -193,9 +188,3 @@ def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
         raise StoreError(f"{path} is {kind}; expected a regular file in its own folder")
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import json
 import math
+import operator
 import os
 import reprlib
 import types
@@ -26,7 +27,7 @@ import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, Union
+from typing import Any, Literal, TypedDict, TypeVar, Union, Unpack
 
 from anchor_interp._util.errors import ConfigError
 
@@ -38,26 +39,24 @@ _LONGEST_NAME = 100  # longer names are not compared with the known ones
 _MOST_DIGITS = 40
 
 
-def bounded(
-    default: Any,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    since: int = 1,
-) -> Any:
+class Bounds(TypedDict, total=False):
+    """What a number may be; None is no bound."""
+
+    low: float | None
+    """The smallest value allowed."""
+    high: float | None
+    """The largest value allowed."""
+    above: float | None
+    """The value must be strictly greater than this."""
+
+
+def bounded(default: Any, *, since: int = 1, **bounds: Unpack[Bounds]) -> Any:
     """A dataclass field with a default and bounds.
 
-    Args:
-        default: the default value.
-        low: the smallest value allowed.
-        high: the largest value allowed.
-        above: the value must be strictly greater than this.
-        since: the schema number that introduced the field. At its default, a field added after
-            schema 1 stays out of :func:`digest`, so older identifiers remain valid.
+    ``since`` is the schema number that introduced the field. At its default, a field added after
+    schema 1 stays out of :func:`digest`, so older identifiers remain valid.
     """
-    bounds = {"low": low, "high": high, "above": above, "since": since}
-    return dataclasses.field(default=default, metadata=bounds)
+    return dataclasses.field(default=default, metadata={"since": since, **bounds})
 
 
 def check_fields(config: Any, owner: str = "") -> None:
@@ -75,45 +74,25 @@ def check_fields(config: Any, owner: str = "") -> None:
     """
     for field, hint in _typed_fields(config.__class__).values():
         where = _member(owner, field.name)
-        value = checked(getattr(config, field.name), hint, where, **field.metadata)
+        value = _within(_conform(getattr(config, field.name), hint, where), where, field.metadata)
         if field.name == "schema":
             _check_schema(value, field, where)
         object.__setattr__(config, field.name, value)
 
 
-def checked(
-    value: Any,
-    hint: Any,
-    where: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    **_: Any,
-) -> Any:
-    """The value, if it has a type and lies within bounds; see :func:`bounded`.
+def checked(value: Any, hint: Any, where: str, **bounds: Unpack[Bounds]) -> Any:
+    """The value, if it has a type and lies within the bounds.
 
     Args:
         value: numpy's numbers become Python's, lists become tuples.
         hint: the type of a configuration's field, or any class.
         where: what messages call the value.
-        low: the smallest value allowed.
-        high: the largest value allowed.
-        above: the value must be strictly greater than this.
+        bounds: see :class:`Bounds`.
 
     Raises:
         ConfigError: names the value found and what is allowed.
     """
-    value = _conform(value, hint, where)
-    if value is None:
-        return None
-    if low is not None and value < low:
-        raise ConfigError(f"{where} is {shown(value)}; expected at least {low}")
-    if above is not None and value <= above:
-        raise ConfigError(f"{where} is {shown(value)}; expected more than {above}")
-    if high is not None and value > high:
-        raise ConfigError(f"{where} is {shown(value)}; expected at most {high}")
-    return value
+    return _within(_conform(value, hint, where), where, bounds)
 
 
 def checked_path(path: Any, where: str) -> Path:
@@ -148,14 +127,12 @@ def parse_json(text: str) -> Any:
             )
         return found
 
-    def refuse(number: str) -> NoReturn:
-        raise ConfigError(
-            f"{shown(number)[1:-1]} is not a finite number; give one, or null for none"
-        )
-
     def finite(digits: str) -> float:
-        number = float(digits)
-        return number if math.isfinite(number) else refuse(digits)
+        if not math.isfinite(number := float(digits)):
+            raise ConfigError(
+                f"{shown(digits)[1:-1]} is not a finite number; give one, or null for none"
+            )
+        return number
 
     def whole(digits: str) -> int:
         if len(digits) > _MOST_DIGITS:
@@ -164,7 +141,7 @@ def parse_json(text: str) -> Any:
 
     if not text.strip():
         raise ConfigError("not valid JSON: the text is empty")
-    hooks: dict[str, Any] = {"parse_float": finite, "parse_int": whole, "parse_constant": refuse}
+    hooks: dict[str, Any] = {"parse_float": finite, "parse_int": whole, "parse_constant": finite}
     try:
         return json.loads(text, object_pairs_hook=unique, **hooks)
     except ConfigError:
@@ -195,7 +172,7 @@ def from_dict(cls: type[T], data: Any) -> T:
         ConfigError: an unknown schema, an unknown name (with the nearest known one), a missing
             field, or a value that :func:`check_fields` refuses.
     """
-    result: T = _build(cls, data, "")
+    result: T = _conform(data, cls, "", build=True)
     return result
 
 
@@ -210,9 +187,7 @@ def digest(value: Any) -> str:
     Fields named ``schema`` do not count. Neither do fields introduced after schema 1 that are at
     their default, so a new field leaves existing identifiers unchanged.
     """
-    is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    text = _fields_text(value) if is_config else _identity_text(value)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_identity_text(value).encode()).hexdigest()[:16]
 
 
 def shown(value: Any) -> str:
@@ -262,12 +237,6 @@ def _identity_text(value: Any) -> str:
     return _canonical(value)
 
 
-@functools.lru_cache(maxsize=1024)
-def _cached_fields_text(part: Any) -> str:
-    """Cached because the configurations of a sweep share most of their parts."""
-    return _fields_text(part)
-
-
 def _fields_text(value: Any) -> str:
     kept = {}
     for field in dataclasses.fields(value):
@@ -276,6 +245,10 @@ def _fields_text(value: Any) -> str:
         if field.name != "schema" and not added_later:
             kept[field.name] = _identity_text(item)
     return "{" + ",".join(f"{_canonical(name)}:{kept[name]}" for name in sorted(kept)) + "}"
+
+
+# The configurations of a sweep share most of their parts.
+_cached_fields_text = functools.lru_cache(maxsize=1024)(_fields_text)
 
 
 @functools.cache
@@ -304,10 +277,33 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def _conform(value: Any, hint: Any, where: str) -> Any:
+def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
+    for name, outside, words in (
+        ("low", operator.lt, "at least"),
+        ("above", operator.le, "more than"),
+        ("high", operator.gt, "at most"),
+    ):
+        bound = bounds.get(name)
+        if bound is not None and value is not None and outside(value, bound):
+            raise ConfigError(f"{where} is {shown(value)}; expected {words} {bound}")
+    return value
+
+
+def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
+    """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
     if type(value) is hint and hint in (int, str, bool):
         return value
     options = _options(hint)
+    classes: list[Any] = [o for o in options if dataclasses.is_dataclass(o)]
+    if build and classes and (value is not None or type(None) not in options):
+        if isinstance(value, Mapping):
+            # of a union, the class whose field names cover the given names best
+            best = min(classes, key=lambda cls: len(set(value) - set(_typed_fields(cls))))
+            return _build(best, value, where)
+        known = " or ".join(", ".join(_typed_fields(cls)) for cls in classes)
+        raise ConfigError(
+            f"{where or _WHOLE} is {shown(value)}; expected an object with the fields {known}"
+        )
     for option in options:
         is_class = isinstance(option, type) and option not in _SCALARS and option is not Any
         if is_class and isinstance(value, option):
@@ -315,7 +311,7 @@ def _conform(value: Any, hint: Any, where: str) -> Any:
     errors = []
     for option in options:
         try:
-            return _conform_one(value, option, where)
+            return _conform_one(value, option, where, build)
         except ConfigError as error:
             errors.append(error)
     if len(errors) == 1:
@@ -324,7 +320,7 @@ def _conform(value: Any, hint: Any, where: str) -> Any:
     raise ConfigError(f"{where} is {shown(value)}; expected {expected}")
 
 
-def _conform_one(value: Any, hint: Any, where: str) -> Any:
+def _conform_one(value: Any, hint: Any, where: str, build: bool) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         value = value.tolist()
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -335,11 +331,13 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, tuple | list):
         kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
         if len(kinds) == len(value):
-            items = enumerate(zip(value, kinds, strict=True))
-            return tuple(_conform(item, kind, f"{where}[{i}]") for i, (item, kind) in items)
+            return tuple(
+                _conform(item, kind, f"{where}[{i}]", build=build)
+                for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
+            )
     if origin is dict and isinstance(value, Mapping):
         return {
-            str(name): _conform(item, args[1], f"{where}[{shown(str(name))[1:-1]}]")
+            str(name): _conform(item, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
             for name, item in value.items()
         }
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -356,29 +354,7 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
     raise ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
 
 
-def _build(hint: Any, data: Any, where: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    classes: list[Any] = [o for o in _options(hint) if dataclasses.is_dataclass(o)]
-    if classes and isinstance(data, Mapping):
-        # of a union, the class whose field names cover the given names best
-        best = min(classes, key=lambda cls: len(set(data) - set(_typed_fields(cls))))
-        return _build_dataclass(best, data, where)
-    if origin is tuple and isinstance(data, list | tuple):
-        kinds = (args[0],) * len(data) if args[-1] is Ellipsis else args
-        if len(kinds) == len(data):
-            items = enumerate(zip(data, kinds, strict=True))
-            return tuple(_build(kind, item, f"{where}[{i}]") for i, (item, kind) in items)
-    if origin is dict and isinstance(data, Mapping):
-        return {name: _build(args[1], item, f"{where}[{name}]") for name, item in data.items()}
-    if classes and (data is not None or type(None) not in _options(hint)):
-        known = " or ".join(", ".join(_typed_fields(cls)) for cls in classes)
-        raise ConfigError(
-            f"{where or _WHOLE} is {shown(data)}; expected an object with the fields {known}"
-        )
-    return data
-
-
-def _build_dataclass(cls: Any, data: Mapping[str, Any], where: str) -> Any:
+def _build(cls: Any, data: Mapping[str, Any], where: str) -> Any:
     known = _typed_fields(cls)
     if "schema" in known and "schema" in data:  # first: other versions have other fields
         _check_schema(data["schema"], known["schema"][0], _member(where, "schema"))
@@ -392,7 +368,7 @@ def _build_dataclass(cls: Any, data: Mapping[str, Any], where: str) -> Any:
     for name, (field, hint) in known.items():
         if name in data:
             at = _member(where, name)
-            values[name] = checked(_build(hint, data[name], at), hint, at, **field.metadata)
+            values[name] = _within(_conform(data[name], hint, at, build=True), at, field.metadata)
         elif field.default is field.default_factory:  # both are dataclasses.MISSING
             raise ConfigError(f"{where or _WHOLE} lacks the field {name!r}")
     return cls(**values)
