@@ -1,4 +1,4 @@
-"""Attention views of a notebook: what they hold, and how a browser shows several of them."""
+"""Attention views in a notebook: what they hold, and how a browser shows several of them."""
 
 import html
 import json
@@ -26,7 +26,7 @@ TASK = TASKS["complexity-control"]
 
 @pytest.fixture(scope="module")
 def known() -> AttentionPatterns:
-    """Two sequences with the key at 2 in the hand-set inferential model, whose edges are known."""
+    """Two sequences with the key at position 2 in the exact inferential model."""
     return attention_patterns(
         exact_model("inferential", TASK), aligned_sequences(TASK, 2, 2, seed=0, keys="test")
     )
@@ -34,7 +34,7 @@ def known() -> AttentionPatterns:
 
 @pytest.fixture(scope="module")
 def hostile() -> AttentionPatterns:
-    """Two layers of three heads on tokens without a task, with names that are markup."""
+    """Two layers of three heads on tokens without a task, whose names are markup."""
     shape = ModelConfig(n_layers=2, n_heads=3, d_model=12, d_head=4, d_mlp=8, d_vocab=50, n_ctx=6)
     tokens = torch.arange(4)[None]
     words = [[HOSTILE, "a b", "&amp;", "1"]]
@@ -53,7 +53,7 @@ def props(views: AttentionViews) -> list[dict[str, Any]]:
     return [json.loads(each) for each in found]
 
 
-def test_patterns_are_the_models_own(known: AttentionPatterns) -> None:
+def test_patterns_equal_the_cached_ones(known: AttentionPatterns) -> None:
     model = exact_model("inferential", TASK)
     sequences = aligned_sequences(TASK, 2, 2, seed=0, keys="test")
     _, cache = model.run_with_cache(torch.from_numpy(sequences.tokens).long())
@@ -67,7 +67,7 @@ def test_patterns_are_the_models_own(known: AttentionPatterns) -> None:
     assert known.patterns[0, :, 0, 3, 2] == pytest.approx(1)  # the first anchor looks at the key
 
 
-def test_views_show_them_layer_by_layer(known: AttentionPatterns) -> None:
+def test_views_show_patterns_layer_by_layer(known: AttentionPatterns) -> None:
     shown = props(attention_views(known))
     assert len(shown) == 4
     for index, view in enumerate(shown):
@@ -82,14 +82,14 @@ def test_views_show_them_layer_by_layer(known: AttentionPatterns) -> None:
     ]
 
 
-def test_one_script_for_all_and_other_ids_each_time(known: AttentionPatterns) -> None:
+def test_an_output_has_one_script_and_new_ids(known: AttentionPatterns) -> None:
     views = attention_views(known)
     one, two = views.html(), views.html()
     assert one.count("<script") == one.count("</script>") == 1
     assert one.count("var CircuitsVis=") == 1
     ids = re.findall(r' id="([^"]+)"', one) + re.findall(r' id="([^"]+)"', two)
     assert len(ids) == len(set(ids)) == 8
-    assert len(repr(views)) < 100  # what a notebook stores beside the page
+    assert len(repr(views)) < 100  # a notebook stores it beside the page
 
 
 @pytest.mark.parametrize(
@@ -101,21 +101,21 @@ def test_one_script_for_all_and_other_ids_each_time(known: AttentionPatterns) ->
         ({"sequences": np.full((1, 9), 1000)}, "tokens run from 1000"),
     ],
 )
-def test_refused(given: dict[str, Any], said: str) -> None:
+def test_bad_sequences_words_and_roles_are_refused(given: dict[str, Any], said: str) -> None:
     tokens = given.pop("sequences", np.zeros((1, 9), np.int64))
     with pytest.raises(ConfigError, match=said):
         attention_patterns(exact_model("symmetric", TASK), tokens, **given)
 
 
-def test_a_layer_that_is_not_there(known: AttentionPatterns) -> None:
+def test_an_unknown_layer_is_refused(known: AttentionPatterns) -> None:
     with pytest.raises(ConfigError, match="layer is 2; expected 0 to 1"):
         attention_views(known, layers=[0, 2])
 
 
-def test_in_a_browser(
+def test_a_browser_draws_every_view(
     browser: Any, known: AttentionPatterns, hostile: AttentionPatterns, tmp_path: Path
 ) -> None:
-    """Two outputs in one page, the first of them twice: nine views, CircuitsVis run once."""
+    """Three outputs in one page, two of them equal: every view is drawn, CircuitsVis loads once."""
     views = attention_views(known)
     outputs = [views.html(), attention_views(hostile).html(), views.html()]
     page = tmp_path / "page.html"
@@ -127,9 +127,9 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     shown = browser.new_page(viewport={"width": 1000, "height": 900})
     watched = Watched(shown)
     shown.goto(page.as_uri())
-    canvases = 4 + 2 * (3 + 1) + 4  # of several heads, each is shown small and one large
+    canvases = 4 + 2 * (3 + 1) + 4  # several heads: each is shown small and one large
     shown.locator(".view canvas").nth(canvases - 1).wait_for()
-    shown.wait_for_timeout(300)  # charts are laid out after they are there
+    shown.wait_for_timeout(300)  # charts get their layout after they appear
     ink = shown.evaluate(
         """() => [...document.querySelectorAll('.view')].map(place =>
             [...place.querySelectorAll('canvas')].map(entry => entry.getContext('2d')
@@ -137,7 +137,7 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     )
     assert [len(view) for view in ink] == [1] * 4 + [4] * 2 + [1] * 4
     assert all(drawn for view in ink for drawn in view)
-    shown.locator(".view canvas").nth(7).hover()  # a large chart tells the names
+    shown.locator(".view canvas").nth(7).hover()  # a large chart names its cells
     assert shown.locator(".token", has_text=HOSTILE).count() == 1
     said = shown.locator(".anchor-views").first.locator(".token i").all_inner_texts()
     assert said[2:5] == ["key", "1st anchor", "2nd anchor"]
@@ -147,5 +147,4 @@ true, get: () => this.kept, set: value => { this.kept = value; runs += 1 }});"
     assert shown.evaluate("[runs, typeof CircuitsVis]") == [1, "undefined"]
     assert watched.complaints == []
     assert watched.requests == [page.as_uri()]
-    shown.screenshot(path=tmp_path / "views.png", full_page=True)
     shown.close()

@@ -1,6 +1,6 @@
-"""Bad input in process: every kind of it is one ConfigError that names what was found and allowed.
+"""Bad input to functions: each kind is one ConfigError that names what was found and expected.
 
-:mod:`test_bad_commands` says the same of whole commands, ``fuzz.py`` looks for kinds that are
+The tests of the command line do the same for whole commands; ``fuzz.py`` looks for kinds that are
 missing here.
 """
 
@@ -71,17 +71,17 @@ Build = Callable[[], object]
 
 
 def given(function: Any, *args: Any, **kwargs: Any) -> object:
-    """Call with arguments whose types are wrong on purpose."""
+    """Call with arguments whose types are wrong."""
     result: object = function(*args, **kwargs)
     if isinstance(result, contextlib.AbstractContextManager):
-        with result:  # a mask looks at what it was given when it is entered
+        with result:  # a mask checks its arguments when it is entered
             pass
     return result
 
 
 @pytest.fixture(autouse=True)
 def _no_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the tests would refuse wrong types first; a user's process has none."""
+    """The tests' checks of shapes would refuse wrong types first; users do not have them."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -282,12 +282,12 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(load_weights, None), "the path of the weights is None; expected a path"),
     (lambda: given(read_config, 0), "the path of the configuration is 0; expected a path"),
     (lambda: given(resolve_device, 3), "device is 3; expected a text or a device"),
-    (lambda: limited_threads(1.5).__enter__(), "threads is 1.5; expected an integer"),  # type: ignore[arg-type]
+    (lambda: given(limited_threads, 1.5), "threads is 1.5; expected an integer"),
 ]
 
 
 @pytest.mark.parametrize(("build", "message"), FIELDS + ARGUMENTS)
-def test_a_wrong_value_is_one_line_with_what_was_expected(
+def test_a_wrong_value_gives_one_line_with_what_was_expected(
     build: Build, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -346,7 +346,7 @@ TEXTS: list[tuple[str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("text", "message"), TEXTS)
-def test_a_wrong_configuration_file_is_one_line_with_its_name(
+def test_a_wrong_configuration_file_gives_one_line_with_its_name(
     text: str | bytes, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "wrong.json"
@@ -386,7 +386,7 @@ def _huge(path: Path) -> None:
         (_huge, "larger than 1048576 bytes"),
     ],
 )
-def test_what_is_no_configuration_file_is_neither_waited_for_nor_read(
+def test_only_regular_configuration_files_are_read(
     make: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path must be short
@@ -396,7 +396,7 @@ def test_what_is_no_configuration_file_is_neither_waited_for_nor_read(
 
 
 @pytest.mark.parametrize("path", ["a\0b", "", "\ud800"])
-def test_what_no_path_can_be_is_refused(path: str) -> None:
+def test_impossible_paths_are_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="expected a path"):
         read_config(path)
     with pytest.raises(ConfigError, match="expected a path"):
@@ -410,19 +410,20 @@ def test_paths_with_odd_characters_stay_on_one_line(tmp_path: Path) -> None:
         read_config(tmp_path / ("x" * 300))
 
 
-def test_a_byte_order_mark_and_numbers_of_numpy_are_welcome(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_numpy_numbers_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(to_dict(RUNS["tiny"])), encoding="utf-8-sig")
     assert read_config(path) == RUNS["tiny"]
-    given = TrainConfig(steps=np.int64(5), lr=np.float64(0.1), weight_decay=np.int8(1))  # type: ignore[arg-type]
-    assert given == TrainConfig(steps=5, lr=0.1, weight_decay=1.0)
-    assert given.steps.__class__ is int
+    numbers: dict[str, Any] = {"steps": np.int64(5), "lr": np.float64(0.1)}
+    config = TrainConfig(**numbers, weight_decay=1)
+    assert config == TrainConfig(steps=5, lr=0.1, weight_decay=1.0)
+    assert config.steps.__class__ is int
     keys: Any = np.array([253], np.uint8)
     assert TASK.composed((1, 2), keys).tolist() == [259]  # bytes would wrap around
 
 
-def test_changes_that_need_each_other_arrive_together() -> None:
-    """A task that needs a larger vocabulary may come with it."""
+def test_changes_that_depend_on_each_other_are_checked_together() -> None:
+    """A task may need the larger vocabulary that is set with it."""
     wide = AnchorTask(key_max=220)
     config = override(RUNS["tiny"], task=wide, d_vocab=256)
     assert (config.task, config.model.d_vocab) == (wide, 256)
@@ -449,8 +450,8 @@ def test_the_memory_estimate_counts_every_parameter() -> None:
         assert sum(memory_bytes(config).values()) < 16 << 30
 
 
-def test_public_entry_points_are_all_covered() -> None:
-    """A public function that takes arguments has a row above."""
+def test_every_public_function_has_a_row() -> None:
+    """Every public function is called with wrong arguments above."""
     text = Path(__file__).read_text()
     functions = {
         name

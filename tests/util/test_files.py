@@ -1,9 +1,10 @@
-"""Files that a user asks for: whole, where they were asked for, and never in place of a run's."""
+"""Files that a user asks for: written whole, at the place named, never over a run's files."""
 
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from anchor_interp.runs.train import train
 @pytest.mark.parametrize(
     "name", ["config.json", "result.json", "metrics.jsonl", "checkpoints/00000040/state.json"]
 )
-def test_files_of_a_run_are_not_replaced(finished_run: Run, name: str) -> None:
+def test_files_of_a_run_are_not_overwritten(finished_run: Run, name: str) -> None:
     before = (finished_run.path / name).read_bytes()
     with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
         finished_run.export(finished_run.path / name)
@@ -27,7 +28,7 @@ def test_files_of_a_run_are_not_replaced(finished_run: Run, name: str) -> None:
     assert (finished_run.path / name).read_bytes() == before
 
 
-def test_another_name_in_a_run_folder_is_fine(finished_run: Run) -> None:
+def test_other_names_in_a_run_folder_are_allowed(finished_run: Run) -> None:
     written = finished_run.export(finished_run.path / "weights.safetensors")
     written.unlink()
 
@@ -36,7 +37,7 @@ def test_another_name_in_a_run_folder_is_fine(finished_run: Run) -> None:
     ("make", "message"),
     [(os.mkfifo, "is a FIFO; name a file"), (Path.mkdir, "is a folder; name a file")],
 )
-def test_what_is_no_file_is_not_replaced(
+def test_only_regular_files_are_replaced(
     tmp_path: Path, make: Callable[[Path], object], message: str
 ) -> None:
     make(tmp_path / "out")
@@ -46,7 +47,14 @@ def test_what_is_no_file_is_not_replaced(
         write_output(Path("/dev/null"), b"x")
 
 
-def test_links_are_followed_and_neighbours_left_alone(tmp_path: Path) -> None:
+def test_new_files_have_the_permissions_that_the_process_gives(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    write_output(tmp_path / "made" / "out", b"x")
+    modes = {path.stat().st_mode for path in (tmp_path / "other", tmp_path / "made" / "out")}
+    assert len(modes) == 1
+
+
+def test_links_are_followed_and_other_files_kept(tmp_path: Path) -> None:
     neighbour = tmp_path / ".out.partial"
     neighbour.write_bytes(b"mine")
     (tmp_path / "out").symlink_to(tmp_path / "target")
@@ -57,14 +65,14 @@ def test_links_are_followed_and_neighbours_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_names_as_long_as_the_system_allows(tmp_path: Path) -> None:
+def test_names_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:
     write_output(tmp_path / ("x" * 255), b"x")
     with pytest.raises(StoreError, match="File name too long"):
         write_output(tmp_path / ("x" * 256), b"x")
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda p: (p / "weights.safetensors").unlink()])
-def test_a_done_run_without_its_final_checkpoint_is_not_taken_for_done(
+def test_a_finished_run_without_its_final_checkpoint_is_refused(
     tmp_path: Path, finished_run: Run, damage: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "run"
@@ -75,10 +83,12 @@ def test_a_done_run_without_its_final_checkpoint_is_not_taken_for_done(
             read()
 
 
-def test_arguments_of_other_types_are_refused(tmp_path: Path, finished_run: Run) -> None:
+def test_arguments_of_wrong_types_are_refused(tmp_path: Path, finished_run: Run) -> None:
+    number: Any = 3
+    text: Any = "40"
     with pytest.raises(AnchorInterpError, match="path is 3; expected a path"):
-        finished_run.export(3)  # type: ignore[arg-type]
+        finished_run.export(number)
     with pytest.raises(AnchorInterpError, match="no run to report on"):
         write_report([], tmp_path / "report.html")
     with pytest.raises(AnchorInterpError, match="step is '40'; expected an integer"):
-        load(finished_run.path, step="40")  # type: ignore[arg-type]
+        load(finished_run.path, step=text)

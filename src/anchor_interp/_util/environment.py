@@ -73,9 +73,8 @@ def resolve_device(name: str | torch.device) -> torch.device:
             reason = f"expected auto, cpu, cuda, cuda:1, ... or mps{suggestion(kind, DEVICES)}"
         elif kind == "mps":
             reason = "this machine or this PyTorch has no such device"
-        raise ConfigError(
-            f"device is {shown(name)}, which cannot be used here: {reason}"
-        ) from error
+        message = f"device is {shown(name)}, which cannot be used here: {reason}"
+        raise ConfigError(message) from error
     return device
 
 
@@ -127,14 +126,14 @@ class StopRequest:
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal."""
-        # One Ctrl-C can arrive twice: from the terminal and from the parent. A later second one
-        # means that the user does not want to wait for the loop.
-        if self._first is not None and time.monotonic() - self._first > PATIENCE_SECONDS:
-            raise KeyboardInterrupt
         if self._first is None:
             self._first = time.monotonic()
             if self._at_once is not None:
                 raise InterruptedRunError(self._at_once)
+        # One Ctrl-C can arrive twice, from the terminal and from the parent. A later second one
+        # means that the user does not want to wait for the loop.
+        elif time.monotonic() - self._first > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """CircuitsVis views of attention that work offline, in a notebook and in a page.
 
 CircuitsVis loads its script from the network, but its wheel ships the script as well. A view here
-is a place (``<div id>``) and a call of ``CircuitsVis.render``, and a page holds the script once,
-however many views it has. :func:`attention_views` is for notebooks: one output holds all views and
-the script, so it still works after the page is loaded again. If a page has several outputs, all
-use the script of the first.
+is a place (``<div id>``) and a call of ``CircuitsVis.render``. :func:`attention_views` is for
+notebooks: one output holds all views and the script, so it still works after the page is loaded
+again. If a page has several outputs, all use the script of the first.
 """
 
 import importlib.util
@@ -14,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,34 +24,11 @@ if TYPE_CHECKING:
 
 
 _ROLES = {"key": "key", "first": "a1", "second": "a2", "noise": ""}
-"""Short names for charts."""
 _LONG_ROLES = {"key": "key", "first": "1st anchor", "second": "2nd anchor"}
 _FRAMES = {"key": "#e69f00", "first": "#56b4e9", "second": "#009e73", "last": "#cc79a7"}
-_STYLE = """
-.anchor-views { background: #fff; color: #1c2024; padding: .75rem; font: 14px/1.4 sans-serif; }
-.anchor-views section + section { margin-top: 1rem; padding-top: 1rem; border-top: 1px solid #ddd; }
-.anchor-views .tokens { display: flex; flex-wrap: wrap; gap: .3rem; margin-bottom: .75rem; }
-.anchor-views .token { min-width: 2.6rem; padding: .1rem .4rem; text-align: center;
-  border: 2px solid #ddd; border-radius: .3rem; }
-.anchor-views .token.answer { border-color: transparent; }
-.anchor-views .token * { display: block; white-space: pre; }
-.anchor-views .token i { font-style: normal; font-size: .8em; color: #555; }
-.anchor-views .layers { display: grid; gap: 1rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 23rem), 1fr)); }
-.anchor-views figure { margin: 0; min-width: 0; max-width: 32rem; }
-.anchor-views figcaption { font-weight: 600; }
-.anchor-views .view { position: relative; overflow: hidden; padding: 0 20px; }
-.anchor-views .view h3 { margin: .4rem 0 !important; font: 600 .85em sans-serif; }
-.anchor-views .view h2 { display: none; }
-.anchor-views .view h4 { font: 600 9px sans-serif; }
-.anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important;
-  width: 5rem !important; max-width: none !important; }
-"""
 _TOKEN = '<div role="listitem" class="token{}"{}><b>{}</b><i>{}</i></div>'
 _BLANK = "This view needs JavaScript; in Jupyter, trust the notebook or run the cell."
-"""Shown in the place of a view until it is drawn."""
-_LONGEST = 16
-"""Characters of a label in a chart; longer ones would leave no room for the chart."""
+_LONGEST = 16  # characters of a label; longer ones would leave no room for the chart
 
 
 @dataclass(frozen=True)
@@ -95,16 +72,15 @@ class AttentionViews:
         Every call uses new ids, so the same views can stand in a page twice.
         """
         prefix = f"view-{uuid.uuid4().hex}"
-        views, sections = [], []
+        views, body = [], ""
         for index, row in enumerate(self.rows):
             own = [replace(view, id=f"{prefix}-{view.id}") for view in row]
             views += own
             figures = "".join(map(self._figure, own, self.layers))
-            sections.append(
-                f'<section>{self._sequence(index)}<div class="layers">{figures}</div></section>'
-            )
-        body = "".join(sections)
-        return f'<style>{_STYLE}</style><div class="anchor-views">{body}</div>{_script(views)}'
+            body += f'<section>{self._sequence(index)}<div class="layers">{figures}</div></section>'
+        sheet = files("anchor_interp.pages").joinpath("templates", "attention_views.css")
+        style = f"<style>{sheet.read_text('utf-8')}</style>"
+        return f'{style}<div class="anchor-views">{body}</div>{_script(views)}'
 
     def _sequence(self, index: int) -> str:
         items = []
@@ -121,8 +97,7 @@ class AttentionViews:
         place = f'<div class="view" role="img" aria-label="attention" id="{view.id}">{_BLANK}</div>'
         return f"<figure><figcaption>layer {layer + 1}</figcaption>{place}</figure>"
 
-    def _repr_html_(self) -> str:
-        return self.html()
+    _repr_html_ = html
 
     def __repr__(self) -> str:
         return f"{len(self.rows)} sequences x {len(self.layers)} layers of attention, as HTML"
@@ -140,43 +115,36 @@ def attention_views(
     Raises:
         ConfigError: a layer does not exist.
     """
-    n_layers, n = found.patterns.shape[:2]
+    n_layers = len(found.patterns)
     shown = tuple(range(n_layers) if layers is None else layers)
     for layer in shown:
         if layer not in range(n_layers):
             raise ConfigError(f"layer is {layer!r}; expected 0 to {n_layers - 1}")
-    tokens = [
-        _labelled(words, [_ROLES.get(role, role) for role in roles])
-        for words, roles in zip(found.words, found.roles, strict=True)
-    ]
-    rows = tuple(
-        tuple(
-            _view(found.patterns[layer, index], tokens[index], f"{index}-{layer}")
-            for layer in shown
-        )
-        for index in range(n)
+    rows = []
+    for index, (words, roles) in enumerate(zip(found.words, found.roles, strict=True)):
+        tokens = _labelled(words, [_ROLES.get(role, role) for role in roles])
+        views = [_view(found.patterns[i, index], tokens, f"{index}-{i}") for i in shown]
+        rows.append(tuple(views))
+    return AttentionViews(
+        tuple(rows), shown, found.words, found.roles, tuple(found.answers.tolist())
     )
-    return AttentionViews(rows, shown, found.words, found.roles, tuple(found.answers.tolist()))
 
 
 def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
-    """Attention of one layer: who looks (down) at whom (across), head by head.
+    """Attention of one 0-based layer, head by head: rows attend to columns.
 
-    Args:
-        example: the sequence with its patterns.
-        layer: 0-based layer.
-        id: letters, digits and hyphens, unique in the page.
+    ``id`` holds letters, digits and hyphens, and is unique in the page.
     """
     return _view(example.patterns[layer], labels(example), id)
 
 
 def labels(example: "AttentionExample") -> list[str]:
-    """The tokens with their roles. CircuitsVis drops blanks and appends the position."""
+    """The tokens with their roles; CircuitsVis drops spaces and appends the position."""
     return _labelled([str(token) for token in example.tokens], roles(example))
 
 
 def roles(example: "AttentionExample") -> list[str]:
-    """``key``, ``a1``, ``a2``, or nothing for noise, at every position."""
+    """``key``, ``a1`` and ``a2`` at their positions, nothing for noise."""
     named = {0: "key", 1: "a1", 2: "a2"}
     return [named.get(place - example.position, "") for place in range(len(example.tokens))]
 
@@ -209,18 +177,16 @@ def _view(patterns: Any, tokens: list[str], id: str) -> View:
 
 
 def _labelled(words: Sequence[str], roles: Sequence[str]) -> list[str]:
-    together = [
-        f"{word}\N{MIDDLE DOT}{role}" if role else word
-        for word, role in zip(words, roles, strict=True)
-    ]
-    return [
-        label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-        for label in together
-    ]
+    labels = []
+    for word, role in zip(words, roles, strict=True):
+        label = f"{word}\N{MIDDLE DOT}{role}" if role else word
+        cut = f"{label[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+        labels.append(label if len(label) <= _LONGEST else cut)
+    return labels
 
 
 def _script(views: Sequence[View]) -> str:
-    """Draw the views. CircuitsVis exists once per page, under a name that nobody else uses."""
+    """Draw the views; the first script of a page keeps CircuitsVis under a name of its own."""
     calls = "\n".join(view.call() for view in views)
     return (
         "<script>(() => {\n"

@@ -177,9 +177,9 @@ def _csv(found: Diagrams) -> str:
 
 
 def _picture(name: str, number: int, found: Diagrams, caption: str, figure: Any) -> Picture:
-    """A settled figure; its name has the diagram's number if there are several."""
+    """A picture; its name has the diagram's number if there are several."""
     name = f"{name}-{number}" if len(found.diagrams) > 1 else name
-    return Picture(name, caption, style.settle(figure))
+    return Picture(name, caption, figure)
 
 
 def _parts(found: Diagrams) -> Iterator[Part]:
@@ -198,7 +198,7 @@ def _parts(found: Diagrams) -> Iterator[Part]:
             "Means with 95 % intervals (Student's t over runs), every run beside them, its phase "
             "above."
         )
-        picture = Picture("over-decay", caption, style.settle(over_decay(found)))
+        picture = Picture("over-decay", caption, over_decay(found))
         yield Part("decay", "Over effective decay", (picture,))
 
 

@@ -35,6 +35,9 @@ class Picture:
     caption: str
     figure: "Figure"
 
+    def __post_init__(self) -> None:
+        style.settle(self.figure)
+
 
 @dataclass(frozen=True)
 class Attention:
