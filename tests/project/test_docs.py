@@ -1,4 +1,4 @@
-"""The documentation site: built without a warning, complete, and in need of no network."""
+"""The documentation site: it builds without a warning, is complete and needs no network."""
 
 import html
 import os
@@ -47,7 +47,7 @@ def test_every_room_has_a_page() -> None:
     assert pages - {"index", "command-line"} == rooms - {"cli"}
 
 
-def test_the_site_asks_for_nothing_from_the_network(site: Path) -> None:
+def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 15
     for page in pages:
@@ -91,7 +91,7 @@ def test_home_is_the_readme(site: Path) -> None:
     assert 'href="concepts.html"' in page
 
 
-def test_every_measurement_is_explained_and_can_be_made_again() -> None:
+def test_every_measurement_is_listed_and_has_a_make_rule() -> None:
     listed = (ROOT / "docs/evidence/README.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs/evidence").glob("*.json"):
         assert f"]({path.name})" in listed

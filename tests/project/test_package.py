@@ -1,4 +1,4 @@
-"""The package as a user meets it: light imports, public names, README code, metadata."""
+"""What users see of the package: light imports, public names, code in the README, metadata."""
 
 import operator
 import re
@@ -23,7 +23,8 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
     [
         "import anchor_interp",
         "from anchor_interp.cli.main import main",
-        "import anchor_interp.runs.presets, anchor_interp.runs.phase, anchor_interp.pages.mechanism_figures",
+        "import anchor_interp.runs.presets, anchor_interp.runs.phase",
+        "import anchor_interp.pages.mechanism_figures",
         "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
         "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",
     ],
@@ -38,7 +39,7 @@ def test_light_imports(code: str) -> None:
     "arguments", [["-c", "import anchor_interp"], ["-m", "anchor_interp", "--help"]]
 )
 def test_start_takes_less_than_a_second(arguments: list[str]) -> None:
-    def seconds() -> float:  # of the processor, whatever else it is doing
+    def seconds() -> float:  # processor time, so a busy machine does not count
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,7 +59,7 @@ def test_every_public_name_exists_and_is_documented() -> None:
 
 
 def test_no_module_hides_a_public_name() -> None:
-    """A submodule that is imported becomes an attribute of the package."""
+    """An imported submodule becomes an attribute of the package."""
     modules = {path.stem for path in (ROOT / "src/anchor_interp").glob("*.py")}
     assert not modules & set(anchor_interp.__all__)
 
@@ -73,7 +74,7 @@ def test_versions_agree() -> None:
 def test_readme_code_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
-    """Every Python block of the README, as it stands, on a short run in place of a long one."""
+    """Every Python block of the README runs unchanged, on a short run instead of a long one."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     (tmp_path / "runs/quickstart").mkdir(parents=True)

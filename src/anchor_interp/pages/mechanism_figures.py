@@ -5,7 +5,7 @@ Each figure shows one thing, so a narrow page can stack them. Labels use the pap
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -122,8 +122,10 @@ def cluster_map(clusters: "Clusters") -> "Figure":
     unordered = sorted({(min(pair), max(pair)) for pair in clusters.pairs})
     with panel(5.4, 4.0) as (figure, axes):
         for index, pair in enumerate(clusters.pairs):
+            across, up = clusters.embedding[clusters.pair == index, :2].T
             axes.scatter(
-                *clusters.embedding[clusters.pair == index, :2].T,
+                across,
+                up,
                 s=14,
                 linewidths=0.8,
                 color=style.colour(unordered.index((min(pair), max(pair)))),
@@ -137,9 +139,10 @@ def cluster_map(clusters: "Clusters") -> "Figure":
 
 def patch_map(result: "PatchResult") -> "Figure":
     """Mean recovery of every patch: activations and layers down, positions across."""
-    by_head = any(getattr(site, "head", None) for site in result.sites)
+    sites: Sequence[Any] = result.sites
+    by_head = any(getattr(site, "head", None) for site in sites)
     cells = {}
-    for site, value in zip(result.sites, np.nanmean(result.recovery(), axis=1), strict=True):
+    for site, value in zip(sites, np.nanmean(result.recovery(), axis=1), strict=True):
         row = f"{site.activation}, layer {site.layer + 1}"
         row += f", head {site.head + 1}" if by_head and site.head is not None else ""
         cells[row, str(site.position)] = value
