@@ -385,7 +385,7 @@ def hostile_files(stage: str, folder: str) -> Iterator[Fault]:
             "a name twice",
             f"{folder}/state.json",
             lambda p: p.write_text('{"step":1,"step":1}'),
-            "stands 2 times",
+            "occurs 2 times",
         ),
         (
             "bad JSON",

@@ -317,7 +317,7 @@ TEXTS: list[tuple[str | bytes, str]] = [
     (changed(seed=math.nan), "NaN is not a finite number"),
     (changed().replace('"seed": 0', '"seed": -Infinity'), "-Infinity is not a finite number"),
     (changed().replace('"seed": 0', '"seed": 1e999'), "1e999 is not a finite number"),
-    (changed().replace('"seed": 0', '"seed": 0, "seed": 1'), "the name 'seed' stands 2 times"),
+    (changed().replace('"seed": 0', '"seed": 0, "seed": 1'), "the name 'seed' occurs 2 times"),
     ("[]", "the top level is []; expected an object with the fields task, model, init, train"),
     ("3", "the top level is 3; expected an object"),
     ("{}", "the top level lacks the field 'task'"),

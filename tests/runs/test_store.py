@@ -296,7 +296,7 @@ WEIGHTS = "checkpoints/00000040/weights.safetensors"
         ("checkpoints/00000040", _turned_into_a_file, "no folder of this run's own"),
         ("checkpoints", lambda p: (p.rename(f"{p}2"), p.symlink_to(f"{p}2")), "a symbolic link"),
         ("config.json", lambda p: _replace(p, os.mkfifo), "is a FIFO"),
-        ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "stands 2 times"),
+        ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "occurs 2 times"),
         ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
         ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
         ("config.json", _huge_hole, "expected at most"),

@@ -1,4 +1,4 @@
-"""The process and the machine of a run: their description, threads, devices and signals."""
+"""The machine and the process of a run: description, devices, threads and signals."""
 
 import contextlib
 import platform
@@ -17,7 +17,7 @@ from anchor_interp._util.errors import ConfigError, InterruptedRunError
 from anchor_interp._util.schema import checked, shown, suggestion
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
-"""A resumed run ends in the same weights bit for bit if all of these stay the same."""
+"""If all of these stay the same, a resumed run ends in the same weights bit for bit."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 MAX_THREADS = 1024
@@ -99,7 +99,7 @@ def limited_threads(threads: int | None) -> Iterator[None]:
 
 
 class StopRequest:
-    """Says whether SIGINT or SIGTERM has arrived, to a loop that asks between two steps."""
+    """Tells a loop, which asks between two steps, whether SIGINT or SIGTERM has arrived."""
 
     def __init__(self) -> None:
         self._first: float | None = None
@@ -111,7 +111,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def at_once(self, message: str) -> Iterator[None]:
-        """Stop at once on a signal inside this block, which must not write anything.
+        """Stop at once on a signal inside this block; the block must not write anything.
 
         Raises:
             InterruptedRunError: with this message.
@@ -140,8 +140,8 @@ class StopRequest:
 def stop_signals() -> Iterator[StopRequest]:
     """Collect SIGINT and SIGTERM in a :class:`StopRequest` inside the block.
 
-    A second signal more than two seconds later raises KeyboardInterrupt. Outside the main thread
-    Python cannot handle signals: the request then never reports one.
+    A second signal more than two seconds later raises KeyboardInterrupt. Outside the main thread,
+    where Python cannot handle signals, the request never reports one.
     """
     request = StopRequest()
     with _handling(request.note):

@@ -1,9 +1,8 @@
-"""Reads files with suspicion and writes them whole.
+"""Read files that may come from anywhere, and write files whole or not at all.
 
-A file may come from anywhere. Only regular files are opened: a FIFO or a device would hang, and a
-symbolic link would lead out of its folder. The size is checked before anything is read, and
-ambiguous JSON is refused. A file is written beside its place and renamed into it, so a reader sees
-all of it or nothing.
+Only regular files are opened: a FIFO or a device would hang, and a symbolic link would lead out of
+its folder. The size is checked before anything is read, and ambiguous JSON is refused. A file is
+written beside its place and renamed into it, so a reader sees all of it or nothing.
 """
 
 import json
@@ -113,7 +112,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def output_file(path: Path) -> Path:
-    """Where the file that a user asks for will lie: links are followed, runs are protected.
+    """The place of a file that a user names: links are followed, files of runs are refused.
 
     Call this before the work whose result goes into the file.
 
@@ -122,12 +121,11 @@ def output_file(path: Path) -> Path:
     """
     try:
         target = path.resolve()
-        kind = target.lstat().st_mode if is_there(target) else stat.S_IFREG
+        mode = target.lstat().st_mode if is_there(target) else stat.S_IFREG
     except (OSError, RuntimeError) as error:
         raise StoreError(f"cannot write {path}: {error}") from error
-    if not stat.S_ISREG(kind):
-        what = _KINDS.get(stat.S_IFMT(kind), "not a regular file")
-        raise StoreError(f"{path} is {what}; name a file")
+    if not stat.S_ISREG(mode):
+        raise StoreError(f"{path} is {_kind(mode)}; name a file")
     for run in target.parents:
         mine = target.relative_to(run).parts[0]
         if mine in RUN_FILES and ((run / "config.json").exists() or (run / "checkpoints").exists()):
@@ -136,7 +134,7 @@ def output_file(path: Path) -> Path:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write the file that a user asks for, whole or not at all; its folder is created.
+    """Write a file that a user names, whole or not at all; its folder is created.
 
     Raises:
         StoreError: as :func:`output_file`, or the file cannot be written.
@@ -186,5 +184,8 @@ def sync(path: Path) -> None:
 
 def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
-        raise StoreError(f"{path} is {kind}; expected a regular file in its own folder")
+        raise StoreError(f"{path} is {_kind(mode)}; expected a regular file in its own folder")
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "not a regular file")

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _SCALARS = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
 _WHOLE = "the top level"
-_LONGEST_NAME = 100  # longer names are not compared with the known ones
+_LONGEST_NAME = 100  # longer names get no suggestion
 _MOST_DIGITS = 40
 
 
@@ -123,7 +123,7 @@ def parse_json(text: str) -> Any:
         if len(found) < len(pairs):
             (name, times), *_ = Counter(name for name, _ in pairs).most_common(1)
             raise ConfigError(
-                f"the name {shown(name)} stands {times} times in one object; keep one"
+                f"the name {shown(name)} occurs {times} times in one object; keep one"
             )
         return found
 
@@ -177,7 +177,7 @@ def from_dict(cls: type[T], data: Any) -> T:
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: sorted names, no spaces, plain ASCII, no NaN."""
+    """The JSON text of a value: sorted names, no spaces, plain ASCII, no NaN."""
     return _canonical(to_dict(value))
 
 
@@ -206,11 +206,6 @@ def suggestion(found: str, known: Iterable[str]) -> str:
 class _Short(reprlib.Repr):
     """``repr`` of limited depth and length."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 3
-        self.maxstring = self.maxother = self.maxlong = 80
-
     def repr_int(self, x: int, level: int) -> str:
         """Digits, unless there are more than Python writes out."""
         bits = x.bit_length()
@@ -218,6 +213,8 @@ class _Short(reprlib.Repr):
 
 
 _SHORT = _Short()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def _canonical(plain: Any) -> str:
