@@ -8,8 +8,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Keys
 from anchor_interp.tasks.counterfactuals import (
-    Contrast,
     ContrastPairs,
+    Perturbation,
     contrast_pairs,
     swap_anchors,
 )
@@ -18,8 +18,8 @@ from anchor_interp.tasks.sequences import Sequences, places
 CONTROL, NEURIPS, REFLECTED = (
     TASKS[name] for name in ("complexity-control", "neurips", "non-commuting")
 )
-CHANGES: list[Contrast] = ["key", "first", "second"]
-KINDS: list[Contrast] = [*CHANGES, "order", "noise"]
+CHANGES: list[Perturbation] = ["key", "first", "second"]
+KINDS: list[Perturbation] = [*CHANGES, "order", "noise"]
 COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
 
 
@@ -29,13 +29,13 @@ def differing(twins: ContrastPairs) -> np.ndarray:
     return found
 
 
-def only_at(sequences: Sequences, kind: Contrast) -> np.ndarray:
+def only_at(sequences: Sequences, kind: Perturbation) -> np.ndarray:
     """The positions that a contrast may change, (n, position)."""
     column = np.arange(sequences.tokens.shape[1])
     key, first, second = (
         column == places(sequences, place)[:, None] for place in ("key", "first", "second")
     )
-    allowed: dict[Contrast, np.ndarray] = {
+    allowed: dict[Perturbation, np.ndarray] = {
         "key": key,
         "first": first,
         "second": second,
@@ -47,7 +47,7 @@ def only_at(sequences: Sequences, kind: Contrast) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [CONTROL, NEURIPS, REFLECTED], ids=["C", "N", "reflected"])
-def test_twins_differ_in_one_thing_alone(task: AnchorTask, kind: Contrast) -> None:
+def test_twins_differ_in_one_thing_alone(task: AnchorTask, kind: Perturbation) -> None:
     twins = contrast_pairs(task, kind, 300, seed=3)
     differs, allowed = differing(twins), only_at(twins.clean, kind)
     assert not (differs & ~allowed).any()
@@ -61,7 +61,7 @@ def test_twins_differ_in_one_thing_alone(task: AnchorTask, kind: Contrast) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [CONTROL, NEURIPS, REFLECTED], ids=["C", "N", "reflected"])
-def test_columns_say_what_the_tokens_are(task: AnchorTask, kind: Contrast) -> None:
+def test_columns_say_what_the_tokens_are(task: AnchorTask, kind: Perturbation) -> None:
     """Targets worked out from the tokens alone, by the papers' formulas."""
     add = {1: 5, 2: 1, 3: -2, 4: -8}
     for part in contrast_pairs(task, kind, 200, seed=4):
@@ -79,7 +79,7 @@ def test_columns_say_what_the_tokens_are(task: AnchorTask, kind: Contrast) -> No
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("task", [CONTROL, NEURIPS, REFLECTED], ids=["C", "N", "reflected"])
 def test_a_change_changes_the_answer_and_keeps_to_seen_pairs(
-    task: AnchorTask, kind: Contrast
+    task: AnchorTask, kind: Perturbation
 ) -> None:
     clean, corrupted = contrast_pairs(task, kind, 500, seed=5)
     assert (clean.targets != corrupted.targets).all()
@@ -125,7 +125,9 @@ def test_noise_leaves_all_but_the_tokens() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_arguments_give_equal_twins_and_fewer_are_the_first_of_more(kind: Contrast) -> None:
+def test_equal_arguments_give_equal_twins_and_fewer_are_the_first_of_more(
+    kind: Perturbation,
+) -> None:
     more, fewer = (contrast_pairs(CONTROL, kind, n, seed=10) for n in (200, 60))
     other = contrast_pairs(CONTROL, kind, 60, seed=11)
     for ours, theirs, unlike in zip(more, fewer, other, strict=True):
@@ -140,7 +142,7 @@ def test_what_has_no_twin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     same = AnchorTask(anchors=(Anchor(1, Affine(5)), Anchor(2, Affine(5))))
     bare = AnchorTask(length=3, unseen=((3, 4),))
     alone = AnchorTask(unseen=tuple(pair for pair in CONTROL.pairs if pair[0] != pair[1]))
-    refused: list[tuple[AnchorTask, Contrast, str]] = [
+    refused: list[tuple[AnchorTask, Perturbation, str]] = [
         (same, "first", "no twin that differs in first"),
         (same, "second", "no twin that differs in second"),
         (alone, "first", "20 of 20 sequences have no twin"),

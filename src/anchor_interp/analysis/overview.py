@@ -21,8 +21,8 @@ from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
 from anchor_interp.analysis.circuits import (
     Circuit,
+    CircuitComparison,
     CircuitScores,
-    Comparison,
     compare_circuit,
     prune,
     score_circuit,
@@ -55,7 +55,7 @@ from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.phase import Decision, Evaluation, decide
 from anchor_interp.runs.run import ExactRun, Run, load
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.counterfactuals import Contrast, contrast_pairs, interchange_pairs
+from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
 
 SCHEMA = 1
@@ -66,7 +66,7 @@ MOST_EDGES = 1_000
 """A circuit is pruned only among at most this many edges."""
 
 
-_CONTRASTS: tuple[Contrast, ...] = ("key", "first", "second")
+_CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 
 
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
@@ -96,7 +96,7 @@ class MaskLeak:
 class Patched:
     """Activation patching of one contrast."""
 
-    contrast: Contrast
+    contrast: Perturbation
     """What differs between the clean and the corrupted sequences."""
     result: PatchResult
     """Logit difference of the two targets after every patch."""
@@ -114,7 +114,7 @@ class Mechanism:
     """Edges that suffice, found on one set of sequences."""
     scores: CircuitScores | None
     """How well they do on another set."""
-    comparison: Comparison | None
+    comparison: CircuitComparison | None
     """The same beside other circuits."""
     leaks: tuple[MaskLeak, ...]
     """What masks leave."""
@@ -378,7 +378,7 @@ def _leaks(
     return tuple(found)
 
 
-def _patched(model: HookedTransformer, task: AnchorTask, kind: Contrast, seed: int) -> Patched:
+def _patched(model: HookedTransformer, task: AnchorTask, kind: Perturbation, seed: int) -> Patched:
     pairs = contrast_pairs(task, kind, 200, seed=seed)
     patched = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
     sites = site_grid(model, patched)

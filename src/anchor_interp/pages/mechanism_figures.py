@@ -16,7 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.pages.style import INK, box, or_nan, plain_ticks, single
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.circuits import Circuit, Comparison
+    from anchor_interp.analysis.circuits import Circuit, CircuitComparison
     from anchor_interp.analysis.clusters import Clusters
     from anchor_interp.analysis.flow import InformationFlow
     from anchor_interp.analysis.overview import Development
@@ -200,7 +200,7 @@ def route_bars(scores: "RouteScores") -> "Figure":
     return figure
 
 
-def circuit_baselines(comparison: "Comparison") -> "Figure":
+def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     """Faithfulness of a circuit beside circuits that were found without looking at effects."""
     names = ["pruned by effect", *(other.name for other in comparison.others), "random"]
     values = [comparison.faithfulness, *(other.faithfulness for other in comparison.others)]

@@ -47,7 +47,7 @@ def replace_keys(
     return tokens
 
 
-Contrast = Literal["key", "first", "second", "order", "noise"]
+Perturbation = Literal["key", "first", "second", "order", "noise"]
 """The one thing that differs: the key, an anchor, the anchors' order or the noise. The last two
 are negative controls: ``order`` leaves the answer as it is where the task's functions commute,
 ``noise`` on every task."""
@@ -64,7 +64,7 @@ class ContrastPairs(NamedTuple):
 
 def contrast_pairs(
     task: AnchorTask,
-    kind: Contrast,
+    kind: Perturbation,
     n: int,
     *,
     seed: int,
@@ -89,7 +89,7 @@ def contrast_pairs(
             exchange, no noise to draw, or sequences that have no such twin.
     """
     checked(task, AnchorTask, "task")
-    checked(kind, Contrast, "kind")
+    checked(kind, Perturbation, "kind")
     if pairs is None:
         pairs = [pair for pair in task.seen if kind != "order" or pair[0] != pair[1]]
     stream = f"contrast/{kind}"
@@ -115,7 +115,7 @@ def contrast_pairs(
 
 
 def _changed(
-    task: AnchorTask, kind: Contrast, keys: Keys, clean: Sequences, *, seed: int, stream: str
+    task: AnchorTask, kind: Perturbation, keys: Keys, clean: Sequences, *, seed: int, stream: str
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Pair indices and keys of the corrupted twins."""
     pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
