@@ -156,14 +156,9 @@ def route_circuit(
     position: int,
     split: int | None = None,
 ) -> Circuit:
-    """A route's edges, in every head, as a circuit of one model.
+    """A route's edges, in every head, for sequences with the key at a 0-based position.
 
-    Args:
-        model: any HookedTransformer.
-        route: one of :data:`anchor_interp.analysis.routes.ROUTES`.
-        length: tokens of the sequences.
-        position: 0-based position of the key.
-        split: as in :func:`anchor_interp.analysis.routes.route_layers`.
+    For ``split`` see :func:`anchor_interp.analysis.routes.route_layers`.
 
     Raises:
         ConfigError: fewer than two layers, or a position or split that does not exist.
@@ -187,15 +182,8 @@ def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
     harmful edge. Pruning ends when no single edge can go. A circuit is faithful if its faithfulness
     is at least ``1 - tolerance`` by accuracy and by logit difference.
 
-    Args:
-        bench: the model with the sequences and the ablation to judge by.
-        tolerance: the loss of faithfulness that is allowed, 0 to 1.
-
-    Returns:
-        A circuit from which no edge can be removed within the tolerance.
-
     Raises:
-        ConfigError: a tolerance out of range, or answers that hardly depend on attention, so that
+        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention, so that
             faithfulness is not defined.
     """
     checked(bench, Bench, "bench")
@@ -228,12 +216,8 @@ def score_circuit(
     Let F(S) be the performance when every edge outside S is ablated, M all edges and C the circuit.
     A relative performance is (F - F(nothing)) / (F(M) - F(nothing)).
 
-    Args:
-        bench: the model with the sequences and the ablation to judge by; best with other sequences
-            than the circuit was pruned on.
-        circuit: the circuit.
-        n_subsets: random subsets for completeness; each holds an edge with probability 1/2.
-        seed: which subsets.
+    Completeness is tried on ``n_subsets`` random subsets, which hold each edge with probability
+    1/2. The bench should have other sequences than the circuit was pruned on.
 
     Raises:
         ConfigError: as :func:`prune`, or a circuit that does not fit model and sequences.
@@ -275,12 +259,6 @@ def compare_circuit(
     Random circuits have as many edges in every layer, drawn from those that can reach the output.
     The rollout has as many in all, those with the largest :func:`attention_rollout`. Published
     routes are left out if there is only one layer or no key.
-
-    Args:
-        bench: as in :func:`score_circuit`.
-        circuit: the circuit.
-        n_random: number of random circuits, at least 1.
-        seed: which random circuits.
 
     Raises:
         ConfigError: as :func:`score_circuit`.

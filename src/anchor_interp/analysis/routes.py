@@ -107,19 +107,7 @@ ROUTES: Mapping[RouteName, Route] = MappingProxyType(
     }
 )
 """The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup``, in this order
-(:mod:`anchor_interp.models.exact`); the first two are published."""
-
-
-def published_route(mechanism: Literal["symmetric", "inferential"]) -> Route:
-    """A published mechanism as edges between roles (NeurIPS paper, section 5.1, figure 3).
-
-    * symmetric: layer 1 first -> last and second -> last, layer 2 key -> last;
-    * inferential: layer 1 key -> first and key -> second, layer 2 first -> last, second -> last.
-
-    Raises:
-        ConfigError: another mechanism.
-    """
-    return ROUTES[checked(mechanism, Literal["symmetric", "inferential"], "mechanism")]
+(:mod:`anchor_interp.models.exact`). The NeurIPS paper publishes the first two (section 5.1)."""
 
 
 def route_layers(
@@ -168,19 +156,13 @@ def route_scores(
     A position's attention to itself stays free. With more than two layers, every split into early
     and late layers is tried.
 
-    Args:
-        model: a HookedTransformer with causal attention and at least two layers, any heads.
-        task: the task; sequences have keys of both sides, seen pairs, and a token after the
-            anchors.
-        n: sequences for every token that is exchanged.
-        seed: which sequences.
-        seen_only: whether an exchanged anchor must make a seen pair.
+    The sequences have seen pairs, keys of both sides and a token after the anchors; ``n`` of them
+    serve each exchanged token. With ``seen_only`` an exchanged anchor must make a seen pair.
 
     Raises:
-        ConfigError: fewer than two layers, a task with one anchor or without room after the second
-            one, a seen pair without such an anchor, or answers that hardly depend on a token.
-
-    Source: the routes: NeurIPS paper, section 5.1; the method: path patching.
+        ConfigError: a model that is not causal or has fewer than two layers, a task with one anchor
+            or without room after the second one, a seen pair without such an anchor, or answers
+            that hardly depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     checked(task, AnchorTask, "task")

@@ -132,11 +132,9 @@ def ablate_edges(
     products stay, so a row's attention weights need not sum to 1. Blocks can be nested if no edge
     is chosen twice. They are removed at the end, also after an exception.
 
-    Args:
-        model: any HookedTransformer.
-        edges: True where an edge is ablated; a batch of 1 stands for every sequence.
-        reference: what ablated edges carry: that of one reference a sequence (:func:`carried`:
-            ``resample``), the mean (:meth:`Carried.mean`), or nothing (``zero``) if None.
+    Ablated edges carry what the reference of each sequence carries (:func:`carried`: ``resample``),
+    its mean (:meth:`Carried.mean`), or nothing (``zero``) if there is no reference. A batch of 1 in
+    ``edges`` stands for every sequence.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
@@ -332,13 +330,9 @@ def run_ablated(
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference under every set of ablated edges.
 
-    Args:
-        model: any HookedTransformer.
-        tokens: token indices.
-        ablated: sets of edges; a batch of 1 stands for every sequence.
-        pairs: the sequence and the reference of each pair, by index.
-        reference: what ablated edges carry; nothing if None.
-        score: takes logits in float64 and the sequence of each row, and returns (row, metric).
+    ``pairs`` holds the index of the sequence and of the reference of each pair. ``score`` takes
+    logits in float64 with the sequence of each row and returns (row, metric). A batch of 1 in
+    ``ablated`` stands for every sequence; without a ``reference`` ablated edges carry nothing.
     """
     sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
     n = len(sequence)

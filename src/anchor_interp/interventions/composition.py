@@ -66,13 +66,9 @@ def composition(
 ) -> Composition:
     """Compose the state of pairs from the states of other pairs and see what the model answers.
 
-    Args:
-        model: a model of the task; hooks attached to it act.
-        task: the task.
-        layer: 0-based layer whose state after attention (``hook_resid_mid``) is composed.
-        pairs: the ordered pairs to compose; the unseen ones if None. None of them is run.
-        n: sequences of each pair.
-        seed: seed of the sequences.
+    Composes the state after attention (``hook_resid_mid``) of a 0-based layer in ``n`` sequences of
+    each ordered pair: of the unseen pairs if ``pairs`` is None. None of these pairs is run. Hooks
+    attached to the model act.
 
     Raises:
         ConfigError: no pairs, a pair that no parallelogram of seen pairs leads to, a layer or n

@@ -44,10 +44,6 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     ``run_with_cache``, which sees the edited activation, and under gradients. They are removed when
     the block ends, also after an exception.
 
-    Args:
-        model: any HookedTransformer.
-        edits: the edit of each hook.
-
     Raises:
         HookError: the model does not have a hook, or its settings keep the hook from firing; an
             edit returned something other than a tensor of its input's shape, dtype and device; or,
@@ -87,17 +83,11 @@ def activations(
     *,
     batch: int | None = None,
 ) -> dict[str, Tensor]:
-    """Copies of the activations at some hooks, without gradients.
+    """Copies of the activations at some hooks, by name, without gradients.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        tokens: token indices (n, pos).
-        names: names of hooks.
-        batch: sequences per forward pass; if None 4,096, or fewer if their logits at all positions
-            would exceed 2^26 numbers (256 MB in float32).
-
-    Returns:
-        For each name a tensor whose first dimension is the n sequences.
+    Other hooks attached to the model act. ``batch`` is the number of sequences per forward pass; if
+    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers (256 MB in
+    float32).
 
     Raises:
         HookError: the model does not have a hook, or a hook does not fire.

@@ -152,18 +152,8 @@ def learn_subspace(
 
     Adam minimises the mean cross-entropy of the counterfactual answers, starting from a random
     subspace. It moves k vectors; the basis is the orthonormal factor of their QR decomposition. The
-    model's weights do not change.
-
-    Args:
-        model: any HookedTransformer.
-        pairs: what is fitted; judge the result on others.
-        site: where.
-        dimensions: k.
-        seed: seed of the start and of the order of the sequences.
-        steps: optimizer updates.
-        lr: learning rate.
-        batch_size: sequences per update.
-        quiet: no progress on standard error.
+    model's weights do not change. ``seed`` fixes the start and the order of the sequences. Judge
+    the result on other pairs.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.

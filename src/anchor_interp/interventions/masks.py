@@ -163,13 +163,8 @@ def edge(
 ) -> Edges:
     """One edge, the same in every sequence, for :func:`mask_edges`; join edges with ``|``.
 
-    Args:
-        model: any HookedTransformer.
-        n_pos: positions of the forward pass.
-        layer: 0-based layer.
-        query: position that receives.
-        key: position that sends, at most ``query``.
-        head: 0-based head; every head if None.
+    The position ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of
+    ``n_pos`` positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
 
     Raises:
         ConfigError: a layer, head or position that does not exist.
@@ -204,15 +199,8 @@ def leak(
 ) -> float:
     """How much the logits still depend on a masked token.
 
-    Every sequence is run with each value that the token can take: all keys, or all anchors.
-
-    Args:
-        model: any HookedTransformer.
-        task: gives the keys and the anchors.
-        sequences: n sequences.
-        place: the token that is masked and varied.
-        paths: see :func:`token_edges`.
-        renormalise: see :func:`mask_edges`.
+    Every sequence is run with each value that the token can take: all keys, or all anchors. See
+    :func:`token_edges` for ``paths``, :func:`mask_edges` for ``renormalise``.
 
     Returns:
         The largest range of a last-position logit over the values, divided by the largest range

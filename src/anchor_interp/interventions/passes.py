@@ -37,17 +37,10 @@ def replaced_run(
     record: Iterable[str] = (),
     batch_size: int,
 ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
-    """Logits at the last position of a run with activations replaced.
+    """Logits at the last position of a run with activations replaced, and recorded activations.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        rows: token indices, as :func:`anchor_interp.models.transformer.token_rows` returns them.
-        replacements: applied in order, so the last of two at one place holds.
-        record: hooks whose activations are returned too.
-        batch_size: sequences per forward pass.
-
-    Returns:
-        The logits, and the recorded activation of each hook.
+    Replacements apply in order, so the last of two at one place holds. Hooks attached to the model
+    act. ``rows`` are token indices on the model's device, ``record`` names hooks.
 
     Raises:
         HookError: a hook that the model does not have, or a value of the wrong shape.
