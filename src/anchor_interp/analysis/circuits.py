@@ -183,8 +183,8 @@ def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
     is at least ``1 - tolerance`` by accuracy and by logit difference.
 
     Raises:
-        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention, so that
-            faithfulness is not defined.
+        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention, so
+            that faithfulness is not defined.
     """
     checked(bench, Bench, "bench")
     checked(tolerance, float, "tolerance", low=0, high=1)
