@@ -28,7 +28,13 @@ from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.sequences import Place, Sequences, draw, drawn_sequences, places
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
 HIDDEN: list[Place] = ["key", "first", "second"]
+
+
+@pytest.fixture(params=LAYOUTS)
+def model(request: pytest.FixtureRequest) -> HookedTransformer:
+    return random_model(request.param)
 
 
 def inner(n: int) -> Sequences:
