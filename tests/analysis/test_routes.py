@@ -67,7 +67,7 @@ def test_the_papers_task() -> None:
 
 
 def test_a_route_may_share_legs_with_another() -> None:
-    """In the lookup model the second anchor reaches the end directly, as in the inferential route."""
+    """In the lookup model the second anchor takes the direct way of the inferential route."""
     found = route_scores(small_exact("lookup", "post"), FEW_KEYS, n=40)
     legs = {(leg.route, leg.source): leg.effect for leg in found.details}
     assert legs["inferential", "second"] == pytest.approx(1, abs=1e-3)

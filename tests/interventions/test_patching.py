@@ -323,8 +323,8 @@ def test_sequences_arrays_and_tensors_give_the_same(model: HookedTransformer) ->
     sites = [Site("resid_pre", 1, 3), Site("attn_out", 0, "last"), Site("v", 1, "all", 1)]
     named = patch(model, *pair, sites, metric)
     bare = patch(model, clean, corrupted, sites, metric)
-    rows = [token_rows(model, part) for part in (clean, corrupted)]
-    tensors = patch(model, *rows, sites, metric)
+    rows, others = token_rows(model, clean), token_rows(model, corrupted)
+    tensors = patch(model, rows, others, sites, metric)
     assert np.array_equal(named.values, bare.values)
     assert np.array_equal(tensors.values, bare.values)
     one = twins(n=1)
@@ -357,14 +357,15 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     clean, corrupted = pair
     metric, sites = logit_difference(*pair), [Site("z", 0)]
     moved = dataclasses.replace(corrupted, position=corrupted.position + np.uint8(1))
-    fewer, wrong = twins(n=3).corrupted, {"direction": None}
+    fewer = twins(n=3).corrupted
+    nothing: Any = None
     number: Any = len
     refused(lambda: patch(model, *pair, [Site("z", 3)], metric), "3 layers")
     refused(lambda: patch(model, clean, clean.tokens, sites, metric), "of two kinds")
     refused(lambda: patch(model, clean, moved, sites, metric), "elsewhere in 4 of 4")
     refused(lambda: patch(model, clean, fewer, sites, metric), r"\(4, 9\) and corrupted \(3, 9\)")
     refused(lambda: patch(model, *pair, sites, metric, batch_size=0), "batch_size is 0")
-    refused(functools.partial(patch, model, *pair, sites, metric, **wrong), "direction")
+    refused(lambda: patch(model, *pair, sites, metric, direction=nothing), "direction")
     refused(lambda: patch(model, *pair, sites, lambda x: x.sum()), r"returned \(\)")
     refused(lambda: patch(model, *pair, sites, number), "metric returned 4")
     model.unembed.W_U[:] = np.nan
