@@ -19,8 +19,8 @@ from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
 from anchor_interp.analysis.circuits import (
     Circuit,
+    CircuitComparison,
     CircuitScores,
-    Comparison,
     compare_circuit,
     prune,
     score_circuit,
@@ -99,7 +99,7 @@ class MechanismAnalysis:
     """Edges that suffice, found on one set of sequences."""
     scores: CircuitScores | None
     """How well these edges do on another set."""
-    comparison: Comparison | None
+    comparison: CircuitComparison | None
     """How well other circuits do on that set."""
     leaks: tuple[MaskLeak, ...]
     patches: tuple[Patched, ...]
