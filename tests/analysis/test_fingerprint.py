@@ -119,15 +119,15 @@ def test_it_is_kept_and_made_anew_when_it_is_damaged(
 ) -> None:
     run = ai.train(finished_run.config, tmp_path / "run", quiet=True)
     name = ai.run_id(run.config)
-    assert kept_fingerprint(run.path, name, run.step) is None
+    assert kept_fingerprint(run.folder.path, name, run.step) is None
     first = keep_fingerprint(run)
-    path = run.path / "fingerprint.json"
+    path = run.folder.path / "fingerprint.json"
     path.write_text(path.read_text()[:-20])
-    assert kept_fingerprint(run.path, name, run.step) is None
-    assert keep_fingerprint(run) == first == kept_fingerprint(run.path, name, run.step)
-    assert kept_fingerprint(run.path, name, run.step - 1) is None  # of another checkpoint
+    assert kept_fingerprint(run.folder.path, name, run.step) is None
+    assert keep_fingerprint(run) == first == kept_fingerprint(run.folder.path, name, run.step)
+    assert kept_fingerprint(run.folder.path, name, run.step - 1) is None  # of another checkpoint
     path.write_text(path.read_text().replace(name, "another-run"))
-    assert kept_fingerprint(run.path, name, run.step) is None
+    assert kept_fingerprint(run.folder.path, name, run.step) is None
     assert keep_fingerprint(run) == first
     monkeypatch.setattr(fingerprints, "fingerprint", None)
     assert keep_fingerprint(run) == first  # read, not measured

@@ -70,7 +70,7 @@ def test_a_short_run_with_checkpoints(finished_run: Run) -> None:
     found = analyze(finished_run)
     assert found.development is not None
     assert found.development.steps == tuple(finished_run.steps)
-    assert found.name == finished_run.path.name
+    assert found.name == finished_run.folder.path.name
     assert 'figure class="development"' in render_analysis(found)
 
 
@@ -150,7 +150,7 @@ def test_an_output_that_cannot_be_used(
     assert "is a file; name a folder" in capsys.readouterr().err
     assert taken.read_text() == "mine"
     with pytest.raises(StoreError):
-        write_analysis(specimen, finished_run.path)
+        write_analysis(specimen, finished_run.folder.path)
     assert main(["analyze", "tiny/symetric/1", "--out", str(tmp_path / "x")]) == 1
     assert main(["analyze", "exact/symmetric", "--step", "4", "--out", str(tmp_path / "x")]) == 1
     assert not (tmp_path / "x").exists()

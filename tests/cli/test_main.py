@@ -68,7 +68,7 @@ def test_train_then_evaluate(tmp_path: Path, capsys: Capture) -> None:
 def test_train_from_a_config_file_gives_the_same_run(
     tmp_path: Path, finished_run: Run, capsys: Capture
 ) -> None:
-    config = finished_run.path / "config.json"
+    config = finished_run.folder.path / "config.json"
     out = tmp_path / "again"
     command = ["train", "--config", str(config), "--out", str(out), "--quiet"]
     assert main([*command, "--threads", "1", "--device", "cpu"]) == 0
@@ -170,7 +170,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     finished_run: Run,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([text.format(run=finished_run.path) for text in arguments]) == 2
+    assert main([text.format(run=finished_run.folder.path) for text in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.strip().splitlines()
@@ -196,7 +196,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_trouble_at_run_time_is_one_line_and_exit_code_1(
     arguments: list[str], message: str, capsys: Capture, finished_run: Run
 ) -> None:
-    assert main([text.format(run=finished_run.path) for text in arguments]) == 1
+    assert main([text.format(run=finished_run.folder.path) for text in arguments]) == 1
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert message in lines[0]
@@ -288,7 +288,7 @@ def test_help_of_the_program_lists_the_commands(capsys: Capture) -> None:
 def test_json_is_one_object_alone(
     tmp_path: Path, finished_run: Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = str(finished_run.path)
+    out = str(finished_run.folder.path)
     again = ["--config", f"{out}/config.json", "--device", "cpu", "--out", out]
     assert main(["train", *again, "--json"]) == 0
     trained = _json(capsys)
@@ -316,9 +316,9 @@ def test_an_error_under_json_is_one_line_on_standard_error(capsys: Capture) -> N
 def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys: Capture) -> None:
     page = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
     for name, arguments in {
-        "evaluate": ["evaluate", str(finished_run.path)],
+        "evaluate": ["evaluate", str(finished_run.folder.path)],
         "presets": ["presets"],
-        "doctor": ["doctor", "--out", str(finished_run.path)],
+        "doctor": ["doctor", "--out", str(finished_run.folder.path)],
     }.items():
         main([*arguments, "--json"])
         section = page.split(f"### {name}\n", 1)[1].split("\n### ", 1)[0]
@@ -331,7 +331,7 @@ def test_quiet_and_verbose_choose_the_messages(
 ) -> None:
     def resumed(*flags: str) -> str:
         out = tmp_path / "-".join(["run", *flags])
-        shutil.copytree(finished_run.path, out)
+        shutil.copytree(finished_run.folder.path, out)
         (out / "result.json").unlink()
         shutil.rmtree(out / "checkpoints/00000040")  # the only one to go on from
         config = str(out / "config.json")

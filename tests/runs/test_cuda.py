@@ -11,9 +11,9 @@ from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.run import load
 from anchor_interp.runs.train import train
-from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.stacked import Member, Stack
 
@@ -89,8 +89,10 @@ def test_a_batch_writes_what_a_run_alone_resumes(tmp_path: Path, short: RunConfi
     assert [(result.name, result.error) for result in results] == [("a", None), ("b", None)]
     expected = train(short, tmp_path / "alone", device="cuda", quiet=True)
     found = load(tmp_path / "a")
-    (found.path / "result.json").unlink()
-    train(short, found.path, device="cuda", quiet=True)  # judges anew from the batch's checkpoint
+    (found.folder.path / "result.json").unlink()
+    train(
+        short, found.folder.path, device="cuda", quiet=True
+    )  # judges anew from the batch's checkpoint
     assert [row.keys() for row in found.metrics] == [row.keys() for row in expected.metrics]
     for name, weight in found.folder.weights(40).items():
         torch.testing.assert_close(weight, expected.folder.weights(40)[name], rtol=0, atol=1e-4)

@@ -83,8 +83,10 @@ def test_the_documented_way_to_a_post_layernorm_model(exported: Path, finished_r
 
 def test_the_command(tmp_path: Path, finished_run: Run, capsys: Any) -> None:
     out = tmp_path / "deep/w.safetensors"
-    assert main(["export", str(finished_run.path), "--out", str(out), "--step", "10"]) == 0
-    assert capsys.readouterr().out == f"{out}: the weights of {finished_run.path} at step 10\n"
+    assert main(["export", str(finished_run.folder.path), "--out", str(out), "--step", "10"]) == 0
+    assert (
+        capsys.readouterr().out == f"{out}: the weights of {finished_run.folder.path} at step 10\n"
+    )
     assert torch.equal(load_weights(out).W_E, finished_run.at(10).model.W_E)
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 

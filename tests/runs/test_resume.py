@@ -16,10 +16,10 @@ from short import with_helpers
 import anchor_interp
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
-from anchor_interp.runs.training import TrainState, train_step
 
 TESTS = Path(__file__).parents[1] / "robustness"
 
@@ -38,8 +38,8 @@ def assert_same_run(found: Run, expected: Run) -> None:
         assert all(torch.equal(mine[name], other[name]) for name in other)
     assert found.metrics == expected.metrics
     assert found.folder.result() == expected.folder.result()
-    files = {path.relative_to(expected.path) for path in expected.path.rglob("*")}
-    assert {path.relative_to(found.path) for path in found.path.rglob("*")} == files
+    files = {path.relative_to(expected.folder.path) for path in expected.folder.path.rglob("*")}
+    assert {path.relative_to(found.folder.path) for path in found.folder.path.rglob("*")} == files
 
 
 @pytest.mark.timeout(280)
@@ -65,7 +65,7 @@ def test_every_logged_step_stands_exactly_once(undisturbed: Run) -> None:
 
 def test_checkpoints_keep_one_optimizer_state(undisturbed: Run) -> None:
     assert undisturbed.steps == list(range(0, 1601, 40))
-    kept = sorted(undisturbed.path.glob("checkpoints/*/optimizer.safetensors"))
+    kept = sorted(undisturbed.folder.path.glob("checkpoints/*/optimizer.safetensors"))
     assert [path.parent.name for path in kept] == ["00001600"]
 
 
@@ -128,10 +128,12 @@ def test_ctrl_c_on_the_command_line_ends_with_130(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_returned_as_they_are(short: RunConfig, finished_run: Run) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished_run.path.rglob("*.json")}
-    again = train(short, finished_run.path, device="cpu", threads=1, quiet=True)
+    before = {path: path.stat().st_mtime_ns for path in finished_run.folder.path.rglob("*.json")}
+    again = train(short, finished_run.folder.path, device="cpu", threads=1, quiet=True)
     assert again.phase == finished_run.phase
-    assert {path: path.stat().st_mtime_ns for path in finished_run.path.rglob("*.json")} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in finished_run.folder.path.rglob("*.json")
+    } == before
 
 
 def test_resuming_elsewhere_says_so(
@@ -150,4 +152,4 @@ def test_resuming_elsewhere_says_so(
 def test_more_steps_are_another_run(tmp_path: Path, short: RunConfig, finished_run: Run) -> None:
     del tmp_path
     with pytest.raises(anchor_interp.AnchorInterpError, match=r"train.steps 40 \(asked: 50\)"):
-        train(override(short, steps=50), finished_run.path, quiet=True)
+        train(override(short, steps=50), finished_run.folder.path, quiet=True)

@@ -33,11 +33,11 @@ from anchor_interp.runs.train import train
 
 @pytest.fixture
 def copy(finished_run: Run, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished_run.path, tmp_path / "copy"))
+    return Path(shutil.copytree(finished_run.folder.path, tmp_path / "copy"))
 
 
 def test_layout(finished_run: Run) -> None:
-    names = {path.name for path in finished_run.path.iterdir()}
+    names = {path.name for path in finished_run.folder.path.iterdir()}
     assert names == {
         ".lock",
         "config.json",
@@ -48,18 +48,18 @@ def test_layout(finished_run: Run) -> None:
     }
     assert finished_run.steps == [0, 10, 20, 30, 40]
     for name in ("config.json", "provenance.json", "result.json"):
-        assert json.loads((finished_run.path / name).read_text())["schema"] == 1
-    state = json.loads((finished_run.path / "checkpoints/00000040/state.json").read_text())
+        assert json.loads((finished_run.folder.path / name).read_text())["schema"] == 1
+    state = json.loads((finished_run.folder.path / "checkpoints/00000040/state.json").read_text())
     assert (state["schema"], state["step"], state["generator"]) == (1, 40, 1)
     assert state["run_id"] == anchor_interp.run_id(finished_run.config)
-    weights = finished_run.path / "checkpoints/00000040/weights.safetensors"
+    weights = finished_run.folder.path / "checkpoints/00000040/weights.safetensors"
     assert state["files"]["weights.safetensors"] == {
         "bytes": weights.stat().st_size,
         "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
     with safe_open(weights, "pt") as file:
         assert file.metadata() == {"schema": "1"}
-    lines = (finished_run.path / "metrics.jsonl").read_text().splitlines()
+    lines = (finished_run.folder.path / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line)["schema"] == 1 for line in lines)
     session = finished_run.folder.provenance()[0]
     assert {"versions", "machine", "device", "threads", "started", "ended"} <= set(session)
@@ -73,7 +73,7 @@ def test_a_run_gives_its_model_at_every_checkpoint(finished_run: Run) -> None:
     )
     assert torch.equal(first.model.embed.W_E, built.embed.W_E)
     assert not torch.equal(first.model.embed.W_E, last.model.embed.W_E)
-    double = anchor_interp.load(finished_run.path, dtype=torch.float64)
+    double = anchor_interp.load(finished_run.folder.path, dtype=torch.float64)
     assert double.model.embed.W_E.dtype == double.model.cfg.dtype == torch.float64
     assert finished_run.evaluation == finished_run.evaluate()
     with pytest.raises(StoreError, match=r"no checkpoint at step 15; it has \[0, 10, 20, 30, 40\]"):
@@ -141,7 +141,7 @@ def test_another_configuration_is_refused_with_the_difference(
 ) -> None:
     other = override(short, gamma=0.7, seed=3)
     with pytest.raises(StoreError, match=r"init.gamma 0.5 \(asked: 0.7\), seed 0 \(asked: 3\)"):
-        train(other, finished_run.path, quiet=True)
+        train(other, finished_run.folder.path, quiet=True)
 
 
 def test_reading_an_unfinished_run(tmp_path: Path, short: RunConfig) -> None:

@@ -40,7 +40,7 @@ class Recorder:
 def interrupted(tmp_path: Path, finished_run: Run) -> Path:
     """The short run, killed after step 23 with its checkpoint at step 0 only."""
     out = tmp_path / "run"
-    shutil.copytree(finished_run.path, out)
+    shutil.copytree(finished_run.folder.path, out)
     (out / "result.json").unlink()
     shutil.rmtree(out / "checkpoints/00000040")
     return out

@@ -14,8 +14,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, total_decay
-from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import (
+from anchor_interp.runs.loop import (
     AnchorObjective,
     StepEvent,
     TrainState,
@@ -23,6 +22,7 @@ from anchor_interp.runs.training import (
     learning_rate,
     train_step,
 )
+from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import sample
 

@@ -110,7 +110,7 @@ def test_a_folder_goes_before_a_name(
     """What was trained into a folder is what comes back from it."""
     monkeypatch.chdir(tmp_path)
     run = train(finished_run.config, "tiny/inferential/1", device="cpu", threads=1, quiet=True)
-    assert run.path == Path("tiny/inferential/1")
+    assert run.folder.path == Path("tiny/inferential/1")
     assert load("tiny/inferential/1").config == finished_run.config
     assert load("tiny/inferential/2").config == override(RECIPES["inferential"], seed=201)
     assert find(Path("/tiny/inferential/1")) == Path("/tiny/inferential/1")

@@ -258,7 +258,7 @@ def _run_train(command: Train) -> None:
     if command.output.json:
         print(json.dumps(_facts(run, run.evaluation)))
         return
-    print(f"{run.path}: {run.phase} ({run.reason})")
+    print(f"{run.name}: {run.phase} ({run.reason})")
 
 
 def _run_evaluate(command: Evaluate) -> None:
@@ -266,13 +266,13 @@ def _run_evaluate(command: Evaluate) -> None:
     from anchor_interp.runs.run import load
 
     run = load(command.run, step=command.step, device=command.device)
-    _LOGGER.info("measuring %s at step %d", run.path, run.step)
+    _LOGGER.info("measuring %s at step %d", run.name, run.step)
     evaluation = run.evaluate(n=command.n, seed=command.seed)
     if command.output.json:
         print(json.dumps(_facts(run, evaluation)))
         return
     decision = decide(evaluation)
-    print(f"{run.path} at step {run.step}: {decision.phase} ({decision.reason})")
+    print(f"{run.name} at step {run.step}: {decision.phase} ({decision.reason})")
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             print(f"  {name.replace('_', ' '):<22} {value:.4g}")
@@ -294,7 +294,7 @@ def _facts(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
 
     decision = decide(evaluation)
     return {
-        "run": str(run.path),
+        "run": run.name,
         "run_id": run_id(run.config),
         "phase": decision.phase,
         "reason": decision.reason,
@@ -309,10 +309,10 @@ def _run_export(command: Export) -> None:
     run = load(command.run, step=command.step)
     path = run.export(command.out)
     if command.output.json:
-        found = {"run": str(run.path), "run_id": run_id(run.config), "step": run.step}
+        found = {"run": run.name, "run_id": run_id(run.config), "step": run.step}
         print(json.dumps(found | {"weights": str(path)}))
         return
-    print(f"{path}: the weights of {run.path} at step {run.step}")
+    print(f"{path}: the weights of {run.name} at step {run.step}")
 
 
 def _run_report(command: Report) -> None:

@@ -94,7 +94,7 @@ def print_table(runs: Mapping[str, Run]) -> None:
     for name, run in runs.items():
         console.print(f"{name}: {run.phase}, because {run.reason}", highlight=False, markup=False)
         console.print(
-            f"  checkpoints: {run.path / 'checkpoints'}",
+            f"  checkpoints: {run.folder.path / 'checkpoints'}",
             highlight=False,
             markup=False,
             soft_wrap=True,
