@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from anchor_interp.pages.diagram_figures import COLOURS
-from anchor_interp.pages.mechanism_figures import NEITHER
-from anchor_interp.pages.style import INK, plain_ticks, single
+from anchor_interp.pages.style import INK, NEITHER, plain_ticks, single
 from anchor_interp.runs.phase import Phase
 from anchor_interp.tasks.anchor import Pair
 

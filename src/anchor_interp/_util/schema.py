@@ -358,7 +358,7 @@ def _conform_one(value: Any, hint: Any, where: str) -> Any:
 
 def _build(hint: Any, data: Any, where: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    classes = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
+    classes: list[Any] = [o for o in _options(hint) if dataclasses.is_dataclass(o)]
     if classes and isinstance(data, Mapping):
         # of a union, the class whose field names cover the given names best
         best = min(classes, key=lambda cls: len(set(data) - set(_typed_fields(cls))))
