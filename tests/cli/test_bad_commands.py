@@ -59,7 +59,7 @@ def refused(arguments: list[str], code: int, message: str, folder: Path, *first:
         ("--preset", "tinny", "did you mean 'tiny'"),
         ("--task", "neurip", "did you mean 'neurips'"),
         ("--config", "missing.json", "missing.json: No such file or directory"),
-        ("--config", ".", "no regular file"),
+        ("--config", ".", "not a regular file"),
     ],
 )
 def test_a_wrong_flag(flag: str, value: str, message: str, tmp_path: Path, no_torch: Path) -> None:
@@ -93,16 +93,16 @@ def test_a_wrong_configuration_file(
 def test_a_pipe_is_not_waited_for(tmp_path: Path, no_torch: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     arguments = ["train", "--out", "run", "--config", "pipe"]
-    refused(arguments, 2, "no regular file", tmp_path, no_torch)
+    refused(arguments, 2, "not a regular file", tmp_path, no_torch)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["evaluate", "missing"], 1, "missing is no run folder"),
+        (["evaluate", "missing"], 1, "missing is not a run folder"),
         (["train", "--out", "new", "--threads", "0"], 2, "threads is 0; expected 1 to 1024"),
         (["train", "--out", "new", "--device", "gpu"], 2, "device is 'gpu', which cannot be used"),
-        (["evaluate", "run"], 1, "run/config.json is damaged: no valid JSON: Expecting property"),
+        (["evaluate", "run"], 1, "run/config.json is damaged: not valid JSON: Expecting property"),
     ],
 )
 def test_what_is_wrong_with_a_run(

@@ -187,7 +187,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["evaluate", "/missing"], "/missing is no run folder"),
+        (["evaluate", "/missing"], "/missing is not a run folder"),
         (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
         (["train", "--out", "{run}"], "holds another run"),
         (["train", "--out", "{run}/config.json"], "is a file"),
@@ -310,7 +310,7 @@ def test_an_error_under_json_is_one_line_on_standard_error(capsys: Capture) -> N
     assert main(["evaluate", "/missing", "--json"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("anchor-interp: /missing is no run folder")
+    assert captured.err.startswith("anchor-interp: /missing is not a run folder")
 
 
 def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys: Capture) -> None:

@@ -37,7 +37,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import open_regular, write_output
 from anchor_interp._util.schema import canonical_json, checked_path, from_dict, parse_json
-from anchor_interp.models.shapes import ModelConfig, n_parameters
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, empty_model, model_of_weights, place
 from anchor_interp.runs.config import MAX_CONFIG_BYTES, RunConfig, run_id
 
@@ -84,14 +84,7 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
     with _opened(path, "cpu") as file:
         config = _model_config(path, file.metadata() or {})
         state = _tensors(file)
-    held, needed = sum(tensor.numel() for tensor in state.values()), n_parameters(config)
-    if held < needed:  # before a model of this size is allocated
-        raise StoreError(
-            f"{path} holds {held:,} numbers; the model that it describes has {needed:,} or more"
-        )
-    dtype = state["embed.W_E"].dtype if "embed.W_E" in state else torch.float32
-    model = empty_model(config, dtype=dtype if dtype in _DTYPES else torch.float32)
-    _check_state(path, model, state)
+    model = _empty_model(path, config, state)
     model.load_state_dict(state)
     return place(model, target)
 
@@ -158,22 +151,29 @@ def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     return config.model
 
 
-def _check_state(path: Path, model: HookedTransformer, state: Mapping[str, Tensor]) -> None:
-    expected, trained = model.state_dict(), dict(model.named_parameters())
-    odd = sorted(set(expected) ^ set(state))
+def _empty_model(path: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> HookedTransformer:
+    """The model that the weights belong to, without them; refuses weights that do not fit."""
+    with torch.device("meta"):  # shapes without memory
+        shapes = {name: value.shape for name, value in empty_model(config).state_dict().items()}
+    odd = sorted(set(shapes) ^ set(state))
     if odd:
-        what = "lacks" if odd[0] in expected else "should not hold"
+        what = "lacks" if odd[0] in shapes else "should not hold"
         raise StoreError(f"{path} {what} the tensor {odd[0]!r}")
-    for name, tensor in expected.items():
-        found = state[name]
-        if found.shape != tensor.shape:
+    for name, shape in shapes.items():
+        if state[name].shape != shape:
             raise StoreError(
-                f"{path} has {name!r} of shape {tuple(found.shape)}; the model that it describes "
-                f"has {tuple(tensor.shape)}"
+                f"{path} has {name!r} of shape {tuple(state[name].shape)}; the model that it "
+                f"describes has {tuple(shape)}"
             )
+    dtype = state["embed.W_E"].dtype
+    model = empty_model(config, dtype=dtype if dtype in _DTYPES else torch.float32)
+    trained = dict(model.named_parameters())
+    for name, tensor in model.state_dict().items():
+        found = state[name]
         if found.dtype != tensor.dtype:
             raise StoreError(f"{path} has {name!r} as {found.dtype}; expected {tensor.dtype}")
         if name in trained and not torch.isfinite(found).all():
             raise StoreError(f"{path} has values in {name!r} that are not finite")
         if name not in trained and not torch.equal(found, tensor):
             raise StoreError(f"{path} changes {name!r}, which training never changes")
+    return model
