@@ -29,10 +29,10 @@ from anchor_interp.runs import session
 from anchor_interp.runs.writer import RunWriter
 
 SETTINGS = SHORT | {
-    "steps": 800,
-    "log_every": 5,
-    "eval_every": 100,
-    "checkpoint_every": 20,
+    "steps": 480,
+    "log_every": 3,
+    "eval_every": 60,
+    "checkpoint_every": 12,
 }
 
 

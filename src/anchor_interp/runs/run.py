@@ -165,11 +165,7 @@ class Run:
 
     @property
     def phase(self) -> Phase:
-        """The phase of the final checkpoint.
-
-        Raises:
-            StoreError: the run is not done.
-        """
+        """The phase of the final checkpoint; see :attr:`evaluation`."""
         return decide(self.evaluation).phase
 
     @property

@@ -171,12 +171,8 @@ class Session:
         return state
 
     def _note_session(self, step: int, device: torch.device) -> None:
-        set_aside = self.writer.set_aside_damaged_provenance()
-        if set_aside is not None:
-            _LOGGER.warning(set_aside)
-        earlier = self.writer.provenance()
         session = {"from_step": step, **describe_environment(device)}
-        self.writer.start_session(session)
+        earlier = self.writer.start_session(session)
         for name in BIT_FOR_BIT if earlier else ():
             found = earlier[-1].get(name)
             if found != session[name]:

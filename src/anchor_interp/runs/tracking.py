@@ -14,7 +14,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, suggestion, to_dict
@@ -24,18 +24,6 @@ Track = Literal["tensorboard", "wandb"]
 Row = Mapping[str, Any]
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class Tracker(Protocol):
-    """Receives lines of metrics in the order of their steps."""
-
-    def log(self, row: Row) -> None:
-        """Receive a line."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
 
 
 def check_tracker(track: str | None) -> None:
@@ -67,7 +55,7 @@ def tracking(
         config: shown beside the curves.
         earlier: the lines of earlier sessions.
     """
-    trackers: list[Tracker] = []  # empty, or one that works
+    trackers: list[_TensorBoard | _WandB] = []  # empty, or one that works
 
     def safely(act: Callable[[], None]) -> None:
         try:
@@ -155,7 +143,7 @@ class _WandB:
         partial.replace(self._file)
 
 
-_TRACKERS: Mapping[str, Callable[[Path, RunConfig], Tracker]] = {
+_TRACKERS: Mapping[str, Callable[[Path, RunConfig], _TensorBoard | _WandB]] = {
     "tensorboard": _TensorBoard,
     "wandb": _WandB,
 }

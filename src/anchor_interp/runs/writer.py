@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ from anchor_interp.tasks.sequences import GENERATOR
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -136,15 +139,14 @@ class RunWriter(RunFolder):
             files.write_json(self.path / "config.json", to_dict(config))
 
     @_guarded
-    def set_aside_damaged_provenance(self) -> str | None:
-        """Rename an unreadable ``provenance.json``, which the run can do without.
+    def start_session(self, session: Row) -> list[Row]:
+        """Append a session's entry to ``provenance.json``, and return the earlier ones.
 
-        Returns:
-            What was done, or None if the file is fine.
+        The run does not need the file, so a damaged one is set aside with a warning.
         """
         path = self.path / "provenance.json"
         try:
-            self.provenance()
+            earlier = self.provenance()
         except UnknownSchemaError:
             raise
         except StoreError as error:
@@ -152,13 +154,10 @@ class RunWriter(RunFolder):
             while files.is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
                 number += 1
             path.rename(aside)
-            return f"{error}; it is kept as {aside.name} and a new one is begun"
-        return None
-
-    @_guarded
-    def start_session(self, session: Row) -> None:
-        """Append a session's entry to ``provenance.json``."""
-        self._write_sessions([*self.provenance(), session])
+            _LOGGER.warning("%s; it is kept as %s and a new one is begun", error, aside.name)
+            earlier = []
+        self._write_sessions([*earlier, session])
+        return earlier
 
     @_guarded
     def end_session(self, **facts: Any) -> None:
