@@ -151,7 +151,7 @@ def forget(path: Path, host: str, pid: int) -> None:
 
     Args:
         path: the lock's file.
-        host: the machine of the process, by :func:`socket.gethostname`.
+        host: the machine of the process, by ``socket.gethostname``.
         pid: the process.
     """
     try:
