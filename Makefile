@@ -49,7 +49,7 @@ docs: $(VENV)/.installed-dev
 	@echo "open site/index.html"
 
 public-api: $(VENV)/.installed-dev
-	PYTHONPATH=docs $(BIN)/python tests/project/public_api.py
+	$(BIN)/python tests/project/public_api.py
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.

@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import anchor_interp
-import site_help
+from anchor_interp.cli.main import command_line
 from site_docstrings import markdown
 
 ROOT = Path(__file__).parent.parent
@@ -121,24 +121,6 @@ def _public_names() -> str:
 
 
 def _command_line() -> str:
-    """The commands and their options, read from ``--help``."""
-    _, *commands = site_help.commands()
-    lines = [
-        "# Command line",
-        "",
-        "Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 trouble "
-        "at run time, 2 wrong usage, 130 interrupted.",
-        "",
-    ]
-    for command in commands:
-        lines += [f"[`{command.name}`](#{command.name})", f":   {command.text}", ""]
-    for command in commands:
-        lines += [f"## {command.name}", "", command.text, "", "```text", command.usage, "```", ""]
-        for group in command.groups:
-            if group.title not in ("options", "positional arguments"):
-                lines += [f"### {command.name}: {group.title}", ""]
-            lines += [group.text, ""] if group.text else []
-            for option in group.options:
-                if not option.invocation.startswith("-h,"):
-                    lines += [f"`{option.invocation}`", f":   {option.text}", ""]
-    return "\n".join(lines)
+    """The commands and their options, as ``--help`` explains them."""
+    text = command_line().generate_docs(output_format="markdown")
+    return text.replace("# anchor-interp", "# Command line", 1)

@@ -12,7 +12,7 @@ import pytest
 from mkdocs.utils.yaml import yaml_load
 
 import anchor_interp
-import site_help
+from anchor_interp.cli.main import command_line
 from site_pages import nav_pages
 
 ROOT = Path(__file__).parents[2]
@@ -77,13 +77,11 @@ def test_the_reference_lists_every_public_name_and_every_flag(site: Path) -> Non
     names = text(site / "reference/index.html").split()
     assert {name for name in anchor_interp.__all__ if not name.startswith("__")} <= set(names)
     page = text(site / "reference/command-line.html")
-    commands = site_help.commands()
-    assert {"quickstart", "train", "evaluate", "presets"} <= {c.name for c in commands}
-    for command in commands[1:]:
-        assert command.usage in page
-        for group in command.groups:
-            for option in group.options:
-                assert option.invocation.startswith("-h,") or option.invocation in page
+    app = command_line()
+    for command in (name for name in app if not name.startswith("-")):
+        assert f"anchor-interp {command}" in page
+        for argument in app[command].assemble_argument_collection():
+            assert not argument.show or argument.name in page
 
 
 def test_home_is_the_readme(site: Path) -> None:

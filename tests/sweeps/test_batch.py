@@ -28,7 +28,6 @@ from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
 from anchor_interp.runs.writer import RunWriter, writing
 from anchor_interp.sweeps import stacked

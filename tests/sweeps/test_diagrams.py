@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Watched
 from sweep_rows import Row, decay_sweep, depth_sweep, done, grid, not_done
+from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.statistics import against_zero, mean_interval

@@ -10,7 +10,7 @@ from anchor_interp.pages import mechanism_figures, style
 from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, output_folder
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.overview import Analysis, Mechanism
+    from anchor_interp.analysis.overview import Analysis, MechanismAnalysis
 
 
 def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
@@ -106,7 +106,7 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
         )
 
 
-def _inside(m: "Mechanism") -> Iterator[Picture]:
+def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
     if m.flow is not None:
         kept = "" if m.circuit is None else ", in colour those of the pruned circuit"
         yield Picture(
