@@ -26,8 +26,8 @@ import torch
 
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import AnchorObjective, TrainState
 from measuring import (
     Kept,
     Row,

@@ -32,6 +32,7 @@ from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps.ray import Depot, RayEngine
 from anchor_interp.sweeps.worker import Job, RunResult, each_alone
@@ -108,7 +109,7 @@ def long() -> RunConfig:
 @pytest.fixture(scope="module")
 def reference(long: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("alone") / "run"
-    return anchor_interp.train(long, out, device="cpu", threads=1, quiet=True).path
+    return anchor_interp.train(long, out, device="cpu", threads=1, quiet=True).folder.path
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -187,7 +188,7 @@ def test_runs_are_those_of_training_alone(
     alone = anchor_interp.train(short, tmp_path / "alone", device="cpu", threads=1, quiet=True)
     assert results["good"] == RunResult("good", tmp_path / "good", None)
     assert [f"{tmp_path / 'good'}: " in message for message in caplog.messages].count(True) > 0
-    assert contents(tmp_path / "good") == contents(alone.path)
+    assert contents(tmp_path / "good") == contents(alone.folder.path)
     assert isinstance(results["bad"].error, DivergedError)
     with pytest.raises(DivergedError):
         anchor_interp.train(diverging, tmp_path / "alone2", device="cpu", threads=1, quiet=True)
@@ -208,7 +209,7 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
     newest = folder.steps()[-1]
     assert newest % LONG["checkpoint_every"], "the step at which it was stopped"
     assert folder.optimizer(newest)
-    with folder.writing(long):  # nobody holds it
+    with writing(folder.path, long):  # nobody holds it
         pass
 
 
@@ -229,7 +230,7 @@ def test_a_killed_worker_is_a_result_once_retries_are_spent(
 def test_a_run_that_another_process_writes_is_left_to_it(
     connected: Nodes, short: RunConfig, tmp_path: Path
 ) -> None:
-    with RunFolder(tmp_path / "taken").writing(short):
+    with writing(tmp_path / "taken", short):
         configs = {"taken": short, "free": override(short, seed=1)}
         results = run_all(RayEngine(shared=False), configs, tmp_path)
     assert isinstance(results["taken"].error, LockedError)

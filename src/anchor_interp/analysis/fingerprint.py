@@ -33,7 +33,8 @@ from anchor_interp.models.complexity import (
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.run import ExactRun, Run, load
+from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.writer import writing
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
@@ -167,7 +168,7 @@ def fingerprint(
     else:
         found = load(run, step=step, device=device)
     numbers = fingerprint_model(found.model, found.config.task, initial=found.initial, seed=seed)
-    name = None if isinstance(found, ExactRun) else run_id(found.config)
+    name = None if found.path is None else run_id(found.config)
     return replace(numbers, run_id=name, step=found.step)
 
 
@@ -209,12 +210,14 @@ def keep_fingerprint(run: Run) -> Fingerprint:
         StoreError: a damaged run, or one that cannot be written.
         LockedError: a run that another process is writing.
     """
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder to keep a fingerprint in")
     last = run.at(run.steps[-1])
     found = kept_fingerprint(run.path, run_id(run.config), last.step)
     if found is not None:
         return found
     found = fingerprint(last)
-    with run.folder.writing(run.config) as writer:
+    with writing(run.path, run.config) as writer:
         writer.keep_fingerprint(to_dict(found))
     return found
 

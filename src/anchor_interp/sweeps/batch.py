@@ -1,7 +1,7 @@
 """Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
 
 :func:`train_batch` does to every run folder what :func:`anchor_interp.runs.train.train` does, through the
-same :class:`anchor_interp.runs.train.Session`: what a batch began can be resumed alone, and the other
+same :class:`anchor_interp.runs.session.Session`: what a batch began can be resumed alone, and the other
 way round. A run that ends, diverges or cannot be written leaves the batch, and one that waits for
 room joins it; the others go on from where they are.
 """
@@ -24,10 +24,10 @@ from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, O
 from anchor_interp._util.progress import Progress, reporting
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, memory_bytes
-from anchor_interp.runs.memory import check_training_fits, explained, memory_limit
-from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.train import Session, is_done, memory_advice
-from anchor_interp.runs.training import StepEvent, check_finite_step, check_precision
+from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
+from anchor_interp.runs.memory import check_training_fits, explained, memory_advice, memory_limit
+from anchor_interp.runs.session import Session, is_done
+from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
 from anchor_interp.sweeps.worker import RunResult
 from anchor_interp.tasks.sequences import Sequences, sample
@@ -194,7 +194,7 @@ class _Batch:
         """Give a run a seat, unless it is done."""
         config = self._configs[name]
         with contextlib.ExitStack() as held:
-            writer = held.enter_context(RunFolder(self._folder / name).writing(config))
+            writer = held.enter_context(writing(self._folder / name, config))
             if is_done(writer, config):
                 return False
             message = "stopped before training began; give the same command again"

@@ -48,7 +48,7 @@ from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.worker import Job, Meter, RunResult, train_job
 
 if TYPE_CHECKING:
-    from anchor_interp.runs.store import RunWriter
+    from anchor_interp.runs.writer import RunWriter
 
 
 _POLL_SECONDS = 0.5
@@ -838,16 +838,16 @@ class Depot:
     def take_checkpoint(
         self, name: str, config: RunConfig, ticket: int, step: int, contents: dict[str, bytes]
     ) -> None:
-        """Commit a checkpoint; see :meth:`anchor_interp.runs.store.RunWriter.copy_checkpoint`."""
+        """Commit a checkpoint; see :meth:`anchor_interp.runs.writer.RunWriter.copy_checkpoint`."""
         writer = self._writer(name, config, ticket)
         writer.copy_checkpoint(step, contents, config.train.checkpoint_every)
 
     def take_file(self, name: str, config: RunConfig, ticket: int, file: str, data: bytes) -> None:
-        """Write a file; see :meth:`anchor_interp.runs.store.RunWriter.copy_file`."""
+        """Write a file; see :meth:`anchor_interp.runs.writer.RunWriter.copy_file`."""
         self._writer(name, config, ticket).copy_file(file, data)
 
     def take_metrics(self, name: str, config: RunConfig, ticket: int, at: int, part: bytes) -> None:
-        """Add lines of metrics; see :meth:`anchor_interp.runs.store.RunWriter.copy_metrics`."""
+        """Add lines of metrics; see :meth:`anchor_interp.runs.writer.RunWriter.copy_metrics`."""
         self._writer(name, config, ticket).copy_metrics(at, part)
 
     def end(self, name: str, ticket: int) -> None:
@@ -866,13 +866,13 @@ class Depot:
         self._held.clear()
 
     def _writer(self, name: str, config: RunConfig, ticket: int) -> "RunWriter":
-        from anchor_interp.runs.store import RunFolder
+        from anchor_interp.runs.writer import writing
 
         if ticket < self._least.get(name, 0):
             raise StoreError(f"{self._folder / name} is trained by another task by now")
         self._least[name] = ticket
         if name not in self._held:
             stack = contextlib.ExitStack()
-            writer = stack.enter_context(RunFolder(self._folder / name).writing(config))
+            writer = stack.enter_context(writing(self._folder / name, config))
             self._held[name] = stack, writer
         return self._held[name][1]
