@@ -115,7 +115,7 @@ def step_cost(factor: Factor, value: int, turns: int) -> Row:
 TRAIN = """
 import sys
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.run import train
+from anchor_interp.runs.train import train
 name, steps, out = sys.argv[1:]
 train(preset(name, steps=int(steps), warmup=0), out, device="cpu", threads=1, quiet=True)
 """
