@@ -378,7 +378,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "lr,", 1))
     with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' is there twice"):
         read_table(tmp_path / "table.csv")
-    with pytest.raises(StoreError, match="no sweep folder"):
+    with pytest.raises(StoreError, match="not a sweep folder"):
         read_table(tmp_path)
 
 
@@ -406,7 +406,7 @@ def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Pat
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolder) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(StoreError, match=r"no sweep folder but holds 'thesis.tex'"):
+    with pytest.raises(StoreError, match=r"not a sweep folder but holds 'thesis.tex'"):
         sweep(SMALL, tmp_path, engine=Here(), quiet=True)
     with pytest.raises(StoreError, match="is a file"):
         sweep(SMALL, tmp_path / "thesis.tex", engine=Here(), quiet=True)
@@ -539,8 +539,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
         (["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"], "--batch is 0"),
-        (["status", "nowhere"], "nowhere is no sweep folder"),
-        (["table", "nowhere"], "nowhere is no sweep folder"),
+        (["status", "nowhere"], "nowhere is not a sweep folder"),
+        (["table", "nowhere"], "nowhere is not a sweep folder"),
     ],
 )
 def test_bad_commands(

@@ -1,9 +1,8 @@
 """Engines train and measure runs: what they are given and what they give back.
 
-A :class:`Job` is what one worker trains at a time, then measures: one run, or several of one shape
-as a batch of models. An :class:`Engine` pulls jobs when it has room for them and yields a :class:`RunResult` for
-every run; :class:`anchor_interp.sweeps.local.LocalEngine` and
-:class:`anchor_interp.sweeps.ray.RayEngine` are the two.
+An :class:`Engine` takes a :class:`Job` when it has room for one and yields a :class:`RunResult` for
+each run as it ends. There are two: :class:`anchor_interp.sweeps.local.LocalEngine` and
+:class:`anchor_interp.sweeps.ray.RayEngine`.
 """
 
 import contextlib
@@ -11,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,34 +24,34 @@ from anchor_interp.runs.measurements import Measure
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker trains at a time."""
+    """What one worker does at a time: train a run, or several of one shape as a batch of models."""
 
     configs: Mapping[str, RunConfig]
-    """Runs by the names of their folders; several train as a batch of models."""
+    """The runs by name, which is also the name of their folder."""
     measures: tuple[Measure, ...] = ()
     """What to measure of each run once it is done, unless the run keeps it already."""
 
     def __post_init__(self) -> None:
         if not self.configs:
-            raise ConfigError("a job without a run; expected one or more")
+            raise ConfigError("the job has no runs; expected one or more")
 
     @property
     def name(self) -> str:
-        """The first run's name, and how many more there are."""
+        """The first run's name and how many more there are, such as ``a +2``."""
         first, *more = self.configs
         return f"{first} +{len(more)}" if more else first
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How one run of several ended."""
+    """How a run ended."""
 
     name: str
-    """Its name among the runs."""
+    """Its name in the job."""
     path: Path
     """Its folder."""
     error: AnchorInterpError | None
-    """What went wrong; None for a finished run."""
+    """What went wrong; None if the run is finished and measured."""
 
 
 def each_alone(
@@ -67,7 +66,7 @@ class Engine(Protocol):
 
     @property
     def device(self) -> str:
-        """What runs train on: ``auto``, ``cpu``, ``cuda``, ..."""
+        """Where runs train: ``auto``, ``cpu``, ``cuda``, ..."""
         ...
 
     def run(
@@ -76,47 +75,82 @@ class Engine(Protocol):
         """Do jobs, each run in ``folder / name``, resuming what is there.
 
         Args:
-            jobs: pulled one at a time and only when there is room for one, so that whoever gives
-                them can decide as late as possible. None means that there is nothing to do right
-                now: ask again a little later, and after every result.
-            folder: where the run folders go.
-            progress: what the run of a name reports to.
+            jobs: a job is pulled only when there is room for it. None means that there is nothing
+                to do now; the engine asks again later and after every result.
+            folder: where the run folders are.
+            progress: gives what the run of a name reports to.
 
         Returns:
-            An iterator of one result a run as it ends; a failed run does not stop the others.
-            Closing it early checkpoints and stops the runs that are under way.
+            An iterator of one result for each run as it ends. A run that fails does not stop the
+            others. Closing the iterator early checkpoints and stops the unfinished runs.
         """
         ...
 
 
-class Meter:
-    """Reports a run's progress from what was added to its metrics since the last time."""
+class Queue:
+    """The jobs of an engine, with the next one kept until there is room for it."""
 
-    def __init__(self, path: Path, progress: Progress, *, every: float = 0.0) -> None:
-        """Nothing is read yet.
+    def __init__(self, jobs: Iterator[Job | None]) -> None:
+        self._jobs = jobs
+        self._next: Job | None = None
+        self.has_ended = False
+        """Whether there are no more jobs."""
 
-        Args:
-            path: the run folder.
-            progress: what to report to.
-            every: seconds between two looks at least.
-        """
-        self._file, self._progress, self._every = path / "metrics.jsonl", progress, every
-        self._read, self._last = 0, -math.inf
+    def peek(self) -> Job | None:
+        """The next job; None if there is nothing to do now, or no more jobs."""
+        if self._next is None and not self.has_ended:
+            try:
+                self._next = next(self._jobs)
+            except StopIteration:
+                self.has_ended = True
+        return self._next
+
+    def pop(self) -> None:
+        """Remove the job that :meth:`peek` gave."""
+        self._next = None
+
+
+class Meters:
+    """Report the progress of runs from the lines that are added to their metrics."""
+
+    def __init__(
+        self, folder: Path, progress: Callable[[str], Progress], *, every: float = 0.0
+    ) -> None:
+        """Read the metrics in ``folder / name``, each file at most once in ``every`` seconds."""
+        self._folder, self._progress, self._every = folder, progress, every
+        self._meters: dict[str, _Meter] = {}
+
+    def read(self, running: Iterable[str]) -> None:
+        """Report the runs of these names; forget the others."""
+        self._meters = {
+            name: self._meters.get(name)
+            or _Meter(self._folder / name / "metrics.jsonl", self._progress(name))
+            for name in running
+        }
+        for meter in self._meters.values():
+            if time.monotonic() - meter.last >= self._every:
+                meter.read()
+
+
+class _Meter:
+    """How far the metrics of one run are read."""
+
+    def __init__(self, file: Path, progress: Progress) -> None:
+        self.last = -math.inf
+        self._file, self._progress, self._position = file, progress, 0
         self._facts: dict[str, Any] = {}
 
     def read(self) -> None:
-        """Report, if it is time; what is wrong with the file is its writer's to say."""
-        if time.monotonic() - self._last < self._every:
-            return
-        self._last = time.monotonic()
+        """Report the new lines; whatever is wrong with the file, the run's own process reports."""
+        self.last = time.monotonic()
         with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
             with files.open_regular(self._file) as file:
-                if os.fstat(file.fileno()).st_size < self._read:
-                    self._read = 0  # cut to the checkpoint that the run goes on from
-                file.seek(self._read)
+                if os.fstat(file.fileno()).st_size < self._position:
+                    self._position = 0  # the run resumed and cut the lines after its checkpoint
+                file.seek(self._position)
                 part = file.read()
             whole = part[: part.rfind(b"\n") + 1]
-            self._read += len(whole)
+            self._position += len(whole)
             for line in whole.splitlines():
                 self._facts.update(json.loads(line))
             if whole:

@@ -344,7 +344,7 @@ def digest_of(folder: SweepFolder) -> str:
         StoreError: no sweep folder.
     """
     if not files.is_there(folder.spec_file):
-        raise StoreError(f"{folder.path} is no sweep folder: it has no spec.yaml")
+        raise StoreError(f"{folder.path} is not a sweep folder: it has no spec.yaml")
     return digest(files.read_bytes(folder.spec_file, limit=_MAX_BYTES).decode("utf-8", "replace"))
 
 

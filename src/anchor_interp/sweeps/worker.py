@@ -12,20 +12,20 @@ from anchor_interp.sweeps.engine import Job, RunResult
 def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
     """Train the runs of a job and measure them, in this process.
 
-    A run that is done already is measured at once. A measurement that fails is the run's error.
-    Measurements are made on the CPU.
+    Finished runs are measured at once. Measurements are made on the CPU.
 
     Args:
         job: the runs.
-        folder: where their folders go.
+        folder: where their folders are.
         device: where they train.
         threads: CPU threads of this process.
 
     Returns:
-        An iterator of one result a run as it ends.
+        An iterator of one result for each run as it ends. If a measurement fails, its error is the
+        run's. If a batch fails, every unfinished run of it gets its error.
 
     Raises:
-        InterruptedRunError: SIGINT or SIGTERM; the runs were checkpointed first.
+        InterruptedRunError: SIGINT or SIGTERM; the runs are checkpointed first.
     """
     from anchor_interp._util.environment import limited_threads  # it loads torch
 
@@ -45,33 +45,21 @@ def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[Run
 
 def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
     from anchor_interp.runs.train import train
-
-    if len(job.configs) > 1:
-        yield from _train_together(job, folder, device, threads)
-        return
-    for name, config in job.configs.items():
-        path = folder / name
-        try:
-            train(config, path, device=device, threads=threads, quiet=True)
-        except InterruptedRunError:
-            raise
-        except AnchorInterpError as error:
-            yield RunResult(name, path, error)
-        else:
-            yield RunResult(name, path, None)
-
-
-def _train_together(job: Job, folder: Path, device: str, threads: int) -> Iterator[RunResult]:
-    """Train the runs as a batch; what befalls all is the result of those that have none."""
     from anchor_interp.sweeps.batch import train_batch
 
     left = dict.fromkeys(job.configs)
     try:
-        results = train_batch(job.configs, folder, device=device, threads=threads)
-        with contextlib.closing(results):
-            for result in results:
-                del left[result.name]
-                yield result
+        if len(job.configs) > 1:
+            batch = train_batch(job.configs, folder, device=device, threads=threads)
+            with contextlib.closing(batch) as results:
+                for result in results:
+                    del left[result.name]
+                    yield result
+        else:
+            ((name, config),) = job.configs.items()
+            train(config, folder / name, device=device, threads=threads, quiet=True)
+            del left[name]
+            yield RunResult(name, folder / name, None)
     except InterruptedRunError:
         raise
     except AnchorInterpError as error:
