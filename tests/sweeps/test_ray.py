@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import sweep_faults
@@ -32,6 +33,7 @@ from anchor_interp.runs.measurements import FILE, Measure, kept
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps import ray as module
+from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.parcel import pack, unpack
 from anchor_interp.sweeps.ray import RayEngine
@@ -184,27 +186,6 @@ def test_runs_are_those_of_training_alone(
     assert "RunConfig" in str(kept(tmp_path / "good", MEASURE, short.train.steps))
 
 
-def test_without_a_shared_folder_a_lost_run_starts_again(
-    connected: Nodes, finished_run: Run, tmp_path: Path
-) -> None:
-    """On the node that replaces the dead one, from what the driver has of the run: step 0."""
-    short, folder = finished_run.config, RunFolder(tmp_path / "run")
-    whole = pack(finished_run.path)
-    unpack(replace(whole, files={}, checkpoints={0: whole.checkpoints[0]}), folder.path)
-    killed = []
-
-    def kill(_: str) -> Silent:
-        if not killed:
-            killed.append(True)
-            connected.replace_worker()
-        return Silent()
-
-    (result,) = RayEngine(shared=False).run(each_alone({"run": short}), tmp_path, kill)
-    assert killed
-    assert result == RunResult("run", folder.path, None)
-    assert contents(folder.path) == contents(finished_run.path)
-
-
 def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: Path) -> None:
     def leave() -> None:
         raise KeyboardInterrupt
@@ -218,6 +199,14 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
     assert folder.optimizer(newest)
     with folder.writing(long):  # nobody holds it
         pass
+
+
+def test_a_run_that_another_process_writes_is_left_to_it(
+    connected: Nodes, short: RunConfig, tmp_path: Path
+) -> None:
+    with RunFolder(tmp_path / "taken").writing(short):
+        results = run_all(RayEngine(shared=False), {"taken": short}, tmp_path)
+    assert isinstance(results["taken"].error, LockedError)
 
 
 def test_a_killed_worker_is_a_result_once_retries_are_spent(
@@ -234,35 +223,44 @@ def test_a_killed_worker_is_a_result_once_retries_are_spent(
     assert RunFolder(tmp_path / "run").steps()[-1] > 0
 
 
-def test_a_run_that_another_process_writes_is_left_to_it(
-    connected: Nodes, short: RunConfig, tmp_path: Path
+def test_without_a_shared_folder_a_lost_run_starts_again(
+    connected: Nodes, finished_run: Run, tmp_path: Path
 ) -> None:
-    with RunFolder(tmp_path / "taken").writing(short):
-        results = run_all(RayEngine(shared=False), {"taken": short}, tmp_path)
-    assert isinstance(results["taken"].error, LockedError)
+    """On the node that replaces the dead one, from what the driver has of the run: step 0."""
+    short, folder = finished_run.config, RunFolder(tmp_path / "run")
+    whole = pack(finished_run.path)
+    first_line = whole.files["metrics.jsonl"].splitlines(keepends=True)[0]
+    begun = replace(
+        whole, files={"metrics.jsonl": first_line}, checkpoints={0: whole.checkpoints[0]}
+    )
+    unpack(begun, folder.path)
+    killed: list[bool] = []
+
+    def kill(_: str) -> Silent:
+        if not killed:
+            killed.append(True)
+            connected.replace_worker()
+        return Silent()
+
+    (result,) = RayEngine(shared=False).run(each_alone({"run": short}), tmp_path, kill)
+    assert killed
+    assert result == RunResult("run", folder.path, None)
+    assert contents(folder.path) == contents(finished_run.path)
 
 
-def test_gpu_shares(connected: Nodes, short: RunConfig, tmp_path: Path) -> None:
-    """A node that claims a GPU gets two tasks of a half each at a time."""
-    node = connected.add(num_cpus=0, num_gpus=1)
-    try:
-        engine = RayEngine(cpus=0, gpus=0.5, device="cuda:99")
-        configs = {str(seed): override(short, seed=seed) for seed in range(3)}
-        asked = 0
+def test_as_many_tasks_as_the_machines_have_room_for(tmp_path: Path) -> None:
+    machines = [
+        {"Alive": True, "Resources": {"CPU": 3.0}},
+        {"Alive": True, "Resources": {"CPU": 1.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 8.0, "GPU": 8.0}},
+    ]
+    ray = MagicMock(**{"nodes.return_value": machines})
 
-        def jobs() -> Iterator[Job]:
-            nonlocal asked
-            for job in each_alone(configs):
-                asked += 1
-                yield job
+    def room(**settings: Any) -> int:
+        return module._Cluster(ray, RayEngine(**settings), tmp_path, tmp_path).room()
 
-        for result in engine.run(jobs(), tmp_path, lambda _: Silent()):
-            assert asked == 2
-            assert isinstance(result.error, ConfigError)
-            assert "device is 'cuda:99'" in str(result.error)
-            break
-    finally:
-        connected.cluster.remove_node(node, allow_graceful=False)
+    assert [room(cpus=1), room(cpus=2), room(cpus=0.5)] == [4, 1, 8]
+    assert [room(cpus=0, gpus=0.5), room(cpus=1, gpus=0.25), room(gpus=2)] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -297,20 +295,20 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     short: RunConfig, tmp_path: Path
 ) -> None:
     job = Job({"run": short})
-    order = module._Order(
+    order = ray_task.Order(
         folder=tmp_path,
         probe=tmp_path / ".seen-elsewhere",
         shared=True,
         device="cpu",
         threads=1,
-        versions=module._versions(),
+        versions=ray_task.versions(),
         log_level=logging.WARNING,
     )
-    other = replace(order, versions=module._versions() | {"torch": "1.0.0"})
+    other = replace(order, versions=ray_task.versions() | {"torch": "1.0.0"})
     with pytest.raises(ConfigError, match=r"has torch .*, the driver's machine 1\.0\.0; install"):
-        list(module._work(job, other, {}))
+        list(ray_task._messages(job, other, {}))
     with pytest.raises(ConfigError, match=r"shared is True, but .* does not see"):
-        list(module._work(job, order, {}))
+        list(ray_task._messages(job, order, {}))
     assert not (tmp_path / "run").exists()
 
 

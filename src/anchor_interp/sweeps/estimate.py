@@ -21,7 +21,7 @@ from anchor_interp.sweeps.table import Row, rows
 
 _STEPS = 3
 _SEQUENCES = 128
-"""Sequences of these steps at most on a CPU, where a batch of the papers takes about ten seconds."""
+"""Most sequences of these steps on a CPU, where a batch of the papers takes about ten seconds."""
 _LINE_BYTES = 200
 _REST_BYTES = 40_000
 """About what configuration, provenance, states and result take of a run folder."""

@@ -11,22 +11,15 @@ driver's copy of this package; PyTorch and the others must be installed in the s
 """
 
 import contextlib
-import functools
-import importlib
 import logging
 import os
 import secrets
-import signal
-import socket
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, no_type_check
+from typing import TYPE_CHECKING, Any
 
-import anchor_interp
 from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
@@ -40,14 +33,13 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp.sweeps.ray_connection import check_answers, connected, first_line, import_ray
 
 if TYPE_CHECKING:
-    from anchor_interp.sweeps.parcel import Parcel
+    from anchor_interp.sweeps.ray_task import Begun, Ended
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 2.0
-_ANSWER_SECONDS = 10.0
 _LOGGER = logging.getLogger("anchor_interp")
 
 
@@ -82,16 +74,8 @@ class RayEngine:
                 versions, or ``shared`` is True and a machine does not see the folder.
         """
         self._check()
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # nothing about dead workers
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            ray = importlib.import_module("ray")
-        except ImportError as error:
-            raise ConfigError(
-                "the engine ray needs a package that is not installed: "
-                "pip install 'anchor-interp[ray]'"
-            ) from error
-        _check_answers(self.address)
+        ray = import_ray()
+        check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
         return _run(ray, self, Queue(jobs), folder.absolute(), meters)
 
@@ -121,37 +105,6 @@ class RayEngine:
             )
 
 
-@dataclass(frozen=True)
-class _Order:
-    """What a task is given, beside its job."""
-
-    folder: Path
-    probe: Path
-    """A file that exists if the machine sees the driver's folder."""
-    shared: bool | None
-    device: str
-    threads: int
-    versions: Mapping[str, str]
-    log_level: int
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """The first message of a task."""
-
-    host: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class _Ended:
-    """How a run ended, its folder if the driver does not see it, and what was logged."""
-
-    result: RunResult
-    parcel: "Parcel | None"
-    logged: list[tuple[int, str]]
-
-
 @dataclass
 class _Task:
     """A task in flight."""
@@ -162,7 +115,7 @@ class _Task:
     attempt: int
     stream: Any
     """Ray's generator of the task's messages."""
-    begun: _Begun | None = None
+    begun: "Begun | None" = None
     failure: Exception | None = None
 
 
@@ -172,7 +125,7 @@ def _run(
     from anchor_interp._util.environment import interruptible
 
     with (
-        _connected(ray, engine.address),
+        connected(ray, engine.address),
         interruptible(),
         _probe(folder) as probe,
         contextlib.closing(_Cluster(ray, engine, folder, probe)) as cluster,
@@ -197,22 +150,27 @@ class _Cluster:
     """The driver's side of the tasks in flight."""
 
     def __init__(self, ray: Any, engine: RayEngine, folder: Path, probe: Path) -> None:
+        from anchor_interp.sweeps.ray_task import Order, task, versions  # it loads torch
+
         self.tasks: list[_Task] = []
         self._ray, self._engine, self._folder = ray, engine, folder
-        self._order = _Order(
+        device = engine.device
+        if device == "auto":
+            device = "cuda" if engine.gpus else "cpu"
+        self._order = Order(
             folder=folder,
             probe=probe,
             shared=engine.shared,
-            device="cuda" if engine.device == "auto" and engine.gpus else engine.device,
+            device=device,
             threads=max(1, int(engine.cpus)),
-            versions=_versions(),
+            versions=versions(),
             log_level=_LOGGER.getEffectiveLevel(),
         )
         environment = {
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
             "OMP_NUM_THREADS": str(self._order.threads),
         }
-        self._work = ray.remote(_task).options(
+        self._work = ray.remote(task).options(
             num_cpus=engine.cpus,
             num_gpus=engine.gpus,
             num_returns="streaming",
@@ -274,6 +232,8 @@ class _Cluster:
         Raises:
             ConfigError: a machine cannot run any task.
         """
+        from anchor_interp.sweeps.ray_task import Begun, Ended
+
         if not self.tasks:
             time.sleep(_POLL_SECONDS)
             return
@@ -282,9 +242,9 @@ class _Cluster:
         ready, _ = self._ray.wait(list(streams), num_returns=len(streams), timeout=0)
         for task in map(streams.__getitem__, ready):
             match self._next(task):
-                case _Begun() as begun:
+                case Begun() as begun:
                     task.begun = begun
-                case _Ended() as ended:
+                case Ended() as ended:
                     del task.left[ended.result.name]
                     yield self._received(ended)
                 case None:
@@ -309,7 +269,7 @@ class _Cluster:
             task.failure = error
             return error
 
-    def _received(self, ended: _Ended) -> RunResult:
+    def _received(self, ended: "Ended") -> RunResult:
         """A result, once the run folder that came with it is written."""
         from anchor_interp.sweeps.parcel import unpack
 
@@ -327,7 +287,7 @@ class _Cluster:
         """Start the runs again that a dead task has left; else they get its error."""
         if not task.left:
             return
-        exceptions, reason = self._ray.exceptions, _first_line(task.failure)
+        exceptions, reason = self._ray.exceptions, first_line(task.failure)
         failed = isinstance(task.failure, exceptions.RayTaskError)
         cause = getattr(task.failure, "cause", None) if failed else None
         if isinstance(cause, ConfigError):
@@ -362,69 +322,6 @@ class _Cluster:
             yield RunResult(name, path, error)
 
 
-def _first_line(error: Exception | None) -> str:
-    """The first line of an error of Ray's."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
-
-
-def _check_answers(address: str | None) -> None:
-    """Refuse an address where nothing listens; Ray itself would try for minutes."""
-    host, _, port = (address or "").rpartition(":")
-    if host and port.isdecimal():  # Ray knows what auto and the like mean
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
-        except (OSError, OverflowError, UnicodeError) as error:
-            raise _unreachable(address, error) from error
-
-
-def _unreachable(address: str | None, error: Exception) -> ConfigError:
-    where = "on this machine" if address is None else f"at the address {shown(address)}"
-    return ConfigError(
-        f"no Ray cluster can be reached {where}: {_first_line(error).rstrip('.')}; start one with "
-        "ray start --head, or give the HOST:PORT of its head"
-    )
-
-
-@contextlib.contextmanager
-def _connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Connect to a cluster; a connection that exists is used and kept."""
-    if ray.is_initialized():
-        if address is not None:
-            raise ConfigError(
-                f"address is {shown(address)}, but this process is connected to a Ray cluster "
-                "already; leave the address out, or call ray.shutdown() first"
-            )
-        yield
-        return
-    package = {"py_modules": [anchor_interp], "excludes": ["specimens/", "__pycache__/"]}
-    connect = functools.partial(
-        ray.init, log_to_driver=False, configure_logging=False, runtime_env=package
-    )
-    logger, on_sigterm = logging.getLogger("ray"), signal.getsignal(signal.SIGTERM)
-    level, mode = logger.level, os.environ.get("RAY_AUTH_MODE")
-    logger.setLevel(logging.ERROR)
-    try:
-        try:
-            connect(address=address or "auto")
-        except ConnectionError:
-            if address is not None:
-                raise
-            connect(address="local", include_dashboard=False)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise _unreachable(address, error) from error
-    finally:
-        logger.setLevel(level)
-        with contextlib.suppress(ValueError):  # raised outside the main thread
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        if mode is None:  # Ray sets it when it starts a cluster
-            os.environ.pop("RAY_AUTH_MODE", None)
-
-
 @contextlib.contextmanager
 def _probe(folder: Path) -> Iterator[Path]:
     """A file in the folder with a name that no other folder has; tasks look for it."""
@@ -438,77 +335,3 @@ def _probe(folder: Path) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
-
-
-def _versions() -> dict[str, str]:
-    """Versions that every machine must share, without the suffix of a build."""
-    import torch
-
-    from anchor_interp._util.environment import describe_environment
-
-    found = describe_environment(torch.device("cpu"))["versions"]
-    other = ("python", "anchor-interp")  # Ray checks the one and sends the other
-    return {name: text.split("+")[0] for name, text in found.items() if name not in other}
-
-
-@no_type_check  # Ray wants a generator function, not one that a checker of shapes has wrapped
-def _task(job, order, parcels):
-    yield from _work(job, order, parcels)
-
-
-def _work(job: Job, order: _Order, parcels: Mapping[str, Any]) -> Iterator[_Begun | _Ended]:
-    """What a task does; yields its messages.
-
-    Args:
-        job: its job.
-        order: how and where.
-        parcels: Ray's references to the runs' folders, for a machine that does not see them.
-    """
-    host, here = socket.gethostname(), _versions()
-    for package, wanted in order.versions.items():
-        if here[package] != wanted:
-            raise ConfigError(
-                f"{host} has {package} {here[package]}, the driver's machine {wanted}; install the "
-                "same versions on every machine of the cluster"
-            )
-    seen = order.shared is not False and os.path.exists(order.probe)  # noqa: PTH110 - never raises
-    if order.shared and not seen:
-        raise ConfigError(
-            f"shared is True, but {host} does not see {order.folder} as the driver's machine does; "
-            "mount it there under the same path, or leave shared out"
-        )
-    yield _Begun(host, os.getpid())
-    logged = BufferingHandler(1 << 20)
-    _LOGGER.addHandler(logged)
-    _LOGGER.setLevel(order.log_level)
-    with contextlib.ExitStack() as stack:
-        stack.callback(_LOGGER.removeHandler, logged)
-        folder = order.folder
-        if not seen:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            _fetch(parcels, folder)
-
-        def renamed(text: str) -> str:
-            return text.replace(os.fspath(folder), os.fspath(order.folder))
-
-        for result in do_job(job, folder, device=order.device, threads=order.threads):
-            error = result.error and type(result.error)(renamed(str(result.error)))
-            said = [(record.levelno, renamed(record.getMessage())) for record in logged.buffer]
-            logged.buffer.clear()
-            parcel = None if seen else _sent(result)
-            yield _Ended(RunResult(result.name, order.folder / result.name, error), parcel, said)
-
-
-def _fetch(parcels: Mapping[str, Any], folder: Path) -> None:
-    import ray
-
-    from anchor_interp.sweeps.parcel import unpack
-
-    for name, reference in parcels.items():
-        unpack(ray.get(reference), folder / name)
-
-
-def _sent(result: RunResult) -> "Parcel | None":
-    from anchor_interp.sweeps.parcel import pack
-
-    return pack(result.path) if is_there(result.path / "config.json") else None
