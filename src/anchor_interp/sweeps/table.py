@@ -182,16 +182,16 @@ def write_table(folder: SweepFolder) -> list[Row]:
 
 
 def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
-    """Take the fingerprint of every finished run that has none, one after the other.
+    """Take the fingerprint of every finished run that keeps none.
 
-    What is measured is kept in the run folders, so that it can be stopped at any moment.
+    Each run keeps its fingerprint at once, so this can be stopped at any moment.
 
     Args:
         folder: the sweep.
-        quiet: no progress on standard error.
+        quiet: report no progress.
 
     Returns:
-        How many runs could not be measured or written; why is said in warnings.
+        How many runs failed; warnings say why.
     """
     from anchor_interp.analysis.fingerprint import keep_fingerprint
     from anchor_interp.runs.run import load
@@ -414,8 +414,6 @@ def _result(name: str, data: Any) -> Row:
 
 
 def _mechanism(run: Path, row: Row) -> Row:
-    if row["fingerprint_ns"] is None:
-        return {}
     found = kept_fingerprint(run, row["run_id"], row["steps"])
     return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
 
