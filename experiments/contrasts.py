@@ -16,8 +16,8 @@ from statistics import median
 
 from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.analysis.contrast import SimilarityContrast
 from anchor_interp.analysis.sensitivity import Sensitivity
-from anchor_interp.analysis.similarity import Contrast
 from anchor_interp.runs.run import Run
 from measured import RUNS, Row, each_run, spread, table, tell
 from papers.rule_contrasts import (
@@ -111,7 +111,7 @@ Counts = dict[str, str]
 
 def _contrasts(recipes: Sequence[str], used: Used, counts: Counts) -> str:
     def cell(runs: Sequence[RuleContrasts], name: str) -> str:
-        tests: list[Contrast] = [getattr(run, name.split(".")[0]) for run in runs]
+        tests: list[SimilarityContrast] = [getattr(run, name.split(".")[0]) for run in runs]
         if not runs or 1 / tests[0].n_permutations > LEVEL:
             return _spread(runs, name)
         return f"{_spread(runs, name)} [{sum(test.p_value <= LEVEL for test in tests)}]"

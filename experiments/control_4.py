@@ -1,6 +1,7 @@
 """Complexity-control paper, section IV: phases over gamma and weight decay (figure 3)."""
 
-from anchor_interp.pages.diagram_figures import accuracy_map, along_axis, phase_map
+from anchor_interp.pages.diagram_curves import along_axis
+from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from section import Data, Panels, run_section
 

@@ -1,6 +1,6 @@
 """Complexity-control paper, section VI-C: stable rank over gamma and weight decay (figure 5C)."""
 
-from anchor_interp.pages.diagram_figures import rank_map
+from anchor_interp.pages.diagram_maps import rank_map
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from papers.figures import by_phase
 from section import Data, Panels, run_section

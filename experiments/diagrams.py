@@ -25,9 +25,10 @@ from anchor_interp._util.files import write_text
 from anchor_interp._util.schema import to_dict
 from anchor_interp.pages.diagram_page import write_diagrams
 from anchor_interp.runs.phase import PAPER
+from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import SWEEPS
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import Row, counts, phases, read_table, rows, to_csv
+from anchor_interp.sweeps.table import counts, phases, read_table, rows, to_csv
 from measured import table, tell
 
 ROOT = Path(__file__).parent.parent
@@ -57,7 +58,7 @@ class Trend:
     """Two-sided, of a permutation test with 9,999 relabellings."""
 
     @classmethod
-    def of(cls, found: Sequence[Row], x: str, y: str) -> "Trend":
+    def of(cls, found: Sequence[TableRow], x: str, y: str) -> "Trend":
         """The trend of ``y`` with ``x``; runs without the measure are left out, ``n`` says so."""
         points = [(row[x], row[y]) for row in found if row[y] is not None]
         if not points:
@@ -81,39 +82,39 @@ class Trend:
         return f"{self.rho:+.2f} (p = {self.p:.4f}, n = {self.n})"
 
 
-def at(found: Sequence[Row], **values: Any) -> list[Row]:
+def at(found: Sequence[TableRow], **values: Any) -> list[TableRow]:
     """The rows with these values."""
     return [row for row in found if all(row[name] == value for name, value in values.items())]
 
 
-def axis(found: Sequence[Row], name: str) -> list[Any]:
+def axis(found: Sequence[TableRow], name: str) -> list[Any]:
     """The values of an axis, ascending."""
     return sorted({row[name] for row in found})
 
 
-def majority(cell: Sequence[Row], wanted: Callable[[Row], bool]) -> bool:
+def majority(cell: Sequence[TableRow], wanted: Callable[[TableRow], bool]) -> bool:
     """Whether more than half of a cell's runs, whatever became of the others, are such."""
     return 2 * sum(map(wanted, cell)) > len(cell)
 
 
-def of_phase(phase: str) -> Callable[[Row], bool]:
+def of_phase(phase: str) -> Callable[[TableRow], bool]:
     """Runs of a phase."""
     return lambda row: row["phase"] == phase
 
 
-def is_phase_2(row: Row) -> bool:
+def is_phase_2(row: TableRow) -> bool:
     """Good ID and poor OOD accuracy in a trained run (complexity-control paper, section IV)."""
     if row["phase"] in (None, "undertrained"):
         return False
     return bool(row["id_accuracy"] >= PAPER.id and row["ood_accuracy"] < PAPER.ood)
 
 
-def names(cell: Sequence[Row]) -> str:
+def names(cell: Sequence[TableRow]) -> str:
     """What became of a cell's runs."""
     return ", ".join(row["phase"] or row["status"] for row in cell)
 
 
-def judge_decay(found: Sequence[Row]) -> Iterator[Verdict]:
+def judge_decay(found: Sequence[TableRow]) -> Iterator[Verdict]:
     """The six expectations of ``tiny-decay.yaml``."""
     decays, gammas = axis(found, "weight_decay"), axis(found, "gamma")
     corner = at(found, gamma=gammas[0], weight_decay=decays[0])
@@ -145,7 +146,7 @@ def judge_decay(found: Sequence[Row]) -> Iterator[Verdict]:
     )
 
 
-def judge_depth(found: Sequence[Row]) -> Iterator[Verdict]:
+def judge_depth(found: Sequence[TableRow]) -> Iterator[Verdict]:
     """The expectations of ``tiny-depth.yaml``."""
     depths = axis(found, "n_layers")
     text = "inferential accuracy on (4, 3) rises with gamma"
@@ -181,7 +182,7 @@ _KINDS = {
 }
 
 
-def _kind(cell: Sequence[Row]) -> str:
+def _kind(cell: Sequence[TableRow]) -> str:
     """The letter in :data:`_KINDS` of what most runs of a cell are."""
     kinds = {
         "M": of_phase("memorizing"),
@@ -193,7 +194,7 @@ def _kind(cell: Sequence[Row]) -> str:
 
 
 def _trends(
-    found: Sequence[Row],
+    found: Sequence[TableRow],
     text: str,
     measure: str,
     values: Sequence[Any],
@@ -209,20 +210,20 @@ def _trends(
     return Verdict(f"{text}, at each {title} (Spearman)", shown, all(agrees))
 
 
-def _first_inferential(found: Sequence[Row], decay: float) -> float | None:
+def _first_inferential(found: Sequence[TableRow], decay: float) -> float | None:
     for gamma in axis(found, "gamma"):
         if majority(at(found, gamma=gamma, weight_decay=decay), of_phase("inferential")):
             return float(gamma)
     return None
 
 
-def _rank_share(row: Row) -> float | None:
+def _rank_share(row: TableRow) -> float | None:
     if row["stable_rank"] is None or not row["stable_rank_at_init"]:
         return None
     return float(row["stable_rank"] / row["stable_rank_at_init"])
 
 
-def _shares(found: Sequence[Row], measure: str) -> list[float]:
+def _shares(found: Sequence[TableRow], measure: str) -> list[float]:
     return [row[measure] for row in found if row[measure] is not None]
 
 

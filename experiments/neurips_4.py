@@ -1,6 +1,6 @@
 """NeurIPS paper, section 4: which answer the unseen pair gets, over gamma and depth (figure 2)."""
 
-from anchor_interp.pages.diagram_figures import accuracy_map, phase_map
+from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from section import Data, Panels, run_section
 

@@ -1,6 +1,6 @@
 """The sections' figures from the studies' tables: nothing is computed here but means.
 
-Phases have the colours and letters of :mod:`anchor_interp.pages.diagram_figures`; every run is a point.
+Phases have the colours and letters of :mod:`anchor_interp.pages.diagram_marks`; every run is a point.
 """
 
 import math
@@ -11,9 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anchor_interp.pages.diagram_figures import COLOURS
-from anchor_interp.pages.mechanism_figures import NEITHER
-from anchor_interp.pages.style import INK, plain_ticks, single
+from anchor_interp.pages.diagram_marks import COLOURS
+from anchor_interp.pages.style import INK, NEITHER, plain_ticks, single
 from anchor_interp.runs.phase import Phase
 from anchor_interp.tasks.anchor import Pair
 

@@ -25,15 +25,11 @@ from typing import Literal
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.contrast import SimilarityContrast
 from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
-from anchor_interp.analysis.similarity import (
-    Contrast,
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
+from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.statistics import (
-    Comparison,
+    MeanComparison,
     against_zero,
     holm,
     smallest_p,
@@ -77,18 +73,18 @@ class Grouping:
 class RuleContrasts:
     """Every contrast of the papers for one model; layers are the papers', whatever the depth."""
 
-    value: Contrast
+    value: SimilarityContrast
     """V^(2) at the first anchor: equal g(x; a1) against near misses."""
-    value_ov: Contrast
+    value_ov: SimilarityContrast
     """The same of what the heads would write, which no basis inside a head changes."""
-    answer: Contrast
+    answer: SimilarityContrast
     """X^ao(2) at the last position: equal answers of different pairs against near misses."""
-    blocks: Contrast
+    blocks: SimilarityContrast
     """Logits under a second-anchor mask: equal g(x; a1) against near misses."""
-    blocks_renormalised: Contrast
+    blocks_renormalised: SimilarityContrast
     """The same with the rest of each attention row scaled up, so that nothing of the second anchor
     leaks through the softmax (:mod:`anchor_interp.interventions.masks`); not in the papers."""
-    blocks_before: Contrast
+    blocks_before: SimilarityContrast
     """The blocks under the paper's mask in X^ao(2), which the last MLP has still to read; not in
     the papers, and added after the logits of symmetric models had shown blocks as well."""
     key_mask: Grouping
@@ -245,7 +241,7 @@ class Verdict:
 
     claim: Claim
     """The claim."""
-    comparison: Comparison | None
+    comparison: MeanComparison | None
     """The difference over runs; None where a recipe has fewer than two."""
     holm: float | None
     """Its p, corrected over all claims that were tested."""
@@ -308,7 +304,7 @@ def judge(
     )
 
 
-def _compared(runs: Mapping[str, Sequence[RuleContrasts]], claim: Claim) -> Comparison | None:
+def _compared(runs: Mapping[str, Sequence[RuleContrasts]], claim: Claim) -> MeanComparison | None:
     if claim.number not in NUMBERS:
         raise ConfigError(f"no number is called {shown(claim.number)}; known: {', '.join(NUMBERS)}")
     larger, smaller = (
@@ -327,7 +323,7 @@ def _known(run: RuleContrasts, name: str) -> float:
     return float(found)
 
 
-def _verdict(claim: Claim, found: Comparison, corrected: float, at_best: float) -> Verdict:
+def _verdict(claim: Claim, found: MeanComparison, corrected: float, at_best: float) -> Verdict:
     outcome: Outcome = "not shown" if at_best <= LEVEL else "too few runs"
     if corrected <= LEVEL:
         outcome = "shown" if found.mean > 0 else "opposite"

@@ -1,7 +1,7 @@
 """The program: ``anchor-interp`` or ``python -m anchor_interp``.
 
-Loading takes a second or two in which Python would answer Ctrl-C with a page of traceback, so this
-module sees to signals before it loads anything.
+Loading takes a second, and until then Python would answer Ctrl-C with a traceback. So this module
+handles signals before it loads anything.
 """
 
 import io
@@ -14,23 +14,26 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End at once: whoever has something to save handles the signals itself."""
+    """End at once: commands with something to save handle the signals themselves."""
     os.write(2, b"anchor-interp: interrupted; what was saved is kept\n")
     os._exit(130)
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
+    # OpenMP's idle threads spin by default: a busy neighbour then makes training 8 times slower.
+    # OpenMP reads this when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for number in _SIGNALS:
         signal.signal(number, _leave)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # closed by the caller: None
+        if isinstance(stream, io.TextIOWrapper):  # None if the caller closed it
             stream.reconfigure(errors="backslashreplace")  # a file's name may hold any byte
     from anchor_interp.cli.main import main as command_line
 
     code = command_line()
     for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # it is done
+        signal.signal(number, signal.SIG_IGN)  # nothing is left to interrupt
     return code
 
 

@@ -7,7 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small import LAYOUTS, with_offsets
+from small_models import LAYOUTS, with_offsets
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError

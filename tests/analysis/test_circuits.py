@@ -6,7 +6,7 @@ from dataclasses import replace
 import jaxtyping
 import numpy as np
 import pytest
-from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError

@@ -1,13 +1,16 @@
-"""Fingerprints: what they say of models whose mechanism is known, and what they never look at."""
+"""Fingerprints and verdicts: on models of known mechanism, and without unseen pairs."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from in_process_engine import Here
 from short import SHORT
-from small import FEW_KEYS, Here, small_exact
+from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
@@ -35,14 +38,14 @@ MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
 
 @pytest.fixture(scope="module")
 def taken() -> dict[str, Fingerprint]:
-    """Of models of a few keys with hand-set weights, and of one that was trained."""
+    """Fingerprints of exact models with a few keys, and of one trained model."""
     found = {"memorizing": fingerprint("tiny/memorizing/1")}
     for name in MECHANISMS:
         found[name] = fingerprint_model(small_exact(name, "post"), FEW_KEYS)
     return found
 
 
-def test_models_of_a_known_mechanism(taken: dict[str, Fingerprint]) -> None:
+def test_fingerprints_tell_known_mechanisms_apart(taken: dict[str, Fingerprint]) -> None:
     symmetric, inferential = taken["symmetric"], taken["inferential"]
     lookup, memorizing = taken["lookup"], taken["memorizing"]
     assert (symmetric.route_symmetric or 0) > 0.9 > (symmetric.route_inferential or 0)
@@ -58,7 +61,7 @@ def test_models_of_a_known_mechanism(taken: dict[str, Fingerprint]) -> None:
     assert (memorizing.distance or 0) > 0
 
 
-def test_every_number_is_there_or_none_and_comes_back(taken: dict[str, Fingerprint]) -> None:
+def test_numbers_are_finite_or_none_and_survive_json(taken: dict[str, Fingerprint]) -> None:
     for found in taken.values():
         assert from_dict(Fingerprint, to_dict(found)) == found
         for name in NUMBERS:
@@ -70,7 +73,7 @@ def test_every_number_is_there_or_none_and_comes_back(taken: dict[str, Fingerpri
 def test_no_unseen_pair_is_run(
     unseen: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the model is given is looked at by the test itself, not by the package's watch."""
+    """The test looks at the model's input itself, without :func:`seen_pairs_only`."""
     task = replace(FEW_KEYS, unseen=unseen)
     config = ai.preset("tiny", **SHORT)
     model, given = ai.build_model(config.model, config.init, seed=0), set()
@@ -87,7 +90,7 @@ def test_no_unseen_pair_is_run(
     assert given == set(task.seen)
 
 
-def test_the_watch_stops_an_unseen_pair_and_is_gone_afterwards() -> None:
+def test_seen_pairs_only_refuses_an_unseen_pair_and_is_removed_afterwards() -> None:
     model = small_exact("symmetric", "post")
     unseen = torch.from_numpy(ai.sample(FEW_KEYS, "ood", 4, seed=0).tokens).long()
     with pytest.raises(AssertionError, match="unseen pair"), seen_pairs_only(model, FEW_KEYS):
@@ -95,45 +98,57 @@ def test_the_watch_stops_an_unseen_pair_and_is_gone_afterwards() -> None:
     model(unseen)
 
 
-def test_other_seeds_change_little(taken: dict[str, Fingerprint]) -> None:
+def test_another_seed_changes_little(taken: dict[str, Fingerprint]) -> None:
     again = fingerprint_model(small_exact("inferential", "post"), FEW_KEYS, seed=3)
     assert again.value == pytest.approx(taken["inferential"].value, abs=0.1)
     assert again.seed == 3
 
 
-def test_a_task_without_composition_has_no_such_numbers() -> None:
+def test_a_model_of_one_layer_has_no_routes() -> None:
     task = ai.AnchorTask(anchors=(ai.Anchor(1, ai.Affine(add=5)), ai.Anchor(2, ai.Affine(add=1))))
     config = ai.preset("tiny", task=task, n_layers=1)
     model = ai.build_model(config.model, config.init, seed=0)
     found = fingerprint_model(model, task)
-    assert found.route_symmetric is None  # one layer
+    assert found.route_symmetric is None
     assert found.run_id is None
+
+
+def test_a_model_in_place_of_a_run_is_refused() -> None:
+    model: Any = small_exact("symmetric", "post")
+    nothing: Any = None
     with pytest.raises(ConfigError, match="run is a model; fingerprint_model measures one"):
-        fingerprint(model)  # type: ignore[arg-type]
+        fingerprint(model)
     with pytest.raises(ConfigError, match="task"):
-        fingerprint_model(model, None)  # type: ignore[arg-type]
+        fingerprint_model(model, nothing)
 
 
-def test_it_is_kept_and_made_anew_when_it_is_damaged(
+def test_a_kept_fingerprint_is_measured_again_if_it_is_damaged(
     finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ai.train(finished_run.config, tmp_path / "run", quiet=True)
+    shutil.copytree(finished_run.path, tmp_path / "run")
+    run = ai.load(tmp_path / "run")
     name = ai.run_id(run.config)
     assert kept_fingerprint(run.path, name, run.step) is None
     first = keep_fingerprint(run)
-    path = run.path / "measurements.json"
-    path.write_text(path.read_text()[:-20])
-    assert kept_fingerprint(run.path, name, run.step) is None
-    assert keep_fingerprint(run) == first == kept_fingerprint(run.path, name, run.step)
-    assert kept_fingerprint(run.path, name, run.step - 1) is None  # of another checkpoint
-    path.write_text(path.read_text().replace(name, "another-run"))
-    assert kept_fingerprint(run.path, name, run.step) is None
+    measured: list[Run] = []
+
+    def again(of: Run) -> Fingerprint:
+        measured.append(of)
+        return first
+
+    monkeypatch.setattr(fingerprints, "fingerprint", again)
     assert keep_fingerprint(run) == first
-    monkeypatch.setattr(fingerprints, "fingerprint", None)
-    assert keep_fingerprint(run) == first  # read, not measured
+    assert not measured  # read, not measured
+    path = run.path / "measurements.json"
+    for damage in (path.read_text()[:-20], path.read_text().replace(name, "another-run")):
+        path.write_text(damage)
+        assert kept_fingerprint(run.path, name, run.step) is None
+        assert keep_fingerprint(run) == first == kept_fingerprint(run.path, name, run.step)
+    assert [one.step for one in measured] == [run.step] * 2
+    assert kept_fingerprint(run.path, name, run.step - 1) is None  # of another checkpoint
 
 
-def test_the_table_of_a_sweep_has_it_when_asked(
+def test_the_table_of_a_sweep_has_fingerprints_if_asked(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = Sweep((Grid(finished_run.config, {"gamma": (0.9,)}),))
@@ -170,7 +185,7 @@ def test_the_table_of_a_sweep_has_it_when_asked(
         ({"noise_share": None}, "other"),
     ],
 )
-def test_the_verdicts_rule(changes: dict[str, float | None], phase: str) -> None:
+def test_the_rule_of_the_verdict(changes: dict[str, float | None], phase: str) -> None:
     numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
     numbers |= {"noise_share": 0.0, "composed": 0.0, "commutes": 0.0} | changes
     about = {"run_id": None, "step": None, "seed": 0}
@@ -190,19 +205,20 @@ def test_the_verdict_on_a_specimen_is_its_phase(recipe: str) -> None:
     ("name", "phase"),
     [("inferential", "inferential"), ("symmetric", "symmetric"), ("lookup", "composite")],
 )
-def test_the_verdict_on_a_model_set_by_hand(
+def test_the_verdict_on_an_exact_model(
     name: str, phase: str, taken: dict[str, Fingerprint]
 ) -> None:
-    """All three answer every sequence of this task rightly: behaviour cannot tell them apart."""
+    """All three answer every sequence correctly: behaviour cannot tell them apart."""
     assert verdict(taken[name]).phase == phase
 
 
-def test_the_verdict_on_an_exact_model_of_all_keys() -> None:
-    found = fingerprint("exact/symmetric")
+def test_an_exact_run_has_a_fingerprint_without_a_run_id() -> None:
+    run = ai.load("exact/symmetric")
+    found = fingerprint(replace(run, config=replace(run.config, task=FEW_KEYS)))
     assert found.run_id is None
     assert verdict(found).phase == "symmetric"
 
 
-def test_the_verdicts_own_lines_can_be_given() -> None:
+def test_thresholds_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"thresholds.composed is 2"):
         VerdictThresholds(composed=2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError

@@ -1,20 +1,23 @@
-"""All analyses of one model: what they say of known mechanisms, and the page that shows them."""
+"""All analyses of one model: on known mechanisms, and the page that shows them."""
 
 import html
 import json
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from small import FEW_KEYS, Watched, small_exact
+from small_models import FEW_KEYS, small_exact
+from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.analysis.overview import Analysis, analyze, analyze_model
+from anchor_interp.analysis import clusters
+from anchor_interp.analysis.overview import Analysis, Development, analyze, analyze_model
 from anchor_interp.cli.main import main
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model, model_of_weights
@@ -29,8 +32,15 @@ def specimen() -> Analysis:
     return analyze("tiny/symmetric/1")
 
 
+@pytest.fixture
+def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two coordinates in place of t-SNE, which takes most of an analysis' time."""
+    monkeypatch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+
+
+@pytest.mark.usefixtures("quick_pictures")
 def test_a_known_mechanism_is_recognized() -> None:
-    """Of hand-set weights; the tests of every part have the other mechanisms."""
+    """An exact model; the tests of each part have the other mechanisms."""
     found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
     assert found.mechanism is not None
     m = found.mechanism
@@ -45,7 +55,7 @@ def test_a_known_mechanism_is_recognized() -> None:
     assert value.contrast.difference > 0.9
 
 
-def test_a_symmetric_specimen(specimen: Analysis) -> None:
+def test_the_parts_of_a_symmetric_specimen(specimen: Analysis) -> None:
     assert specimen.left_out == ()
     assert specimen.mechanism is not None
     m = specimen.mechanism
@@ -57,7 +67,7 @@ def test_a_symmetric_specimen(specimen: Analysis) -> None:
     assert max(hidden) < 1e-4
 
 
-def test_numbers_are_json_with_a_schema(specimen: Analysis) -> None:
+def test_an_analysis_is_json_with_a_schema(specimen: Analysis) -> None:
     told = json.loads(canonical_json(specimen))
     assert told["schema"] == 1
     assert specimen.mechanism is not None
@@ -65,22 +75,26 @@ def test_numbers_are_json_with_a_schema(specimen: Analysis) -> None:
     assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric
 
 
-def test_a_short_run_with_checkpoints(finished_run: Run) -> None:
-    """Untrained: what needs a difference of answers is left out, with the reason."""
-    found = analyze(finished_run)
+@pytest.mark.usefixtures("quick_pictures")
+def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
+    found = analyze(finished_run, step=finished_run.steps[1])
+    assert found.step == finished_run.steps[1]
     assert found.development is not None
     assert found.development.steps == tuple(finished_run.steps)
     assert found.name == finished_run.path.name
-    assert 'figure class="development"' in render_analysis(found)
 
 
-def test_a_model_of_another_shape() -> None:
+@pytest.mark.usefixtures("quick_pictures")
+def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
     shape = ModelConfig(n_layers=1, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre")
     model = build_model(shape, InitConfig(), seed=0)
     found = analyze_model(model, TASKS["neurips"], name="mine")
     assert found.mechanism is not None
     assert found.mechanism.flow is not None
-    page = render_analysis(found)
+    assert found.left_out
+    development = Development((0, 10), ("W_Q",), np.array([[8.0], [2.0]]))
+    page = render_analysis(replace(found, development=development))
+    assert 'figure class="development"' in page
     for reason in found.left_out:
         assert html.escape(reason, quote=False)[:40] in html.unescape(page) + page
 
@@ -98,7 +112,7 @@ def language_model() -> HookedTransformer:
         return HookedTransformer(cfg)
 
 
-def test_weights_without_a_task_have_their_complexity(
+def test_only_the_complexity_of_weights_without_a_task_is_measured(
     language_model: HookedTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "language.safetensors"
@@ -116,7 +130,7 @@ def test_weights_without_a_task_have_their_complexity(
     assert len(list((tmp_path / "out" / "figures").iterdir())) == 2 * 3
 
 
-def test_files_that_hold_no_transformer(
+def test_files_that_do_not_hold_a_transformer_are_refused(
     language_model: HookedTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = {k: v.contiguous() for k, v in language_model.state_dict().items()}
@@ -139,14 +153,14 @@ def test_files_that_hold_no_transformer(
         model_of_weights({})
 
 
-def test_an_output_that_cannot_be_used(
+def test_an_output_that_cannot_be_used_is_refused(
     specimen: Analysis, finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = tmp_path / "file"
     taken.write_text("mine")
     with pytest.raises(StoreError, match="is a file; name a folder"):
         write_analysis(specimen, taken)
-    assert main(["analyze", "nowhere", "--out", str(taken)]) == 1  # said before anything is read
+    assert main(["analyze", "nowhere", "--out", str(taken)]) == 1  # before anything is read
     assert "is a file; name a folder" in capsys.readouterr().err
     assert taken.read_text() == "mine"
     with pytest.raises(StoreError):

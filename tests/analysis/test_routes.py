@@ -7,7 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.routes import (

@@ -19,7 +19,7 @@ from anchor_interp.analysis.statistics import (
 )
 
 
-def test_signs_by_hand() -> None:
+def test_a_sign_flip_test_enumerates_all_signs() -> None:
     values = [0.3, 1.1, -0.2, 0.7]
     sums = [abs(np.dot(signs, values)) for signs in itertools.product((1, -1), repeat=4)]
     expected = sum(found >= abs(sum(values)) - 1e-12 for found in sums) / 16
@@ -28,7 +28,7 @@ def test_signs_by_hand() -> None:
     assert (found.n, found.n_permutations, found.exact) == ((4,), 16, True)
 
 
-def test_divisions_by_hand() -> None:
+def test_two_samples_enumerate_all_divisions() -> None:
     first, second = [3.0, 5.0, 4.5], [1.0, 2.0, 2.5, 4.0]
     pooled = first + second
     differences = []
@@ -42,21 +42,21 @@ def test_divisions_by_hand() -> None:
 
 
 @pytest.mark.parametrize("n", [5, 10])
-def test_the_smallest_p_is_that_of_the_number_of_runs(n: int) -> None:
+def test_values_of_one_sign_have_the_smallest_p(n: int) -> None:
     assert against_zero(np.arange(1.0, n + 1)).p_value == 2 / 2**n
 
 
 def test_p_is_uniform_without_a_difference() -> None:
     generator = np.random.default_rng(0)
-    signs = [against_zero(generator.standard_normal(7)).p_value for _ in range(400)]
+    signs = [against_zero(generator.standard_normal(7)).p_value for _ in range(200)]
     divided = [
         two_samples(generator.exponential(size=4), generator.exponential(size=5)).p_value
-        for _ in range(400)
+        for _ in range(200)
     ]
     for p_values in (np.array(signs), np.array(divided)):
         for level in (0.1, 0.25, 0.5, 0.75):
-            # 400 draws scatter by at most 0.025 and the steps of p are 1/63 and less
-            assert np.mean(p_values <= level) == pytest.approx(level, abs=0.075)
+            # 200 draws scatter by at most 0.035, and the steps of p are at most 1/63
+            assert np.mean(p_values <= level) == pytest.approx(level, abs=0.1)
 
 
 def test_drawn_relabellings_agree_with_all_and_never_give_zero() -> None:
@@ -69,7 +69,7 @@ def test_drawn_relabellings_agree_with_all_and_never_give_zero() -> None:
     assert against_zero(values + 100).p_value == 1 / (DRAWN + 1)
 
 
-def test_effects_and_intervals_are_the_textbooks() -> None:
+def test_effects_and_intervals_follow_the_textbook() -> None:
     generator = np.random.default_rng(2)
     one, two = generator.standard_normal(8) + 1, 2 * generator.standard_normal(6)
     found = against_zero(one)
@@ -84,10 +84,10 @@ def test_effects_and_intervals_are_the_textbooks() -> None:
 
 
 def test_the_interval_of_an_effect_covers_it() -> None:
-    """Nineteen in twenty, and it excludes zero exactly where Student's test does."""
+    """It covers the effect 19 times in 20, and excludes zero exactly when Student's test does."""
     generator = np.random.default_rng(4)
     covered = []
-    for _ in range(200):
+    for _ in range(120):
         sample = generator.standard_normal(6) + 1.5
         found = against_zero(sample)
         assert found.effect_low is not None
@@ -98,7 +98,7 @@ def test_the_interval_of_an_effect_covers_it() -> None:
     assert np.mean(covered) == pytest.approx(0.95, abs=0.05)
 
 
-def test_values_that_do_not_scatter_have_no_effect_size() -> None:
+def test_values_without_scatter_have_no_effect_size() -> None:
     found = against_zero([0.1 + 0.2, 0.3, 0.3])
     assert (found.effect, found.effect_low, found.effect_high) == (None, None, None)
     assert found.low == found.high == pytest.approx(0.3)
@@ -114,7 +114,7 @@ def test_huge_effects_have_finite_intervals() -> None:
     assert 0 < found.effect_low < found.effect < found.effect_high < math.inf
 
 
-def test_effects_too_large_for_the_distribution_have_no_interval() -> None:
+def test_effects_beyond_the_noncentral_t_have_no_interval() -> None:
     nearly = [1.0, 1.0000001, 1.0]
     for found in (against_zero(nearly), two_samples(nearly, [0.0, 0.0000001, 0.0])):
         assert found.effect is not None
@@ -124,14 +124,14 @@ def test_effects_too_large_for_the_distribution_have_no_interval() -> None:
     assert against_zero(nearly).p_value == 0.25
 
 
-def test_one_sided_p_counts_ties_and_the_observed_one() -> None:
+def test_p_counts_ties_and_the_observed_statistic() -> None:
     relabelled = np.array([0.0, 1.0, 2.0, 3.0])
     assert permutation_p(2.0, relabelled, exact=True) == 0.5
     assert permutation_p(2.0 + 1e-12, relabelled, exact=True) == 0.5
     assert permutation_p(4.0, relabelled, exact=False) == 0.2
 
 
-def test_the_smallest_p_is_reached_by_samples_far_apart() -> None:
+def test_samples_far_apart_reach_the_smallest_p() -> None:
     for n in ((3,), (6,), (3, 4), (4, 4), (20,)):
         samples = [np.arange(1.0, size + 1) + 1_000 * i for i, size in enumerate(n)]
         found = against_zero(samples[0]) if len(n) == 1 else two_samples(samples[0], samples[1])
@@ -144,7 +144,7 @@ def test_holm_by_hand() -> None:
 
 
 @pytest.mark.parametrize("values", [[1.0], [], [1.0, math.nan], [[1.0, 2.0]], "ab", None])
-def test_what_cannot_be_compared_is_refused(
+def test_values_that_cannot_be_compared_are_refused(
     values: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -154,8 +154,8 @@ def test_what_cannot_be_compared_is_refused(
         two_samples([1.0, 2.0], values)
 
 
-@pytest.mark.parametrize("shift", [5, 30, 150])
-def test_large_effects_have_intervals_that_turn_with_the_samples(shift: float) -> None:
+@pytest.mark.parametrize("shift", [5, 150])
+def test_exchanged_samples_mirror_the_interval_of_a_large_effect(shift: float) -> None:
     rng = np.random.default_rng(0)
     low, high = rng.normal(size=9), rng.normal(shift, size=10)
     up, down = two_samples(high, low), two_samples(low, high)

@@ -1,4 +1,4 @@
-"""Shell completion: scripts that the shells accept and that complete commands, flags, values."""
+"""Shell completion: the shells accept the scripts, which complete commands, flags and values."""
 
 import shlex
 import shutil
@@ -7,70 +7,87 @@ from pathlib import Path
 
 import pytest
 
-from anchor_interp.cli.commands import COMMANDS
-from anchor_interp.cli.completion import Shell, completion
-from anchor_interp.cli.flags import flags_of
+from anchor_interp.cli.main import command_line, main
 from anchor_interp.runs.presets import RUNS
+from anchor_interp.tasks.anchor import TASKS
 
-FLAGS = {
-    name: {t for flag in flags_of(kind) if not flag.positional for t in flag.spellings} | {"--help"}
-    for name, kind in COMMANDS.items()
-}
+Capture = pytest.CaptureFixture[str]
+SHELLS = ("bash", "zsh", "fish")
+COMMANDS = {name for name in command_line() if not name.startswith("-")}
+HELP = {"--help", "-h", "--version"}
+
+
+def flags(name: str) -> set[str]:
+    arguments = command_line()[name].assemble_argument_collection()
+    return {flag for a in arguments for flag in a.names if flag.startswith("--")} | HELP
+
+
 CASES = [
-    ("", {*COMMANDS, "--help", "--version"}),
     ("tra", {"train"}),
     ("train --gamma-", {"--gamma-embed", "--gamma-qk", "--gamma-vo", "--gamma-mlp"}),
-    ("train --", FLAGS["train"]),
-    ("evaluate --", FLAGS["evaluate"]),
+    ("train -", flags("train")),
+    ("evaluate -", flags("evaluate")),
     ("train --act-fn ", {"relu", "gelu"}),
     ("train --preset ", set(RUNS)),
+    ("train --task ", set(TASKS)),
     ("train --out x --preset mem", {"memorizing"}),
-    ("completion ", {"bash", "zsh", "fish"}),
+    ("completion ", set(SHELLS)),
     ("doctor --j", {"--json"}),
-    ("nonsense --", set()),
 ]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_accepts_its_script(shell: Shell, tmp_path: Path) -> None:
+def script(shell: str, capsys: Capture) -> str:
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_accepts_its_script(shell: str, tmp_path: Path, capsys: Capture) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    script = tmp_path / "script"
-    script.write_text(completion(shell, COMMANDS))
-    done = subprocess.run([shell, "-n", script], capture_output=True, text=True, check=True)
+    (tmp_path / "script").write_text(script(shell, capsys))
+    command = [shell, "-n", str(tmp_path / "script")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_bash_completes() -> None:
-    cases = [*CASES, ("train --preset = inf", {"inferential"}), ("train --seed ", set())]
-    answers = _bash([case for case, _ in cases])
-    for (case, expected), answer in zip(cases, answers, strict=True):
-        assert answer == expected, case
+def test_sourcing_the_zsh_script_registers_it(capsys: Capture) -> None:
+    text = script("zsh", capsys)
+    assert text.startswith("#compdef anchor-interp\n")
+    name = text.splitlines()[-1].split()[1]
+    assert text.endswith(f"\ncompdef {name} anchor-interp\n")
+    assert f"\n{name}() {{\n" in text
 
 
-def test_fish_completes(tmp_path: Path) -> None:
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
-    script = completion("fish", COMMANDS)
-    for case, expected in CASES:
-        if case and not case.endswith("--"):  # after -- and nothing, fish offers what it likes
-            line = shlex.quote(f"anchor-interp {case}")
-            command = ["fish", "--no-config", "-c", f"{script}\ncomplete -C {line}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-            assert {text.split("\t")[0] for text in done.stdout.splitlines()} == expected, case
-
-
-def _bash(cases: list[str]) -> list[set[str]]:
-    """What bash's own machinery hands back for each command line, its last word unfinished."""
-    lines = [completion("bash", COMMANDS)]
-    for case in cases:
-        *words, last = case.split(" ")
-        typed = " ".join(map(shlex.quote, ["anchor-interp", *words, last]))
+def test_bash_completes(capsys: Capture) -> None:
+    cases = [
+        *CASES,
+        ("", COMMANDS),
+        ("train --preset = inf", {"inferential"}),
+        ("nonsense --", set()),
+    ]
+    lines = [script("bash", capsys), "function=$(complete -p anchor-interp | cut -d' ' -f3)"]
+    for case, _ in cases:
+        typed = " ".join(map(shlex.quote, ["anchor-interp", *case.split(" ")]))
         lines += [
-            f"COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))",
-            '_anchor_interp; echo "${COMPREPLY[*]}"',
+            f"COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()",
+            '$function; echo "${COMPREPLY[*]}"',
         ]
     command = ["bash", "--norc", "-c", "\n".join(lines)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return [set(line.split()) for line in done.stdout.splitlines()]
+    answers = [set(line.split()) for line in done.stdout.splitlines()]
+    for (case, expected), answer in zip(cases, answers, strict=True):
+        assert answer - HELP == expected - HELP, case
+
+
+def test_fish_completes(tmp_path: Path, capsys: Capture) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    text = script("fish", capsys)
+    for case, expected in CASES:
+        line = shlex.quote(f"anchor-interp {case}")
+        command = ["fish", "--no-config", "-c", f"{text}\ncomplete -C {line}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+        answer = {text.split("\t")[0] for text in done.stdout.splitlines()}
+        assert answer - HELP == expected - HELP, case

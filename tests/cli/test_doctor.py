@@ -1,7 +1,8 @@
-"""The doctor: what it finds on a sound machine, and one line for everything that is wrong."""
+"""The doctor: what it finds on a sound machine, and one line for each problem."""
 
 import fcntl
 import json
+import os
 import shutil
 import tomllib
 from collections import namedtuple
@@ -19,7 +20,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: Patch) -> None:
-    """Requirements of the test's own, whatever was declared where the package was installed."""
+    """Requirements that the tests choose, instead of those of the installed package."""
     needed = ["numpy>=2.0", "torch<3,>=2.13", "wandb>=0.19; extra == 'wandb'", "no; extra == 'dev'"]
     monkeypatch.setattr(metadata, "requires", lambda _name: needed)
 
@@ -42,17 +43,19 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     assert main(["doctor", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "no problem found" in text
+    assert f"OMP_WAIT_POLICY is {os.environ.get('OMP_WAIT_POLICY', 'not set')} here" in text
+    assert "os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch" in text
     assert f"folder    {tmp_path}: writable, locks work" in text
 
 
-def test_every_package_that_is_really_declared_is_found(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_finds_every_declared_package(monkeypatch: Patch, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "pyproject.toml"
     declared = tomllib.loads(file.read_text())["project"]["dependencies"]
     monkeypatch.setattr(metadata, "requires", lambda _name: declared)
-    assert examine(tmp_path).problems == ()
+    assert examine(tmp_path)["problems"] == []
 
 
-def test_a_wrong_a_missing_and_a_broken_package(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_wrong_missing_and_broken_packages(monkeypatch: Patch, tmp_path: Path) -> None:
     needed = ["numpy>=99", "absent>=1", "safetensors", "absent-too; extra == 'wandb'"]
     monkeypatch.setattr(metadata, "requires", lambda _name: needed)
 
@@ -61,30 +64,30 @@ def test_a_wrong_a_missing_and_a_broken_package(monkeypatch: Patch, tmp_path: Pa
 
     monkeypatch.setattr("anchor_interp.cli.doctor.importlib.import_module", broken)
     found = examine(tmp_path)
-    assert found.problems == (
+    assert found["problems"] == [
         f"numpy is {metadata.version('numpy')}; expected >=99: pip install 'numpy>=99'",
         "absent is not installed; expected >=1: pip install 'absent>=1'",
         "safetensors cannot be imported (safetensors: undefined symbol); install it again",
-    )
+    ]
     assert "absent             not installed  needs >=1" in describe(found)
 
 
-def test_a_package_run_from_its_source_alone(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_a_package_without_metadata(monkeypatch: Patch, tmp_path: Path) -> None:
     def requires(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "requires", requires)
-    (problem,) = examine(tmp_path).problems
-    assert problem.startswith("anchor-interp is not installed whole")
+    (problem,) = examine(tmp_path)["problems"]
+    assert problem.startswith("the installation of anchor-interp is incomplete")
 
 
-def test_an_old_python(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_an_old_python(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setattr("anchor_interp.cli.doctor.platform.python_version", lambda: "3.9.1")
-    (problem,) = examine(tmp_path).problems
+    (problem,) = examine(tmp_path)["problems"]
     assert problem == "Python is 3.9.1; expected >=3.11"
 
 
-def test_a_device_that_fails(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -99,16 +102,16 @@ def test_a_device_that_fails(monkeypatch: Patch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(torch, "ones", failing)
     found = examine(tmp_path)
-    assert found.problems == ("the device cuda:0 cannot be used: driver too old",)
-    assert [device.usable for device in found.devices] == [True, False]
+    assert found["problems"] == ["the device cuda:0 cannot be used: driver too old"]
+    assert [device["usable"] for device in found["devices"]] == [True, False]
     assert "device    cuda:0   NOT usable: A GPU" in describe(found)
 
 
-def test_a_folder_that_is_full_or_lacks_locks(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_a_folder_that_is_full_or_lacks_locks(monkeypatch: Patch, tmp_path: Path) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(9, 9, 5_000_000))
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as some network file systems do
-    full, unlocked = examine(tmp_path).problems
+    full, unlocked = examine(tmp_path)["problems"]
     assert full.startswith(f"{tmp_path} has 5 MB free; make room")
     assert unlocked.startswith(f"locks do not work in {tmp_path}")
 

@@ -1,4 +1,4 @@
-"""The command line in process: data on stdout, messages on stderr, exit codes, wrong input."""
+"""The command line: flags reach the work, data on stdout, messages on stderr, exit codes."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,10 @@ import pytest
 from short import SHORT
 
 import anchor_interp
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import to_dict
-from anchor_interp.cli import main as cli
-from anchor_interp.cli.commands import COMMANDS, Evaluate, Presets, Train
-from anchor_interp.cli.flags import flags_of
-from anchor_interp.cli.main import main
+from anchor_interp.cli.main import command_line, main
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.phase import decide
@@ -31,7 +30,28 @@ from anchor_interp.tasks.anchor import TASKS
 FLAGS = [
     text for name, value in SHORT.items() for text in (f"--{name.replace('_', '-')}", str(value))
 ]
+NAMES = [name for name in command_line() if not name.startswith("-")]
 Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+def _json(capsys: Capture) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def asked_for(patch: Patch, arguments: Sequence[str]) -> tuple[RunConfig, Path]:
+    """The configuration and the folder that a command line of ``train`` asks for."""
+    seen: list[tuple[RunConfig, Path]] = []
+
+    def record(config: RunConfig, out: Path, **_: Any) -> None:
+        seen.append((config, out))
+        raise ConfigError("recorded")
+
+    patch.setattr("anchor_interp.runs.train.train", record)
+    assert main(["train", *arguments]) == 2
+    ((config, out),) = seen
+    return config, out
 
 
 def test_train_then_evaluate(tmp_path: Path, capsys: Capture) -> None:
@@ -46,13 +66,7 @@ def test_train_then_evaluate(tmp_path: Path, capsys: Capture) -> None:
     assert (config.init.gamma, config.train.weight_decay, config.seed) == (0.9, 0.5, 1)
 
     assert main(["evaluate", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    wanted = {
-        "run", "run_id", "phase", "train_accuracy", "id_accuracy", "ood_accuracy",
-        "symmetric_accuracy",
-        "commutativity", "stable_rank", "condensation", "pair_accuracy", "steps", "config",
-    }  # fmt: skip
-    assert wanted <= set(found)
+    found = _json(capsys)
     assert found["phase"] == "undertrained"
     assert found["steps"] == 40
     assert found["symmetric_accuracy"] is None
@@ -62,10 +76,11 @@ def test_train_then_evaluate(tmp_path: Path, capsys: Capture) -> None:
     assert main(["evaluate", str(out), "--step", "0", "--n", "20"]) == 0
     text = capsys.readouterr().out
     assert "at step 0: undertrained" in text
+    assert re.search(r"    unseen pairs         \d\.\d{3}  \d\.\d{3}\n", text)
     assert "(4, 3)  unseen" in text
 
 
-def test_train_from_a_config_file_gives_the_same_run(
+def test_a_run_from_its_own_config_file_is_the_same_run(
     tmp_path: Path, finished_run: Run, capsys: Capture
 ) -> None:
     config = finished_run.path / "config.json"
@@ -78,17 +93,40 @@ def test_train_from_a_config_file_gives_the_same_run(
     assert load(out).evaluation == finished_run.evaluation
 
 
-def test_flags_reach_the_configuration_whatever_the_start(tmp_path: Path) -> None:
+def test_flags_change_any_start(monkeypatch: Patch) -> None:
     for preset in RUNS:
-        parsed = cli._parse(["train", "--preset", preset, "--out", "x", "--n-layers", "3"])
-        assert isinstance(parsed, Train)
-        assert parsed.configuration() == override(RUNS[preset], n_layers=3)
+        config, _ = asked_for(monkeypatch, ["--preset", preset, "--out", "x", "--n-layers", "3"])
+        assert config == override(RUNS[preset], n_layers=3)
     flags = ["--task", "neurips", "--clip", "None", "--split", "every-position", "--key-min", "30"]
-    parsed = cli._parse(["train", "--out", "x", *flags])
-    assert isinstance(parsed, Train)
-    assert parsed.configuration() == override(
+    config, _ = asked_for(monkeypatch, ["--out", "x", *flags])
+    assert config == override(
         RUNS["tiny"], task=TASKS["neurips"], clip=None, split="every-position", key_min=30
     )
+    config, _ = asked_for(monkeypatch, ["--preset=paper-gpt2", "--out", "x", "--no-bias"])
+    assert config == override(RUNS["paper-gpt2"], bias=False)
+
+
+@pytest.mark.parametrize("none", ["None", "none", "null"])
+def test_every_spelling_of_none_is_none(none: str, monkeypatch: Patch) -> None:
+    flags = ["--clip", none, "--task", none, "--preset", none, "--config", none, "--threads", none]
+    config, _ = asked_for(monkeypatch, ["--out", "x", *flags])
+    assert config == override(RUNS["tiny"], clip=None)
+
+
+def test_values_may_look_like_flags(monkeypatch: Patch) -> None:
+    config, out = asked_for(monkeypatch, ["--out=--odd", "--gamma_qk", "-1e-3", "--gamma", "-.5"])
+    assert out == Path("--odd")
+    assert (config.init.gamma_qk, config.init.gamma) == (-0.001, -0.5)
+    arguments = ["evaluate", "--n", "5", "--", "--run"]
+    _, bound, _ = command_line(arguments).parse_args(arguments)
+    assert bound.arguments == {"run": Path("--run"), "n": 5}
+
+
+def test_axes_may_stand_before_and_after_flags() -> None:
+    arguments = ["sweep", "tiny", "gamma=0.3,0.5", "--out", "x", "lr=0.01", "--seeds", "2"]
+    _, bound, _ = command_line(arguments).parse_args(arguments)
+    expected = {"spec": "tiny", "axes": ("gamma=0.3,0.5", "lr=0.01"), "out": Path("x"), "seeds": 2}
+    assert bound.arguments == expected
 
 
 def test_presets(capsys: Capture) -> None:
@@ -97,133 +135,9 @@ def test_presets(capsys: Capture) -> None:
     for name in (*RUNS, *TASKS, *SWEEPS):
         assert name in text
     assert main(["presets", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {"runs", "models", "tasks", "sweeps"}
+    listed = _json(capsys)
     assert set(listed["models"]) == set(MODELS)
-    tiny = parse_sweep(listed["sweeps"]["tiny-decay"])
-    assert tiny == read_sweep(SWEEPS["tiny-decay"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no command; commands: quickstart, train, evaluate"),
-        (["trian"], "no command is called 'trian' (did you mean 'train'?)"),
-        (["--quiet", "train"], "no command is called '--quiet'"),
-        (["train"], "--out is missing; expected a path; see anchor-interp train --help"),
-        (["train", "--out"], "--out has no value; expected a path"),
-        (["train", "--out", "--quiet"], "--out has no value"),
-        (["train", "--out="], "--out is ''; expected a path"),
-        (["train", "--out", "a\0b"], "expected a path"),
-        (["train", "--out", "x", "--gama", "1"], "unknown option --gama (did you mean '--gamma'?)"),
-        (["train", "--out", "x", "-gamma", "1"], "unknown option -gamma (did you mean '--gamma'?)"),
-        (["train", "--out", "x", "--\x1b[31mred"], "unknown option '--\\x1b[31mred'"),
-        (["train", "--out", "x", "--gamma", "1", "--gamma", "2"], "--gamma is given twice"),
-        (["train", "--out", "x", "--bias", "--no-bias"], "--no-bias is given twice"),
-        (["train", "--out", "x", "--gamma", "9"], "--gamma is 9.0; expected at most 4"),
-        (["train", "--out", "x", "--gamma", "abc"], "--gamma is 'abc'; expected a number"),
-        (["train", "--out", "x", "--steps", "abc"], "--steps is 'abc'; expected an integer"),
-        (["train", "--out", "x", "--steps", "1.5"], "--steps is '1.5'; expected an integer"),
-        (["train", "--out", "x", "--steps", "9" * 5000], "expected an integer"),
-        (["train", "--out", "x", "--seed="], "--seed is ''; expected an integer"),
-        (["train", "--out", "x", "--n_sequences", "0"], "--n-sequences is 0; expected at least 1"),
-        (["train", "--out", "x", "--clip", "lots"], "--clip is 'lots'; expected a number or none"),
-        (["train", "--out", "x", "--clip", "0"], "--clip is 0.0; expected more than 0"),
-        (["train", "--out", "x", "--act-fn", "elu"], "--act-fn is 'elu'; expected one of 'relu'"),
-        (["train", "--out", "x", "--bias", "yes"], "unexpected argument 'yes'"),
-        (["train", "--out", "x", "--bias=yes"], "--bias takes no value"),
-        (["train", "--out", "x", "--preset", "tinny"], "did you mean 'tiny'"),
-        (["train", "--out", "x", "--preset"], "--preset has no value; expected a name"),
-        (["train", "--out", "x", "--preset", ""], "--preset is ''; expected a name"),
-        (["train", "--out", "x", "--task", "neurip"], "did you mean 'neurips'"),
-        (["train", "--out", "x", "--config", "/missing.json"], "cannot read the configuration"),
-        (["train", "--out", "x", "--config", ""], "--config is ''; expected a path or none"),
-        (["train", "--out", "x", "--config", "a", "--preset", "tiny"], "use one of them"),
-        (["train", "--out", "x", "--device", "meta"], "expected auto, cpu, cuda"),
-        (["train", "--out", "x", "--device", "gpu"], "--device is 'gpu'"),
-        (["train", "--out", "x", "--threads", "0"], "--threads is 0; expected 1 to 1024"),
-        (["train", "--out", "x", "--threads", "99999"], "--threads is 99999; expected 1 to 1024"),
-        (["train", "--out", "x", "--lr", "inf"], "--lr is inf; expected a finite number"),
-        (["train", "--out", "x", "--eval-every", "30"], "expected a multiple of --log-every (20)"),
-        (["train", "--out", "x", "--d-vocab", "50"], "--d-vocab is 50; the task's tokens"),
-        (["train", "--out", "x", "--key-min", "200"], "--key-max is 99; expected more than"),
-        (["train", "--out", "x", "--track", "tensorbord"], "did you mean 'tensorboard'"),
-        (["train", "--out", "x", "--quiet", "--verbose"], "contradict each other"),
-        (["evaluate"], "RUN is missing; expected a path"),
-        (["evaluate", "x", "y"], "unexpected argument 'y'"),
-        (["evaluate", "x", "--n", "many"], "--n is 'many'; expected an integer"),
-        (["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected 1 to"),
-        (["export", "x"], "--out is missing"),
-        (["presets", "--json=1"], "--json takes no value"),
-        (["completion", "ksh"], "SHELL is 'ksh'; expected one of 'bash', 'zsh', 'fish'"),
-        (["quickstart", "--workers", "0"], "--workers is 0; expected at least 1"),
-        (["quickstart", "--workers", "1.5"], "--workers is '1.5'; expected an integer or none"),
-        (["quickstart", "--seed", "-1"], "seed is -1"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str],
-    message: str,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    finished_run: Run,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([text.format(run=finished_run.path) for text in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.strip().splitlines()
-    assert len(lines) == 1, captured.err
-    assert captured.err.isascii()
-    assert captured.err.strip().isprintable()
-    assert len(captured.err) < 400
-    assert lines[0].startswith("anchor-interp: ")
-    assert message in lines[0]
-    assert not re.search(r"__|\b[A-Z]\w+Config\b", lines[0])
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["evaluate", "/missing"], "/missing is no run folder"),
-        (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
-        (["train", "--out", "{run}"], "holds another run"),
-        (["train", "--out", "{run}/config.json"], "is a file"),
-    ],
-)
-def test_trouble_at_run_time_is_one_line_and_exit_code_1(
-    arguments: list[str], message: str, capsys: Capture, finished_run: Run
-) -> None:
-    assert main([text.format(run=finished_run.path) for text in arguments]) == 1
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert message in lines[0]
-
-
-def test_usage_errors_are_one_plain_line_on_a_terminal(tmp_path: Path) -> None:
-    """A terminal invites libraries to colour and frame their messages."""
-    shown, terminal = pty.openpty()
-    command = [sys.executable, "-m", "anchor_interp", "train", "--gama", "1", "--out", "q"]
-    done = subprocess.run(command, stdout=terminal, stderr=terminal, cwd=tmp_path, check=False)
-    os.close(terminal)
-    text = os.read(shown, 65536).decode()
-    os.close(shown)
-    assert done.returncode == 2
-    expected = "unknown option --gama (did you mean '--gamma'?); see anchor-interp train --help"
-    assert text.strip() == f"anchor-interp: {expected}"
-
-
-def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "anchor_interp", "presets"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert "No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr.split("Exception ignored")[0]
+    assert parse_sweep(listed["sweeps"]["tiny-decay"]) == read_sweep(SWEEPS["tiny-decay"])
 
 
 def test_version(capsys: Capture) -> None:
@@ -231,62 +145,38 @@ def test_version(capsys: Capture) -> None:
     assert capsys.readouterr().out.strip() == anchor_interp.__version__
 
 
-def test_help_of_a_preset_shows_its_defaults(capsys: Capture) -> None:
-    assert main(["train", "--preset", "paper-1head", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "92285" in text
-    assert "d-mlp" in text
+def test_help_of_the_program_lists_the_commands(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    assert re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE) == NAMES
 
 
-def test_the_stored_phase_is_the_recomputed_one(finished_run: Run, short: RunConfig) -> None:
-    assert finished_run.config == short
-    assert finished_run.phase == decide(finished_run.evaluate()).phase
-    result = finished_run.folder.result()
-    assert result is not None
-    assert (result["phase"], result["reason"]) == (finished_run.phase, finished_run.reason)
-
-
-def _json(capsys: Capture) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_none_and_null_mean_the_same(tmp_path: Path) -> None:
-    for text in ("None", "none", "null"):
-        parsed = cli._parse(["train", "--out", "x", "--clip", text, "--task", text])
-        assert isinstance(parsed, Train)
-        assert parsed.configuration() == override(RUNS["tiny"], clip=None)
-
-
-def test_values_may_look_like_flags() -> None:
-    parsed = cli._parse(["train", "--out=--odd", "--gamma_qk", "-1e-3", "--gamma", "-.5"])
-    assert isinstance(parsed, Train)
-    assert parsed.out == Path("--odd")
-    assert (parsed.init.gamma_qk, parsed.init.gamma) == (-0.001, -0.5)
-    found = cli._parse(["evaluate", "--n", "5", "--", "--run"])
-    assert isinstance(found, Evaluate)
-    assert (found.run, found.n) == (Path("--run"), 5)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_lists_the_flags_that_are_parsed(name: str, capsys: Capture) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_help_lists_every_flag_once(name: str, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert main([name, "--help"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert "\x1b" not in captured.out
-    listed = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", captured.out.split("options", 1)[1]))
-    flags = [flag for flag in flags_of(COMMANDS[name]) if not flag.positional]
-    assert listed - {"--help"} == {text for flag in flags for text in flag.spellings}
+    listed = re.findall(r"^│ [* ]*(--[a-z].*?)(?=  |$)", captured.out, re.MULTILINE)
+    shown = re.findall(r"--[a-z][a-z0-9-]*", " ".join(listed))
+    arguments = command_line([name])[name].assemble_argument_collection()
+    flags = {n for a in arguments if a.show for n in a.names if n.startswith("--")}
+    assert len(shown) == len(set(shown))
+    assert set(shown) == flags
 
 
-def test_help_of_the_program_lists_the_commands(capsys: Capture) -> None:
-    assert main(["--help"]) == 0
+def test_help_of_train_shows_the_defaults_of_its_start(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["train", "--preset", "paper-gpt2", "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in COMMANDS)
+    assert re.search(r"--d-model INT +Width of the residual stream\. \[default: 640\]", text)
+    assert "[default: 92285]" in text
+    fields = [f for part in (RUNS["tiny"].model, RUNS["tiny"].train) for f in to_dict(part)]
+    assert all(f"--{field.replace('_', '-')} " in text for field in fields)
 
 
 def test_json_is_one_object_alone(
-    tmp_path: Path, finished_run: Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finished_run: Run, capsys: Capture, monkeypatch: Patch
 ) -> None:
     out = str(finished_run.path)
     again = ["--config", f"{out}/config.json", "--device", "cpu", "--out", out]
@@ -296,7 +186,7 @@ def test_json_is_one_object_alone(
     assert _json(capsys) == trained
     assert trained["run_id"] == anchor_interp.run_id(finished_run.config)
     monkeypatch.setattr(
-        "anchor_interp.cli.quickstart.quickstart", lambda *_, **__: {"a": finished_run}
+        "anchor_interp.cli.quickstart.train_phases", lambda *_, **__: {"a": finished_run}
     )
     assert main(["quickstart", "--out", "q", "--json"]) == 0
     files = {"picture": "q/overview.png", "report": "q/report.html"}
@@ -304,13 +194,6 @@ def test_json_is_one_object_alone(
     assert main(["export", out, "--out", str(tmp_path / "w"), "--json"]) == 0
     written = {"run": out, "run_id": trained["run_id"], "step": 40, "weights": str(tmp_path / "w")}
     assert _json(capsys) == written
-
-
-def test_an_error_under_json_is_one_line_on_standard_error(capsys: Capture) -> None:
-    assert main(["evaluate", "/missing", "--json"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("anchor-interp: /missing is no run folder")
 
 
 def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys: Capture) -> None:
@@ -324,6 +207,14 @@ def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys
         section = page.split(f"### {name}\n", 1)[1].split("\n### ", 1)[0]
         documented = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
         assert documented == list(_json(capsys)), name
+
+
+def test_the_stored_phase_is_the_recomputed_one(finished_run: Run, short: RunConfig) -> None:
+    assert finished_run.config == short
+    assert finished_run.phase == decide(finished_run.evaluate()).phase
+    result = finished_run.folder.result()
+    assert result is not None
+    assert (result["phase"], result["reason"]) == (finished_run.phase, finished_run.reason)
 
 
 def test_quiet_and_verbose_choose_the_messages(
@@ -351,14 +242,14 @@ def test_quiet_and_verbose_choose_the_messages(
     assert "checkpoint at step 20" in verbose
 
 
-def test_the_library_says_nothing_unless_asked(tmp_path: Path, short: RunConfig) -> None:
+def test_the_library_prints_nothing_unless_asked(tmp_path: Path, finished_run: Run) -> None:
     code = (
         "import sys, anchor_interp as ai; from anchor_interp.runs.config import read_config;"
         "from pathlib import Path; config = read_config(Path(sys.argv[1]));"
         "ai.train(config, sys.argv[2], threads=2, quiet=True)"
     )
     out = tmp_path / "run"
-    anchor_interp.train(short, out, device="cpu", threads=1, quiet=True)
+    shutil.copytree(finished_run.path, out)
     (out / "result.json").unlink()
     command = [sys.executable, "-c", code, str(out / "config.json"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -366,23 +257,69 @@ def test_the_library_says_nothing_unless_asked(tmp_path: Path, short: RunConfig)
     assert len(load(out).folder.provenance()) == 2
 
 
-def test_an_unexpected_error_is_one_line_and_its_place_on_request(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+def test_an_unexpected_error_is_one_line_and_verbose_shows_its_place(
+    capsys: Capture, monkeypatch: Patch
 ) -> None:
-    def broken(_command: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("two\nlines \x1b[31m")
 
-    monkeypatch.setitem(cli._RUN, Presets, broken)
-    assert main(["presets"]) == 1
+    monkeypatch.setattr("anchor_interp.cli.doctor.examine", broken)
+    assert main(["doctor"]) == 1
     error = capsys.readouterr().err
     assert error.splitlines() == [
         "anchor-interp: unexpected RuntimeError: two lines \\x1b[31m; --verbose shows where"
     ]
-    assert main(["presets", "--verbose"]) == 1
+    assert main(["doctor", "--verbose"]) == 1
     assert "in broken" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+def on_a_terminal(arguments: list[str], patch: Patch) -> tuple[int, str]:
+    """What a command shows on a terminal, which invites libraries to colour and to frame."""
+    shown, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream, patch.context() as streams:
+        streams.setattr("sys.stdout", stream)
+        streams.setattr("sys.stderr", stream)
+        code = main(arguments)
+    text = os.read(shown, 65536).decode()
+    os.close(shown)
+    return code, text
+
+
+def test_wrong_usage_is_one_plain_line_on_a_terminal(monkeypatch: Patch) -> None:
+    code, text = on_a_terminal(["train", "--out", "q", "--gama", "1"], monkeypatch)
+    assert code == 2
+    expected = "Unknown option: --gama. Did you mean --gamma? See anchor-interp train --help."
+    assert text.strip() == f"anchor-interp: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_terminals_that_want_them(
+    variables: dict[str, str], coloured: bool, monkeypatch: Patch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in ({"TERM": "xterm-256color"} | variables).items():
+        monkeypatch.setenv(name, value)
+    code, text = on_a_terminal(["presets", "--help"], monkeypatch)
+    assert code == 0
+    assert "--json" in text
+    assert ("\x1b[" in text) == coloured
+
+
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "anchor_interp", "presets"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr.split("Exception ignored")[0]
+
+
+def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     for arguments in (["presets", "--json"], ["train", "--help"], ["completion", "bash"]):
         command = [sys.executable, "-m", "anchor_interp", *arguments]
         reader, writer = os.pipe()
@@ -392,32 +329,20 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (1, b""), arguments
 
 
-def test_closed_standard_streams_are_no_error() -> None:
+def test_closed_standard_streams_are_not_an_error() -> None:
     command = f"{sys.executable} -m anchor_interp presets >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("variables", "coloured"),
-    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-)
-def test_colours_are_for_terminals_that_want_them(
-    variables: dict[str, str], coloured: bool
-) -> None:
-    shown, terminal = pty.openpty()
-    command = [sys.executable, "-m", "anchor_interp", "presets", "--help"]
-    environment = {**os.environ, "TERM": "xterm-256color", **variables}
-    subprocess.run(command, stdout=terminal, stderr=terminal, check=True, env=environment)
-    os.close(terminal)
-    text = os.read(shown, 65536).decode()
-    os.close(shown)
-    assert "--json" in text
-    assert ("\x1b[" in text) == coloured
+def test_the_program_lets_idle_threads_sleep() -> None:
+    code = "import os; os.environ.pop('OMP_WAIT_POLICY', None); import sys; sys.argv[1:] = "
+    code += "['--version']; import anchor_interp.__main__ as program; program.main();"
+    code += "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [anchor_interp.__version__, "PASSIVE", "False"]
 
 
-def test_progress_is_bars_on_a_terminal_and_lines_on_a_dumb_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_is_bars_on_a_terminal_and_lines_on_a_dumb_one(monkeypatch: Patch) -> None:
     def kind(term: str, *, terminal: bool = True, quiet: bool = False) -> str:
         with monkeypatch.context() as patch:
             patch.setenv("TERM", term)

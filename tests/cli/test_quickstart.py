@@ -1,4 +1,4 @@
-"""The main job end to end on short runs: workers, table, picture; and drawing by itself."""
+"""The quickstart end to end on short runs: workers, table, picture, interruption."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from short import SHORT
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.progress import Plain, Silent, describe, format_seconds
 from anchor_interp.cli import quickstart as module
-from anchor_interp.cli.quickstart import print_table, quickstart
+from anchor_interp.cli.quickstart import print_table, train_phases
 from anchor_interp.pages.run_figures import RunView, overview
 from anchor_interp.pages.style import save
 from anchor_interp.runs.config import RunConfig, override
@@ -30,11 +30,11 @@ from anchor_interp.tasks.anchor import TASKS
 SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
 
 
-def test_quickstart_trains_prints_and_draws(
+def test_quickstart_trains_prints_draws_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "PHASES", SMALL)
-    runs = quickstart(tmp_path / "out", seed=3, workers=2, device="cpu")
+    runs = train_phases(tmp_path / "out", seed=3, workers=2, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
     assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
     picture = tmp_path / "out/overview.png"
@@ -47,11 +47,11 @@ def test_quickstart_trains_prints_and_draws(
     assert "undertrained" in shown
 
     before = [run.path.stat().st_mtime_ns for run in runs.values()]
-    again = quickstart(tmp_path / "out", seed=3, workers=1, device="cpu")
+    again = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert [run.path.stat().st_mtime_ns for run in again.values()] == before
 
 
-def test_a_worker_goes_on_after_a_failing_run_and_its_messages_reach_the_log(
+def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
     tmp_path: Path, finished_run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     configs = {"bad": SMALL["memorizing"], "run": finished_run.config}
@@ -72,7 +72,7 @@ def test_a_worker_goes_on_after_a_failing_run_and_its_messages_reach_the_log(
     assert not [record for record in caplog.records if record.levelno < logging.INFO]
 
 
-def test_a_device_that_is_not_there_starts_no_worker(tmp_path: Path) -> None:
+def test_a_missing_device_starts_no_worker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device is 'nonsense'"):
         LocalEngine(device="nonsense").run(iter(()), tmp_path, lambda _: Silent())
     assert not list(tmp_path.iterdir())
@@ -92,8 +92,8 @@ for result in LocalEngine(device="cpu").run(jobs, Path("runs"), lambda _: Silent
 """
 
 
-def test_a_script_needs_no_guard_around_its_workers(tmp_path: Path) -> None:
-    """A worker does not import the script that asked for it."""
+def test_a_script_needs_no_main_guard_around_its_workers(tmp_path: Path) -> None:
+    """Workers do not import the script that starts them."""
     (tmp_path / "script.py").write_text(SCRIPT.format(short=SHORT))
     command = [sys.executable, "script.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -105,7 +105,7 @@ def test_a_script_needs_no_guard_around_its_workers(tmp_path: Path) -> None:
 def test_workers_do_not_outlive_their_driver(
     tmp_path: Path, number: signal.Signals, workers: int
 ) -> None:
-    """Whatever ends the driver, its workers checkpoint and leave."""
+    """When the driver ends, its workers checkpoint and leave."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "anchor_interp", "quickstart", "--out", str(out)]
     options = ["--device", "cpu", "--workers", str(workers)]
@@ -127,7 +127,7 @@ def test_workers_do_not_outlive_their_driver(
     assert "Traceback" not in (tmp_path / "errors").read_text()
 
 
-def test_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run) -> None:
+def test_the_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run) -> None:
     views = [
         RunView("trained", finished_run.config, finished_run.metrics, finished_run.evaluation),
         _view("neurips"),

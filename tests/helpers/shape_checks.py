@@ -1,7 +1,7 @@
-"""The type checker that pytest puts around every function of the package: tensor shapes alone.
+"""The type checker that pytest puts around every function of the package.
 
-Other annotations are mypy's to check, and values of another type are for the package's own errors
-to refuse, which tests look at.
+It checks shapes only. mypy checks the other annotations, and the package's own errors, which tests
+look at, refuse values of another type.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The size of runs in tests, and the environment of scripts that tests start."""
+"""The size of short runs, and the environment of scripts that tests start."""
 
 import os
 from pathlib import Path
@@ -14,10 +14,10 @@ SHORT = {
     "eval_every": 10,
     "checkpoint_every": 10,
 }
-"""Changes that make a run of the tiny preset last well under a second."""
+"""Changes to the tiny preset: such a run takes well under a second."""
 
 
 def with_helpers() -> dict[str, str]:
-    """This environment, in which a script of its own also finds the tests' helpers."""
+    """The environment of a script that imports the tests' helpers."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

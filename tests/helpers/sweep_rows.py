@@ -1,4 +1,4 @@
-"""Rows of a sweep's table whose every number is known: no run is trained."""
+"""Made-up rows of a sweep's table; no run is trained."""
 
 import itertools
 import random
@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, decide
-
-Row = dict[str, Any]
+from anchor_interp.sweeps.settings import TableRow
 
 
 def done(
@@ -20,8 +19,8 @@ def done(
     commutativity: float | None = 1.0,
     rank: float | None = 20.0,
     **settings: Any,
-) -> Row:
-    """A finished run with these measurements and the phase that follows from them."""
+) -> TableRow:
+    """A finished run with these measurements and their phase."""
     evaluation = Evaluation(
         steps=1000, train_accuracy=train, id_accuracy=seen, ood_accuracy=ood,
         symmetric_accuracy=symmetric, commutativity=commutativity, key_dependence=1.0,
@@ -45,10 +44,15 @@ def done(
     }
 
 
-def not_done(status: str, seed: int = 0, **settings: Any) -> Row:
+def not_done(status: str, seed: int = 0, **settings: Any) -> TableRow:
     """A run without measurements."""
     error = f"loss is nan at step {seed}" if status == "diverged" else None
-    known: Row = {"task": "complexity-control", "gamma": 0.5, "weight_decay": 0.01, "n_layers": 2}
+    known: TableRow = {
+        "task": "complexity-control",
+        "gamma": 0.5,
+        "weight_decay": 0.01,
+        "n_layers": 2,
+    }
     known |= {"lr": 0.001, "steps": 4000} | settings
     measured = (
         "phase", "reason", "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy",
@@ -67,8 +71,8 @@ def not_done(status: str, seed: int = 0, **settings: Any) -> Row:
     }
 
 
-def grid(make: Callable[..., Row], seeds: int = 3, **axes: Sequence[Any]) -> list[Row]:
-    """A row of every combination and seed."""
+def grid(make: Callable[..., TableRow], seeds: int = 3, **axes: Sequence[Any]) -> list[TableRow]:
+    """One row per combination and seed."""
     combinations = itertools.product(*axes.values())
     return [
         make(seed, **dict(zip(axes, values, strict=True)))
@@ -77,12 +81,12 @@ def grid(make: Callable[..., Row], seeds: int = 3, **axes: Sequence[Any]) -> lis
     ]
 
 
-def decay_sweep() -> list[Row]:
-    """7 x 4 x 3 runs that look like the complexity-control paper's diagram, some of them lost."""
+def decay_sweep() -> list[TableRow]:
+    """7 x 4 x 3 runs as in the complexity-control paper's diagram; some did not finish."""
     generator = random.Random(0)
 
-    def make(seed: int, *, gamma: float, weight_decay: float) -> Row:
-        settings: Row = {"gamma": gamma, "weight_decay": weight_decay}
+    def make(seed: int, *, gamma: float, weight_decay: float) -> TableRow:
+        settings: TableRow = {"gamma": gamma, "weight_decay": weight_decay}
         strength = (gamma - 0.3) / 0.1 + {0.0: 0, 0.01: 0.5, 0.1: 1.3, 1.0: 3.0}[weight_decay]
         strength += generator.gauss(0, 0.35)
         rank = 45 / (1 + max(strength, 0)) + generator.random()
@@ -108,12 +112,12 @@ def decay_sweep() -> list[Row]:
     return list(_with(rows, lost, "weight_decay"))
 
 
-def depth_sweep(lrs: Sequence[float] = (0.001,)) -> list[Row]:
-    """5 x 3 x 3 runs on the NeurIPS task: symmetric, then inferential, poor ID if deep."""
+def depth_sweep(lrs: Sequence[float] = (0.001,)) -> list[TableRow]:
+    """5 x 3 x 3 runs on the NeurIPS task: symmetric, then inferential; poor ID accuracy if deep."""
     generator = random.Random(1)
 
-    def make(seed: int, *, gamma: float, n_layers: int, lr: float) -> Row:
-        settings: Row = {"gamma": gamma, "n_layers": n_layers, "lr": lr, "task": "neurips"}
+    def make(seed: int, *, gamma: float, n_layers: int, lr: float) -> TableRow:
+        settings: TableRow = {"gamma": gamma, "n_layers": n_layers, "lr": lr, "task": "neurips"}
         place = (gamma - 0.3) / 0.1 + generator.gauss(0, 0.3)
         near = generator.random()
         if place < 0.4 * n_layers - 0.8:
@@ -128,7 +132,7 @@ def depth_sweep(lrs: Sequence[float] = (0.001,)) -> list[Row]:
     return list(_with(rows, {(0.3, 4, 1): "diverged"}, "n_layers"))
 
 
-def _with(rows: list[Row], lost: dict[Any, str], second: str) -> Iterator[Row]:
+def _with(rows: list[TableRow], lost: dict[Any, str], second: str) -> Iterator[TableRow]:
     for row in rows:
         status = lost.get((row["gamma"], row[second], row["seed"]))
         kept = ("gamma", "weight_decay", "n_layers", "lr", "steps", "task")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Bool, Float
-from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError

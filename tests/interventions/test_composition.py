@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError

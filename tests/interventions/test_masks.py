@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
-from small import FEW_KEYS
+from small_models import FEW_KEYS
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, HookError

@@ -37,7 +37,7 @@ from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exa
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model, token_rows
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.counterfactuals import Contrast, ContrastPairs, contrast_pairs
+from anchor_interp.tasks.counterfactuals import ContrastPairs, Perturbation, contrast_pairs
 from anchor_interp.tasks.sequences import Sequences, draw
 
 TASK = TASKS["complexity-control"]
@@ -46,7 +46,7 @@ EVERY: list[Activation] = [
     "resid_post",
 ]  # fmt: skip
 LAYOUTS: list[Normalization] = ["post", "pre"]
-CHANGES: list[Contrast] = ["key", "first", "second"]
+CHANGES: list[Perturbation] = ["key", "first", "second"]
 
 
 def small(normalization: Normalization) -> HookedTransformer:
@@ -68,7 +68,7 @@ def no_gradients() -> Iterator[None]:
         yield
 
 
-def twins(kind: Contrast = "key", n: int = 12, seed: int = 1, **options: Any) -> ContrastPairs:
+def twins(kind: Perturbation = "key", n: int = 12, seed: int = 1, **options: Any) -> ContrastPairs:
     """Pairs whose second anchor stands before the last position."""
     drawn = contrast_pairs(TASK, kind, 3 * n, seed=seed, **options)
     keep = np.flatnonzero(drawn.clean.position < 6)[:n]
@@ -251,7 +251,7 @@ def test_transformer_lens_agrees(model: HookedTransformer, name: Activation) -> 
 
 # Models whose mechanism is known
 
-CARRIERS: dict[Mechanism, dict[Contrast, dict[Activation, tuple[str, ...]]]] = {
+CARRIERS: dict[Mechanism, dict[Perturbation, dict[Activation, tuple[str, ...]]]] = {
     "symmetric": {
         "key": {"resid_pre": ("key", "key"), "v": ("", "key"), "z": ("", "last")},
         "first": {"resid_pre": ("first", "last"), "v": ("first", ""), "z": ("last", "")},
@@ -277,7 +277,7 @@ CARRIERS: dict[Mechanism, dict[Contrast, dict[Activation, tuple[str, ...]]]] = {
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("normalization", LAYOUTS)
 def test_patching_finds_the_known_carriers_and_nothing_else(
-    mechanism: Mechanism, normalization: Normalization, kind: Contrast
+    mechanism: Mechanism, normalization: Normalization, kind: Perturbation
 ) -> None:
     model = exact_model(mechanism, normalization=normalization, dtype=torch.float64)
     pair = twins(kind, 8)
@@ -293,7 +293,7 @@ def test_patching_finds_the_known_carriers_and_nothing_else(
 
 @pytest.mark.parametrize("kind", ["order", "noise"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_negative_controls_have_no_effect(mechanism: Mechanism, kind: Contrast) -> None:
+def test_negative_controls_have_no_effect(mechanism: Mechanism, kind: Perturbation) -> None:
     """All offsets commute and noise means nothing: whole rows of the model do not move the answer.
 
     One activation alone is another matter: with the key of order (1, 2) at the first anchor and
@@ -363,7 +363,7 @@ def test_a_recovery_needs_a_difference() -> None:
 
 # Path patching
 
-Known = tuple[Contrast, Connection, float]
+Known = tuple[Perturbation, Connection, float]
 
 
 def last(name: Activation, layer: int) -> Site:

@@ -1,4 +1,4 @@
-"""Ranks, spectra and condensation against matrices whose answer is known."""
+"""Ranks, spectra and condensation of matrices with known values."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def test_the_two_ranks_differ() -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "expected"), [(640, 640, 160), (400, 200, 69), (128, 64, 22)])
-def test_fresh_gaussian_matrices(m: int, n: int, expected: float) -> None:
+def test_gaussian_matrices(m: int, n: int, expected: float) -> None:
     """m n / (sqrt m + sqrt n)^2, and a mean |cosine| of sqrt(2 / (pi m))."""
     matrix = gaussian(m, n)
     assert stable_rank(matrix) == pytest.approx(expected, rel=0.06)
@@ -87,7 +87,7 @@ def test_condensation_of_known_matrices() -> None:
     assert condensation(two) == pytest.approx(math.sqrt(0.5))
 
 
-def test_condensation_of_more_neurons_than_are_compared() -> None:
+def test_condensation_samples_large_matrices() -> None:
     wide = gaussian(16, 5000)
     few = condensation(wide)
     columns = torch.nn.functional.normalize(wide, dim=0)
@@ -97,7 +97,7 @@ def test_condensation_of_more_neurons_than_are_compared() -> None:
 
 
 def test_the_cosine_matrix_shows_blocks() -> None:
-    """Three directions, mixed: afterwards every direction stands together."""
+    """Neurons of three mixed directions end up sorted by direction."""
     directions = torch.linalg.qr(gaussian(12, 3)).Q
     group = torch.tensor([0, 1, 2, 1, 0, 2, 1, 1, 0, 2, 2, 0])
     matrix = directions[:, group] + 0.01 * gaussian(12, 12)
@@ -118,7 +118,7 @@ def test_heads_are_merged() -> None:
     torch.testing.assert_close(merged[:, 8:16], built.W_Q[0, 1])
 
 
-def test_the_basis_inside_a_head_changes_only_what_says_so() -> None:
+def test_the_basis_inside_a_head_changes_only_basis_dependent_numbers() -> None:
     plain, turned = model(), model()
     tokens = torch.randint(0, 200, (4, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_the_basis_inside_a_head_changes_only_what_says_so() -> None:
     assert not any(e.basis_dependent for e in before.heads)
 
 
-def test_products_are_those_of_the_full_matrices() -> None:
+def test_products_agree_with_the_multiplied_matrices() -> None:
     now, start = model(), model(1)
     found = complexity(now, start)
     for name, pair in (("QK", ("W_Q", "W_K")), ("OV", ("W_V", "W_O"))):
@@ -189,8 +189,8 @@ def test_a_fresh_model_looks_like_the_gaussian_reference() -> None:
             assert value is mean is None or abs(value - mean) < 6 * spread, (one.name, name)
 
 
-def test_gaussian_spectra_are_those_of_gaussian_matrices() -> None:
-    """E ||W||_F^2 = m n and E ||A B||_F^2 = m n k, with the mean largest value of drawn ones."""
+def test_gaussian_spectra_agree_with_drawn_matrices() -> None:
+    """E ||W||_F^2 = m n, E ||A B||_F^2 = m n k, and the mean largest value agrees."""
     drawn = gaussian_spectra((40, 60))
     assert drawn.shape == (8, 40)
     assert (drawn**2).sum(1).mean() == pytest.approx(2400, rel=0.04)
@@ -212,7 +212,7 @@ def test_gaussian_spectra_are_those_of_gaussian_matrices() -> None:
         {"dtype": torch.bfloat16},
     ],
 )
-def test_other_transformers(changes: dict[str, Any]) -> None:
+def test_transformers_of_other_architectures(changes: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"d_mlp": 24, "act_fn": "relu", "device": "cpu"} | changes
     cfg = HookedTransformerConfig(
         n_layers=2, n_heads=4, d_model=16, d_head=4, n_ctx=6, d_vocab=30, **arguments
@@ -238,7 +238,7 @@ def test_zero_matrices_and_single_neurons_have_no_numbers() -> None:
         assert (one.stable_rank, one.effective_rank, one.distance) == (None, None, None)
 
 
-def test_over_all_checkpoints_of_a_run(finished_run: Run) -> None:
+def test_complexity_at_every_checkpoint_of_a_run(finished_run: Run) -> None:
     start = finished_run.initial
     found = finished_run.at_every_step(lambda m: complexity(m, start))
     assert list(found) == finished_run.steps
@@ -247,22 +247,22 @@ def test_over_all_checkpoints_of_a_run(finished_run: Run) -> None:
 
 
 @pytest.mark.parametrize("layout", ["", "-pre"])
-def test_hand_set_models_have_the_ranks_of_their_wiring(layout: str) -> None:
-    """What a head carries is the rank of its W_V; where it looks for one reason, QK is rank one."""
+def test_exact_models_have_the_ranks_of_their_wiring(layout: str) -> None:
+    """W_V has one rank per feature that the head carries; QK has one per reason to look."""
     symmetric = complexity(load(f"exact/symmetric{layout}").model)
     assert entry(symmetric, "W_V", 1).stable_rank == pytest.approx(80)  # the 80 keys
     assert entry(symmetric, "W_V", 1).effective_rank == pytest.approx(80)
     inferential = complexity(load(f"exact/inferential{layout}").model)
     assert entry(inferential, "QK", 0, 0).stable_rank == pytest.approx(1)
     lookup = complexity(load(f"exact/lookup{layout}").model)
-    assert entry(lookup, "W_in", 1).stable_rank is None  # it has no use for its second MLP
+    assert entry(lookup, "W_in", 1).stable_rank is None  # it does not use its second MLP
     for one in (symmetric, inferential, lookup):
         assert one.matrices[-1].name == "W_U"  # one-hot answers: orthogonal directions
         assert one.matrices[-1].condensation == pytest.approx(0)
         assert one.matrices[-1].stable_rank == pytest.approx(one.matrices[-1].effective_rank)
 
 
-def test_wrong_matrices_are_refused() -> None:
+def test_invalid_matrices_are_refused() -> None:
     with pytest.raises(ConfigError, match="not finite"):
         stable_rank(torch.tensor([[math.nan, 1.0]]))
     for rank in RANKS:

@@ -1,4 +1,4 @@
-"""Embeddings with planted steps, smooth ones, random ones and one-hot ones."""
+"""Embeddings with planted steps, and smooth, random and one-hot ones."""
 
 import dataclasses
 import json
@@ -29,14 +29,14 @@ def noise(seed: int, d: int = D) -> torch.Tensor:
 
 
 def helix(seed: int) -> torch.Tensor:
-    """Period 3.5: x + 3 and x + 4 lie next to x, on two sides, as in the papers' figures."""
+    """Period 3.5: x + 3 and x + 4 are next to x, on two sides, as in the papers' figures."""
     angle = 2 * np.pi * X / 3.5
     curve = torch.stack([X / 10, angle.cos(), angle.sin()], 1)
     return curve @ noise(seed)[:3] + noise(seed + 1)
 
 
 def residues(seed: int) -> torch.Tensor:
-    """Directions of their own for x mod 3 and x mod 4."""
+    """One direction for each x mod 3 and one for each x mod 4."""
     directions = noise(seed)
     return directions[(X % 3).long()] + directions[(10 + X % 4).long()] + noise(seed + 1)
 
@@ -46,7 +46,7 @@ def line(seed: int) -> torch.Tensor:
 
 
 def smooth(length: float) -> Callable[[int], torch.Tensor]:
-    """Gaussian processes with a length scale, and nothing else."""
+    """A Gaussian process with a length scale."""
     covariance = torch.exp(-0.5 * ((X[:, None] - X) / length) ** 2) + 1e-8 * torch.eye(N)
     root = torch.linalg.cholesky(covariance)
     return lambda seed: root @ noise(seed)
@@ -67,7 +67,7 @@ def test_planted_steps_are_found(planted: Callable[[int], torch.Tensor], seed: i
     assert max(found.ranks) < len(found.steps) / 2
 
 
-def test_one_of_two_steps_is_not_enough() -> None:
+def test_one_of_two_claimed_steps_is_not_enough() -> None:
     triples = noise(0)[(X % 3).long()] + noise(1)
     found = arithmetic_steps(triples)
     assert found.p_values[3 - 1] <= 0.01
@@ -78,10 +78,10 @@ def test_one_of_two_steps_is_not_enough() -> None:
 @pytest.mark.parametrize(
     "family", [noise, line, circle, smooth(1), smooth(2), smooth(5), smooth(20)]
 )
-def test_smooth_and_random_embeddings_pass(
+def test_smooth_and_random_embeddings_have_no_step(
     monkeypatch: pytest.MonkeyPatch, family: Callable[[int], torch.Tensor]
 ) -> None:
-    """At most as many small p-values as their level says, with room for 25 draws."""
+    """At most 4 of 25 p-values are at or below 0.05."""
     monkeypatch.setattr("anchor_interp.models.embeddings.PERMUTATIONS", 99)
     p_values = [arithmetic_steps(family(100 * seed)).p_value for seed in range(25)]
     assert np.median(p_values) > 0.3
@@ -97,7 +97,7 @@ def test_every_step_keeps_its_level_on_noise(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_hot_embeddings_have_known_numbers() -> None:
-    """All distances equal: no step is close; N - 1 equal eigenvalues 1 / (N - 1)."""
+    """All distances are equal, so no step is close; N - 1 eigenvalues are 1 / (N - 1)."""
     found = embedding_structure(torch.eye(N))
     assert found.steps.closeness == pytest.approx(np.zeros(20), abs=1e-12)
     assert found.steps.p_value > 0.2
@@ -106,7 +106,7 @@ def test_one_hot_embeddings_have_known_numbers() -> None:
     assert found.gaussian_dimension < N / 1.5
 
 
-def test_a_line_has_one_dimension_and_ascends() -> None:
+def test_a_line_has_one_dimension_and_ascending_coordinates() -> None:
     found = embedding_structure((X[:, None] + 3) @ noise(0)[:1])
     assert found.dimension == pytest.approx(1)
     assert (np.diff(found.coordinates[:, 0]) > 0).all()
@@ -115,13 +115,13 @@ def test_a_line_has_one_dimension_and_ascends() -> None:
     assert found.steps.p_value > 0.05
 
 
-def test_a_curve_that_is_smooth_altogether_leaves_nothing_to_test() -> None:
+def test_an_entirely_smooth_curve_leaves_no_rest() -> None:
     found = arithmetic_steps(torch.cos(np.pi * (X[:, None] + 0.5) * torch.tensor([1, 2]) / N))
     assert found.smooth_share == 1
     assert found.closeness == pytest.approx(found.expected)
 
 
-def test_eigenvalues_and_coordinates_are_those_of_numpy() -> None:
+def test_eigenvalues_and_coordinates_agree_with_numpy() -> None:
     rows = line(5)
     found = embedding_structure(rows, noise(6))
     covariance = np.cov(rows.numpy(), rowvar=False)
@@ -143,7 +143,7 @@ def test_rotation_shift_and_scale_change_nothing() -> None:
     assert one.p_values == pytest.approx(other.p_values)
 
 
-def test_hand_set_and_trained_models() -> None:
+def test_embeddings_of_exact_and_trained_models() -> None:
     task = TASKS["complexity-control"]
     rows = key_embeddings(load("exact/inferential").model, task)
     assert len(rows) == N
@@ -157,7 +157,7 @@ def test_hand_set_and_trained_models() -> None:
     assert json.loads(json.dumps(to_dict(found)))["at_init"]["steps"]["claimed"] == [3, 4]
 
 
-def test_wrong_embeddings_are_refused() -> None:
+def test_invalid_embeddings_are_refused() -> None:
     with pytest.raises(ConfigError, match="15 numbers are too few for a step of 4"):
         arithmetic_steps(noise(0)[:15])
     with pytest.raises(ConfigError, match="each at least 2"):

@@ -1,9 +1,12 @@
-"""Models with hand-set weights: right on every input, each by its own mechanism."""
+"""Exact models answer every input correctly, each by its own mechanism."""
+
+from typing import Any
 
 import jaxtyping
 import numpy as np
 import pytest
 import torch
+from small_models import FEW_KEYS, LAYOUTS, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -13,23 +16,21 @@ from anchor_interp.models.exact import (
     MECHANISMS,
     NAMES,
     Mechanism,
-    Normalization,
     exact_answers,
     exact_edges,
     exact_model,
 )
 from anchor_interp.models.forward import last_logits
+from anchor_interp.models.shapes import Normalization
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.runs.evaluation import evaluate, predict
 from anchor_interp.runs.phase import classify
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Table
 from anchor_interp.tasks.sequences import draw
 
-LAYOUTS: list[Normalization] = ["post", "pre"]
-
 
 def every_input(task: AnchorTask) -> np.ndarray:
-    """One sequence for every ordered pair, key and position, with noise of its own."""
+    """The tokens of one sequence for every ordered pair, key and position, with random noise."""
     pairs, keys = np.array(task.pairs), task.keys
     pair, key, place = (
         grid.ravel()
@@ -45,7 +46,7 @@ def every_input(task: AnchorTask) -> np.ndarray:
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_every_input_of_the_papers_task_is_answered_correctly(
+def test_answers_to_every_input_of_the_papers_task_are_correct(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
     task = TASKS["complexity-control"]
@@ -74,7 +75,7 @@ def test_every_input_of_the_papers_task_is_answered_correctly(
     ],
     ids=["neurips", "non-commuting", "tables"],
 )  # fmt: skip
-def test_other_tasks_get_the_answers_of_the_mechanism(
+def test_answers_on_other_tasks_are_those_of_the_mechanism(
     mechanism: Mechanism, task: AnchorTask
 ) -> None:
     sequences = draw(task, task.pairs, "all", 2_000, seed=1, stream="exact")
@@ -84,25 +85,25 @@ def test_other_tasks_get_the_answers_of_the_mechanism(
         assert (answers == sequences.targets).all()
 
 
-def test_the_neurips_task_tells_the_answers_apart() -> None:
-    """(3, 4) has x - 6: that is the symmetric answer to (4, 3), the inferential one is x - 10."""
+def test_mechanisms_answer_the_neurips_task_differently() -> None:
+    """(3, 4) is trained on x - 6, the symmetric answer to (4, 3); the inferential one is x - 10."""
     task = TASKS["neurips"]
-    phases = {m: classify(evaluate(exact_model(m, task), task, n=50)) for m in MECHANISMS}
+    phases = {m: classify(evaluate(exact_model(m, task), task, n=20)) for m in MECHANISMS}
     assert phases["symmetric"] == "symmetric"
-    assert phases["lookup"] == "inferential"  # it holds the right entry for every ordered pair
+    assert phases["lookup"] == "inferential"  # it has the right entry for every ordered pair
     sequences = draw(task, [(3, 4)], "all", 50, seed=1, stream="exact")
     offset = exact_answers("inferential", task, sequences) - sequences.key
     assert (offset == -10).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_models_are_loaded_by_name(name: str) -> None:
+def test_load_gives_exact_models_by_name(name: str) -> None:
     run = anchor_interp.load(name, dtype=torch.float64)
     assert run.model.cfg.dtype == run.model.W_Q.dtype == torch.float64
     assert run.steps == [run.step] == [0]
     assert run.metrics == []
     found = anchor_interp.evaluate(run.model, run.config.task, n=5)
-    assert found.ood_accuracy == 1  # behaviour does not tell them apart
+    assert found.ood_accuracy == 1
     with pytest.raises(StoreError, match="no checkpoint at step 3"):
         run.at(3)
     with pytest.raises(StoreError, match="has no folder"):
@@ -111,19 +112,19 @@ def test_models_are_loaded_by_name(name: str) -> None:
 
 def test_unknown_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ConfigError, match="mechanism"):
-        exact_model("guessing")  # type: ignore[arg-type]
+    wrong: Any = "guessing"
+    with pytest.raises(ConfigError, match="mechanism is 'guessing'"):
+        exact_model(wrong)
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_known_edges_are_the_ones_that_matter(
+def test_the_model_needs_exactly_its_known_edges(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
-    """They suffice, and without any one of them no answer survives that depends on it."""
-    task = TASKS["complexity-control"]
-    model = exact_model(mechanism, task, normalization=normalization, dtype=torch.float64)
-    sequences = draw(task, task.pairs, "all", 100, seed=2, stream="exact")
+    """They suffice, and without one of them every answer that needs it changes."""
+    model = small_exact(mechanism, normalization)
+    sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 100, seed=2, stream="exact")
     rows = token_rows(model, sequences.tokens)
     edges = exact_edges(mechanism, sequences)
     reaching = torch.ones_like(edges).tril()
@@ -140,8 +141,8 @@ def test_the_known_edges_are_the_ones_that_matter(
         assert (answers == sequences.targets)[hit].mean() < 0.3
 
 
-def test_layer_norm_changes_nothing() -> None:
-    """The states of both layouts agree: the constant directions make LayerNorm harmless."""
+def test_layer_norm_changes_no_state() -> None:
+    """Both layouts have the same states, because of the constant directions."""
     task = TASKS["complexity-control"]
     sequences = draw(task, task.pairs, "all", 100, seed=2, stream="exact")
     for mechanism in MECHANISMS:

@@ -1,27 +1,26 @@
-"""The fast path is the same function as model(tokens): logits and gradients in float64."""
+"""The fast path computes the same function as model(tokens): logits and gradients."""
 
 import itertools
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from small_models import LAYOUTS
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import _is_supported, fast_last_logits, last_logits
 from anchor_interp.models.linear import has_onednn_avx512, linear
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import build_model
 
-Layout = Literal["post", "pre"]
-BOTH: tuple[Layout, ...] = ("post", "pre")
-LAYOUTS = list(itertools.product(BOTH, (1, 3), (1, 2, 3, 4), (False, True)))
+SHAPES = list(itertools.product(LAYOUTS, (1, 3), (1, 2, 4), (False, True)))
 
 
 def model_of(
-    normalization: Layout,
+    normalization: Normalization,
     n_heads: int,
     n_layers: int,
     bias: bool,
@@ -48,10 +47,10 @@ def tokens_and_targets(n: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.randint(0, 201, (n,), generator=generator)
 
 
-@pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), LAYOUTS)
-@pytest.mark.parametrize("n", [7, 150])  # below and above the size at which the table pays
+@pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), SHAPES)
+@pytest.mark.parametrize("n", [7, 150])  # below and above the size from which the table is used
 def test_logits_and_gradients_equal_the_hooked_forward(
-    normalization: Layout, n_heads: int, n_layers: int, bias: bool, n: int
+    normalization: Normalization, n_heads: int, n_layers: int, bias: bool, n: int
 ) -> None:
     model = model_of(normalization, n_heads, n_layers, bias)
     tokens, targets = tokens_and_targets(n)
@@ -65,9 +64,9 @@ def test_logits_and_gradients_equal_the_hooked_forward(
         torch.testing.assert_close(b, a, rtol=0, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_float32_is_as_exact_as_the_hooked_forward(normalization: Layout) -> None:
-    """Both are compared with float64: the fast path may not be the less exact one by much."""
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_float32_is_about_as_exact_as_the_hooked_forward(normalization: Normalization) -> None:
+    """Compared with float64, the fast path's error is at most three times the other's."""
     single = model_of(normalization, 2, 2, True, torch.float32)
     double = model_of(normalization, 2, 2, True)
     tokens, targets = tokens_and_targets(300)
@@ -83,12 +82,12 @@ def test_float32_is_as_exact_as_the_hooked_forward(normalization: Layout) -> Non
     assert float(fast_error) < 3 * float(hooked_error) + 1e-6
 
 
-def test_our_own_models_take_the_fast_path() -> None:
-    for normalization, n_heads, n_layers, bias in LAYOUTS:
+def test_models_of_this_package_take_the_fast_path() -> None:
+    for normalization, n_heads, n_layers, bias in SHAPES:
         assert _is_supported(model_of(normalization, n_heads, n_layers, bias))
 
 
-def test_tokens_outside_the_vocabulary_are_refused_and_bytes_are_tokens() -> None:
+def test_bytes_are_tokens_and_tokens_outside_the_vocabulary_are_refused() -> None:
     model = model_of("post", 1, 2, False)
     tokens, _ = tokens_and_targets(300)
     expected = last_logits(model, tokens)
@@ -103,7 +102,7 @@ def test_tokens_outside_the_vocabulary_are_refused_and_bytes_are_tokens() -> Non
             last_logits(model, tokens[:n], n_input_tokens=50)
 
 
-def test_attached_hooks_take_the_hooked_forward() -> None:
+def test_models_with_hooks_take_the_hooked_forward() -> None:
     model = model_of("post", 1, 2, False)
     tokens, _ = tokens_and_targets(6)
     plain = last_logits(model, tokens)
@@ -138,7 +137,7 @@ def test_attached_hooks_take_the_hooked_forward() -> None:
 )
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 def test_other_architectures_take_the_hooked_forward(changes: dict[str, object]) -> None:
-    """A user's own HookedTransformer is answered right, whatever it is made of."""
+    """Any HookedTransformer gets its own logits, whatever its parts."""
     settings: dict[str, Any] = {
         "n_layers": 2, "n_heads": 2, "d_model": 24, "d_head": 10, "d_mlp": 36, "d_vocab": 120,
         "n_ctx": 9, "act_fn": "relu", "normalization_type": "LN", "device": "cpu",
@@ -149,10 +148,7 @@ def test_other_architectures_take_the_hooked_forward(changes: dict[str, object])
     torch.testing.assert_close(last_logits(model, tokens), model(tokens)[:, -1], rtol=0, atol=1e-11)
 
 
-@pytest.mark.skipif(
-    not has_onednn_avx512(),
-    reason="no AVX-512 with oneDNN here",
-)
+@pytest.mark.skipif(not has_onednn_avx512(), reason="needs AVX-512 and oneDNN")
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(1,), (5,), (4, 9)])
 def test_onednn_linear_equals_float64(relu: bool, shape: tuple[int, ...]) -> None:
@@ -174,7 +170,7 @@ def test_onednn_linear_equals_float64(relu: bool, shape: tuple[int, ...]) -> Non
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_bfloat16_autocast_stays_close() -> None:
+def test_bfloat16_autocast_is_close() -> None:
     model = model_of("post", 1, 2, False, torch.float32)
     tokens, _ = tokens_and_targets(200)
     with torch.no_grad():

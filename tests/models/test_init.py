@@ -1,5 +1,6 @@
-"""Gamma initialisation: every matrix's spread, schemes, rates, and where randomness enters."""
+"""Gamma initialisation: the spread of every matrix, schemes, rates, sources of randomness."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -7,10 +8,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from small_models import LAYOUTS
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.init import gamma_std, weight_matrices
-from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig
+from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import build_model
 
 SHAPE = ModelConfig(n_layers=2, n_heads=3, d_model=96, d_head=40, d_mlp=160, bias=True)
@@ -25,7 +27,7 @@ D_IN = {
     "mlp.W_in": 96,
     "mlp.W_out": 160,
 }
-"""Input width of each matrix of SHAPE, written out by hand."""
+"""Input width of each matrix of SHAPE."""
 
 
 def d_in(name: str) -> int:
@@ -39,11 +41,9 @@ def assert_std(weight: torch.Tensor, std: float) -> None:
     assert abs(float(weight.mean())) < 5 * std / math.sqrt(n)
 
 
-@pytest.mark.parametrize(
-    ("gamma", "normalization"), list(itertools.product((0.3, 0.5, 0.9), ("post", "pre")))
-)
-def test_every_matrix_has_the_papers_spread(gamma: float, normalization: str) -> None:
-    shape = ModelConfig(**{**vars(SHAPE), "normalization": normalization})
+@pytest.mark.parametrize(("gamma", "normalization"), list(itertools.product((0.3, 0.9), LAYOUTS)))
+def test_every_matrix_has_the_papers_spread(gamma: float, normalization: Normalization) -> None:
+    shape = dataclasses.replace(SHAPE, normalization=normalization)
     model = build_model(shape, InitConfig(gamma), seed=1)
     matrices = weight_matrices(model)
     assert len(matrices) == 3 + 6 * shape.n_layers
@@ -51,14 +51,14 @@ def test_every_matrix_has_the_papers_spread(gamma: float, normalization: str) ->
         assert_std(weight.detach(), d_in(name) ** -gamma)
 
 
-def test_the_papers_own_shape() -> None:
+def test_spreads_of_the_papers_shape() -> None:
     shape = MODELS["paper-1head"]
     for name, weight in weight_matrices(build_model(shape, InitConfig(0.8), seed=0)).items():
         width = {"attn.W_O": 200, "mlp.W_out": 1200}.get(name.split(".", 2)[-1], 400)
         assert_std(weight.detach(), width**-0.8)
 
 
-def test_released_scheme() -> None:
+def test_spreads_of_the_released_scheme() -> None:
     init = InitConfig(0.6, scheme="released")
     model = build_model(SHAPE, init, seed=1)
     for name, weight in weight_matrices(model).items():
@@ -78,7 +78,7 @@ def test_paper_scheme_starts_biases_at_zero_and_layernorm_at_identity() -> None:
             assert (parameter == 0).all()
 
 
-def test_separate_rates() -> None:
+def test_matrices_follow_their_own_rates() -> None:
     init = InitConfig(0.5, gamma_embed=0.3, gamma_qk=0.7, gamma_vo=0.9, gamma_mlp=1.1)
     rates = {
         "embed.W_E": 0.3,
@@ -95,16 +95,16 @@ def test_separate_rates() -> None:
         assert gamma_std(name, SHAPE, init) == pytest.approx(d_in(name) ** -rate)
 
 
-def test_embedding_width_can_be_the_one_hot_input() -> None:
+def test_the_input_width_of_embeddings_can_be_the_vocabulary() -> None:
     init = InitConfig(0.5, embed_d_in="d_vocab")
     assert gamma_std("embed.W_E", SHAPE, init) == pytest.approx(201**-0.5)
     assert gamma_std("pos_embed.W_pos", SHAPE, init) == pytest.approx(20**-0.5)
     assert gamma_std("unembed.W_U", SHAPE, init) == pytest.approx(96**-0.5)
 
 
-def test_a_parameter_depends_on_seed_and_name_alone() -> None:
+def test_a_parameter_depends_only_on_seed_and_name() -> None:
     shallow = build_model(SHAPE, InitConfig(0.5), seed=7)
-    deep = build_model(ModelConfig(**{**vars(SHAPE), "n_layers": 4}), InitConfig(0.5), seed=7)
+    deep = build_model(dataclasses.replace(SHAPE, n_layers=4), InitConfig(0.5), seed=7)
     for name, parameter in shallow.named_parameters():
         assert torch.equal(parameter, dict(deep.named_parameters())[name])
     other = build_model(SHAPE, InitConfig(0.5), seed=8)
@@ -117,7 +117,7 @@ def test_float64_holds_the_float32_numbers() -> None:
     torch.testing.assert_close(double.W_Q, single.W_Q.double(), rtol=1e-7, atol=0)
 
 
-def test_no_global_generator_is_touched() -> None:
+def test_building_leaves_global_generators_alone() -> None:
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002

@@ -1,24 +1,21 @@
-"""HookedTransformers: the post-LayerNorm layout against an independent decoder, hooks, biases."""
+"""The post-LayerNorm layout against an independent decoder; hooks, biases, weights."""
 
 import itertools
 import math
 import warnings
-from typing import Literal
 
 import pytest
 import torch
+from small_models import LAYOUTS
 from torch import Tensor
 from transformer_lens import HookedTransformer, patching
 
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import PostLNTransformer, build_model
 
 
 def handwritten_decoder(model: HookedTransformer, tokens: Tensor) -> Tensor:
-    """The decoder of NeurIPS paper, equations 4 to 7, written without TransformerLens's modules.
-
-    Single sequences, explicit loops over heads and positions: slow, and independent.
-    """
+    """The decoder of the NeurIPS paper, equations 4 to 7, with loops over sequences and heads."""
     p: dict[str, Tensor] = {name: value.detach() for name, value in model.state_dict().items()}
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -56,7 +53,7 @@ def random_tokens(n: int) -> Tensor:
 
 
 def scrambled(model: HookedTransformer) -> HookedTransformer:
-    """Move every parameter away from its special initial value (gains 1, biases 0)."""
+    """Move every parameter away from its initial value, where gains of 1 and biases of 0 hide."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -81,8 +78,8 @@ def test_post_layernorm_agrees_with_an_independent_decoder(
     assert float(difference) < 1e-10
 
 
-@pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_hooks_mean_what_the_table_says(normalization: Literal["post", "pre"]) -> None:
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_hooks_hold_what_the_table_says(normalization: Normalization) -> None:
     shape = ModelConfig(n_layers=3, d_model=20, d_head=12, d_mlp=28, normalization=normalization)
     model = scrambled(build_model(shape, InitConfig(0.4), seed=0, dtype=torch.float64))
     logits, cache = model.run_with_cache(random_tokens(5))
@@ -117,7 +114,7 @@ def test_post_layernorm_has_the_hook_names_of_pre_layernorm() -> None:
 
 
 @pytest.mark.parametrize("flag", ["use_split_qkv_input", "use_attn_in", "use_hook_mlp_in"])
-def test_gated_hooks_fire_and_change_nothing(flag: str) -> None:
+def test_gated_hooks_fire_without_effect(flag: str) -> None:
     shape = ModelConfig(n_heads=2, d_model=20, d_head=12, d_mlp=28)
     model = scrambled(build_model(shape, InitConfig(0.4), seed=0, dtype=torch.float64))
     tokens = random_tokens(3)
@@ -153,7 +150,7 @@ def test_transformer_lens_patching_restores_the_clean_run() -> None:
     assert effects.shape == (2, 9)
     distance = metric(model(corrupted))
     assert float(distance) > 0.1
-    first = effects[0]  # below the first block only the changed position matters
+    first = effects[0]  # before the first block only the changed position differs
     torch.testing.assert_close(first[place], torch.zeros(()), rtol=0, atol=1e-5)
     elsewhere = first[[p for p in range(9) if p != place]]
     torch.testing.assert_close(elsewhere, distance.expand(8), rtol=1e-5, atol=0)
@@ -168,7 +165,7 @@ def test_without_biases_no_optimizer_sees_one() -> None:
     assert "blocks.0.mlp.b_in" in model.state_dict()
 
 
-def test_state_dict_round_trip_into_plain_shapes() -> None:
+def test_state_dict_round_trip() -> None:
     first = scrambled(build_model(ModelConfig(), InitConfig(0.5), seed=0))
     second = build_model(ModelConfig(), InitConfig(0.9), seed=1)
     second.load_state_dict(first.state_dict())
@@ -176,7 +173,7 @@ def test_state_dict_round_trip_into_plain_shapes() -> None:
     assert torch.equal(first(tokens), second(tokens))
 
 
-def test_building_warns_about_nothing_and_prints_nothing(
+def test_building_neither_warns_nor_prints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import Watched
+from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attention import AttentionPatterns, attention_patterns

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Watched
+from watched_page import Watched
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.findings import Findings, gather

@@ -4,40 +4,41 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from sweep_rows import Row, done, not_done
+from sweep_rows import done, not_done
 
+from anchor_interp.sweeps.settings import TableRow
 from diagrams import JUDGES, Trend
 
 GAMMAS = (0.3, 0.5, 0.7, 0.9)
-Make = Callable[..., Row]
+Make = Callable[..., TableRow]
 
 
-def memorizing(**where: Any) -> Row:
+def memorizing(**where: Any) -> TableRow:
     return done(seen=0.1, ood=0.01, rank=40.0, **where)
 
 
-def composite(**where: Any) -> Row:
+def composite(**where: Any) -> TableRow:
     return done(ood=0.1, commutativity=0.2, rank=20.0, **where)
 
 
-def inferential(**where: Any) -> Row:
+def inferential(**where: Any) -> TableRow:
     return done(ood=0.9, rank=3.0, **where)
 
 
-def other(**where: Any) -> Row:
+def other(**where: Any) -> TableRow:
     """Poor on seen pairs, good on unseen ones: no phase 2."""
     return done(seen=0.5, ood=0.9, **where)
 
 
-def undertrained(**where: Any) -> Row:
+def undertrained(**where: Any) -> TableRow:
     return done(train=0.3, seen=0.3, **where)
 
 
-def unfinished(**where: Any) -> Row:
+def unfinished(**where: Any) -> TableRow:
     return not_done("failed", **where)
 
 
-def decay(rows: Mapping[float, str]) -> list[Row]:
+def decay(rows: Mapping[float, str]) -> list[TableRow]:
     """Three seeds of every cell; a row's letters are the cells along gamma."""
     make: dict[str, Make] = {
         "M": memorizing, "C": composite, "I": inferential, "O": other, "U": undertrained,
@@ -91,7 +92,7 @@ def test_runs_that_did_not_end_count_against_a_majority() -> None:
     assert next(iter(JUDGES["decay"](rows))).agrees is False
 
 
-def depth(shares: Mapping[float, tuple[float, float, float]]) -> list[Row]:
+def depth(shares: Mapping[float, tuple[float, float, float]]) -> list[TableRow]:
     """ID, inferential and symmetric accuracy along gamma, at every depth alike."""
     return [
         done(seed, seen=seen, ood=ood, symmetric=symmetric, gamma=gamma, n_layers=layers)

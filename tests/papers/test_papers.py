@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_process_engine import Here
 from short import SHORT
-from small import Here, Watched
+from watched_page import Watched
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, StoreError

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 import sys
 import types
 import typing
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import anchor_interp
-import site_help
 from anchor_interp._util import schema
+from anchor_interp.cli.main import command_line
 from anchor_interp.models import shapes
 from anchor_interp.runs import config, phase, presets
 from anchor_interp.tasks import anchor as task
@@ -119,14 +118,15 @@ def _type(hint: Any) -> str:
 
 
 def _command_line() -> Iterator[str]:
-    for command in site_help.commands():
-        yield f"anchor-interp {command.name}".strip()
-        for group in command.groups:
-            for option in group.options:
-                default = re.search(r"\(default: (.*)\)$", option.text)
-                required = " (required)" if option.text.endswith("(required)") else ""
-                value = f" = {default[1]}" if default else required
-                yield f"    {option.invocation.removeprefix('• ')}{value}"
+    app = command_line()
+    for command in (name for name in app if not name.startswith("-")):
+        yield f"anchor-interp {command}"
+        for argument in app[command].assemble_argument_collection():
+            if argument.show:
+                value = argument.field_info.default
+                default = "" if value is argument.field_info.empty else f" = {value}"
+                default = " (required)" if argument.required else default
+                yield f"    {', '.join(argument.names)}: {_type(argument.hint)}{default}"
 
 
 def _values() -> Iterator[str]:

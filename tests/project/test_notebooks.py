@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from small import Watched
+from watched_page import Watched
 
 import anchor_interp
 

@@ -26,8 +26,9 @@ from short import SHORT
 import anchor_interp
 from anchor_interp.runs.config import override
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
+from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.sweeps.table import CIRCUMSTANCES, Row, counts, rows
+from anchor_interp.sweeps.table import CIRCUMSTANCES, counts, rows
 
 LONG_ENOUGH = SHORT | {"steps": 400, "log_every": 20, "eval_every": 100, "checkpoint_every": 50}
 """Runs of a few seconds, long enough for a fault."""
@@ -45,7 +46,7 @@ def small_sweep(**changes: Any) -> Sweep:
     return Sweep((Grid(start, {"gamma": (0.3, 0.6, 0.9)}, seeds=(0, 1)), Grid(diverging)))
 
 
-def what_counts(found: list[Row]) -> list[Row]:
+def what_counts(found: list[TableRow]) -> list[TableRow]:
     """Rows without the columns that may differ between two sweeps."""
     return [{k: v for k, v in row.items() if k not in CIRCUMSTANCES} for row in found]
 
@@ -56,7 +57,7 @@ class World:
 
     root: Path
     """A folder for all scenarios."""
-    expected: list[Row]
+    expected: list[TableRow]
     """The rows of an undisturbed sweep."""
     chance: random.Random
     """Decides when faults happen."""

@@ -185,7 +185,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(TASK.symmetric, 4, KEYS), "pair is 4; expected a list of 2 items"),
     (lambda: given(TASK.is_test_key, None, KEYS), "keys is None; expected an array of integers"),
     (lambda: given(TASK.cells, "tset"), "keys is 'tset'; expected one of 'train', 'test', 'all'"),
-    (lambda: given(TASK.function, "1"), "'1' is no anchor of this task"),
+    (lambda: given(TASK.function, "1"), "'1' is not an anchor; this task has (1, 2, 3, 4)"),
     (
         lambda: given(sample, "neurips", "id", 1, seed=0),
         "task is 'neurips'; expected an AnchorTask",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import tasks
+from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import (

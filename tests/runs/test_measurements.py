@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Here
+from in_process_engine import Here
 
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
 from anchor_interp._util.progress import Silent

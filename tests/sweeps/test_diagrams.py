@@ -1,4 +1,4 @@
-"""Phase diagrams: what stands in each cell, that no run is lost or counted as zero, the page."""
+"""Phase diagrams: the contents of cells, runs without measurements, the figures and the page."""
 
 import csv
 import json
@@ -10,23 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Watched
-from sweep_rows import Row, decay_sweep, depth_sweep, done, grid, not_done
+from sweep_rows import decay_sweep, depth_sweep, done, grid, not_done
+from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.statistics import against_zero, mean_interval
-from anchor_interp.pages.diagram_figures import COLOURS, phase_map
+from anchor_interp.pages.diagram_maps import phase_map
+from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import render_diagrams, write_diagrams
 from anchor_interp.pages.style import inline_svg
-from anchor_interp.sweeps.diagrams import (
-    STATES,
-    Band,
-    Cell,
-    Diagrams,
-    phase_diagrams,
-    read_where,
-    summary,
-)
+from anchor_interp.sweeps.cells import STATE_MARKS, Cell
+from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, read_where, summary
+from anchor_interp.sweeps.settings import TableRow
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
 
@@ -63,15 +58,15 @@ def test_a_cell_holds_every_seed_and_their_mean() -> None:
     low, high = mean_interval(oods)
     assert (low, high) == pytest.approx((0.4 - reach, 0.4 + reach), abs=1e-3)
     assert (low, high) == pytest.approx((against_zero(oods).low, against_zero(oods).high))
-    assert (measured.low, measured.high) == (0, 1)  # no share is beyond
+    assert (measured.low, measured.high) == (0, 1)  # a share is between 0 and 1
 
 
-def test_runs_without_measurements_are_marks_and_never_zeros() -> None:
+def test_runs_without_measurements_are_marks_and_not_zeros() -> None:
     rows = [done(0, gamma=0.3, ood=0.8), done(1, gamma=0.3, ood=0.6)]
     rows += [not_done(status, seed, gamma=0.3) for seed, status in
              enumerate(("diverged", "failed", "running", "begun", "missing"), 2)]  # fmt: skip
     rows += [not_done("missing", seed, gamma=0.4) for seed in range(7)]
-    # what such a row carries all the same is no measurement of a trained model
+    # numbers in the row of a diverged run are not measurements
     rows[2] |= {"ood_accuracy": 0.0, "phase": "memorizing"}
     found = phase_diagrams(rows)
     mixed, empty = cell(found, 0.3), cell(found, 0.4)
@@ -103,7 +98,7 @@ def test_poor_id_and_poor_commutativity_by_the_papers_thresholds() -> None:
         done(0, gamma=0.3, commutativity=0.69),
         done(0, gamma=0.4, commutativity=0.7),
         done(0, gamma=0.5, symmetric=0.0, ood=1.0, commutativity=0.0, task="neurips"),
-        done(0, gamma=0.6, seen=0.5),  # the mean of this cell is good, one of its runs is not
+        done(0, gamma=0.6, seen=0.5),  # the cell's mean is good, one run is not
         *(done(seed, gamma=0.6, seen=1.0) for seed in range(1, 6)),
     ]
     found = phase_diagrams(rows)
@@ -161,14 +156,14 @@ def test_seeds_keep_their_places() -> None:
     assert found.diagrams[0].slots == 3
 
 
-def test_runs_that_differ_in_nothing_known_are_all_there() -> None:
+def test_runs_with_equal_settings_are_all_kept() -> None:
     rows = [done(0, gamma=0.3), done(0, gamma=0.3, eval_every=7, ood=0.4), done(0, gamma=0.4)]
     found = cell(phase_diagrams(rows), 0.3)
     assert sorted(v for v in values(found, "ood_accuracy") if v is not None) == [0, 0.4]
 
 
-def test_short_and_long_runs_on_one_axis() -> None:
-    """Halving the steps and doubling the decay leaves the effective decay as it was."""
+def test_short_and_long_runs_share_the_decay_axis() -> None:
+    """Half the steps with twice the weight decay give the same effective decay."""
     rows = grid(done, gamma=(0.3, 0.5), weight_decay=(0.0, 0.1, 0.2), steps=(2000, 4000), seeds=2)
     found = phase_diagrams(rows, x="gamma", y="weight_decay")
     assert [diagram.facet for diagram in found.diagrams] == [{"steps": 2000}, {"steps": 4000}]
@@ -182,7 +177,7 @@ def test_short_and_long_runs_on_one_axis() -> None:
         assert all(len(point.runs) == 2 for series in panel.series for point in series.points)
 
 
-def test_best_over_learning_rates_is_taken_by_seed_and_by_measure() -> None:
+def test_best_over_is_taken_by_seed_and_by_measure() -> None:
     rows = [
         done(0, gamma=0.3, lr=0.001, ood=0.1, symmetric=0.9),
         done(0, gamma=0.3, lr=0.002, ood=0.6, symmetric=0.2),
@@ -203,7 +198,7 @@ def test_best_over_learning_rates_is_taken_by_seed_and_by_measure() -> None:
     assert (every.diagrams[0].y and every.diagrams[0].y.name) == "lr"
 
 
-def test_settings_that_move_together_are_one() -> None:
+def test_settings_that_move_together_make_one_axis() -> None:
     rows = [done(gamma=g, gamma_qk=g, steps=n, lr=r) for g in (0.3, 0.4)
             for n, r in ((1000, 0.1), (2000, 0.05))]  # fmt: skip
     found = phase_diagrams(rows)
@@ -214,7 +209,7 @@ def test_settings_that_move_together_are_one() -> None:
     assert found.follows == {"gamma_qk": (0.3, 0.4), "steps": (1000, 2000)}
 
 
-def test_where_keeps_rows_and_says_so() -> None:
+def test_where_keeps_rows_and_reports_them() -> None:
     rows = grid(done, gamma=(0.3, 0.4), lr=(0.001, 0.002), seeds=2)
     found = phase_diagrams(rows, where=read_where(["lr=0.001"]))
     assert found.where == {"lr": (0.001,)}
@@ -231,11 +226,11 @@ WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([], {}, "the table has no row"),
+        ([], {}, "the table has no rows"),
         ([done()], {}, "no setting varies between the runs"),
         ([not_done("missing", gamma=g) for g in (0, 1)], {}, r"no run is done \(2 missing\)"),
-        (SWEEP, {"x": "gama"}, r"x is 'gama', and the table has no such column \(did you mean 'ga"),
-        (SWEEP, {"y": "ood_accuracy"}, "y is 'ood_accuracy', which is no setting"),
+        (SWEEP, {"x": "gama"}, r"x is 'gama', .* not a column .* \(did you mean 'gamma'"),
+        (SWEEP, {"y": "ood_accuracy"}, "y is 'ood_accuracy', which is not a setting"),
         (SWEEP, {"x": "gamma", "y": "gamma"}, "x and y are both 'gamma'"),
         (SWEEP, {"where": {"gamm": 1}}, r"where is 'gamm', .* \(did you mean 'gamma'\?\)"),
         (SWEEP, {"where": {"gamma": 0.7}}, "no run has gamma 0.7; expected one of 0.3, 0.4"),
@@ -246,30 +241,30 @@ WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8
         ([done() | {"id_accuracy": "x"}], {"x": "gamma"}, "id_accuracy 'x'; expected a number"),
     ],
 )  # fmt: skip
-def test_errors_name_what_is_wrong(rows: list[Row], options: dict[str, Any], said: str) -> None:
+def test_errors_name_the_problem(rows: list[TableRow], options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         phase_diagrams(rows, **options)
 
 
 @pytest.mark.parametrize("text", ["gamma", "=1", "gamma=", ""])
-def test_a_condition_that_is_none(text: str) -> None:
+def test_invalid_condition(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected COLUMN=VALUE"):
         read_where([text])
 
 
-def test_one_axis_given_where_nothing_varies() -> None:
+def test_given_axis_where_nothing_varies() -> None:
     found = phase_diagrams([done()], x="n_layers")
     assert [c.x for c in found.cells] == [2]
 
 
-def test_many_runs_in_little_time() -> None:
-    rows = grid(done, gamma=tuple(range(40)), weight_decay=tuple(range(25)), seeds=10)
+def test_two_thousand_runs() -> None:
+    rows = grid(done, gamma=tuple(range(20)), weight_decay=tuple(range(10)), seeds=10)
     found = phase_diagrams(rows)
-    assert (len(found.cells), len(found.runs)) == (1000, 10_000)
+    assert (len(found.cells), len(found.runs)) == (200, 2_000)
 
 
 def test_every_run_is_drawn_with_its_letter() -> None:
-    """In the picture itself: one filled place for each run of a state."""
+    """The SVG has one filled place for each run of a state, and one legend entry."""
     found = phase_diagrams(decay_sweep())
     states = Counter(run.state for run in found.runs)
     svg = inline_svg(phase_map(found.diagrams[0]), "p")
@@ -277,8 +272,8 @@ def test_every_run_is_drawn_with_its_letter() -> None:
     for state, colour in COLOURS.items():
         in_legend = state in states
         assert svg.count(f"fill: {colour.lower()}") == states[state] + in_legend, state
-    assert set(STATES) == set(COLOURS) | {"failed", "unfinished", "missing"}
-    assert len(set(STATES.values())) == len(STATES)
+    assert set(STATE_MARKS) == set(COLOURS) | {"failed", "unfinished", "missing"}
+    assert len(set(STATE_MARKS.values())) == len(STATE_MARKS)
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +284,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_diagrams(rows, tmp_path_factory.mktemp("diagrams") / "made", name=HOSTILE)
 
 
-def test_files_of_all_kinds(written: list[Path]) -> None:
+def test_written_files_agree(written: list[Path]) -> None:
     page, numbers, table, *figures = written
     assert [page.name, numbers.name, table.name] == ["index.html", "diagram.json", "cells.csv"]
     names = {path.stem for path in figures}
@@ -320,7 +315,7 @@ def test_hostile_text_stays_text(written: list[Path]) -> None:
     assert source.count("<script>") == source.count("</script>") == 1
 
 
-def test_what_was_chosen_is_said() -> None:
+def test_page_states_the_selection() -> None:
     rows = depth_sweep((0.001, 0.002))
     best = phase_diagrams(rows, best_over="lr", where={"gamma": [0.3, 0.4]})
     text = render_diagrams(best, [])
@@ -331,7 +326,7 @@ def test_what_was_chosen_is_said() -> None:
     assert len(list(summary(best))) == 6
 
 
-def test_a_folder_that_is_no_place_for_it(tmp_path: Path) -> None:
+def test_unsuitable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(StoreError, match="is a run's folder"):
         write_diagrams(decay_sweep(), tmp_path)
@@ -340,7 +335,7 @@ def test_a_folder_that_is_no_place_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_in_a_browser(browser: Any, written: list[Path], width: int, scheme: str) -> None:
+def test_page_in_a_browser(browser: Any, written: list[Path], width: int, scheme: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     shown = context.new_page()
     watched = Watched(shown)
@@ -359,7 +354,7 @@ def test_in_a_browser(browser: Any, written: list[Path], width: int, scheme: str
     shown.mouse.move(0, 0)
     assert not about.is_visible()
 
-    # one stop a figure for the keyboard; arrows go on from it
+    # Tab stops once in each figure; arrow keys move on from there
     figures = shown.locator(".diagrams figure")
     assert shown.locator(".cell[tabindex='0']").count() == figures.count() == 8
     shown.locator(".ood-accuracy .cell[tabindex='0']").focus()
@@ -389,7 +384,7 @@ def test_in_a_browser(browser: Any, written: list[Path], width: int, scheme: str
     context.close()
 
 
-def test_a_finger_and_a_page_without_a_script(browser: Any, written: list[Path]) -> None:
+def test_touch_and_a_page_without_its_script(browser: Any, written: list[Path]) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
     shown = context.new_page()
     shown.goto(written[0].as_uri())

@@ -1,4 +1,4 @@
-"""What a sweep trains: expansion, names that hold, and one clear error for what cannot be."""
+"""Sweeps as grids: expansion, names of runs, and errors."""
 
 import itertools
 import json
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import canonical_json
 from anchor_interp.runs.config import override, run_id
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import (
@@ -32,7 +33,7 @@ grids:
 """
 
 
-def test_every_combination_once(tmp_path: Path) -> None:
+def test_grid_gives_every_combination_once(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(GRID)
     found = read_sweep(file).configs()
@@ -48,7 +49,7 @@ def test_every_combination_once(tmp_path: Path) -> None:
     assert list(found) == [run_id(config) for config in expected]
 
 
-def test_what_grids_share_is_trained_once_and_keeps_its_name() -> None:
+def test_grids_share_runs_by_name() -> None:
     start = preset("tiny")
     small = Grid(start, {"gamma": (0.3, 0.5)}, seeds=(0, 1))
     large = Grid(start, {"gamma": (0.5, 0.3, 0.7)}, seeds=(0, 1, 2))
@@ -58,10 +59,8 @@ def test_what_grids_share_is_trained_once_and_keeps_its_name() -> None:
     assert len(small) == 4
 
 
-def test_a_configuration_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
+def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
     config = preset("tiny", steps=77)
-    from anchor_interp._util.schema import canonical_json
-
     (tmp_path / "mine.json").write_text(canonical_json(config))
     (tmp_path / "sweep.yaml").write_text("{config: mine.json, axes: {gamma: [0.4]}}")
     (found,) = read_sweep(tmp_path / "sweep.yaml").configs().values()
@@ -100,19 +99,19 @@ def test_a_configuration_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
         ({"grids": [[]]}, "grid 1 is []"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(data: Any, message: str) -> None:
+def test_invalid_entry_is_named(data: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse_sweep(data).configs()
 
 
-def test_numbers_that_yaml_takes_for_text(tmp_path: Path) -> None:
+def test_exponents_without_a_point_are_numbers(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text("preset: tiny\nset: {weight_decay: 1e-2}\naxes: {lr: [1e-3, 2e-3]}\n")
     found = [(c.train.lr, c.train.weight_decay) for c in read_sweep(file).configs().values()]
     assert found == [(1e-3, 1e-2), (2e-3, 1e-2)]
 
 
-def test_what_presets_prints_is_a_file_of_a_sweep(tmp_path: Path) -> None:
+def test_plain_form_of_a_sweep_reads_back(tmp_path: Path) -> None:
     file = tmp_path / "sweep.json"
     for path in SWEEPS.values():
         file.write_text(json.dumps(to_plain(read_sweep(path))))  # eps is 1e-08 there
@@ -132,32 +131,32 @@ def test_seeds_on_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SWEEPS))
-def test_sweeps_that_come_along_are_there_by_name(
+def test_shipped_sweeps_are_found_by_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / name).mkdir()  # as `sweep NAME --out NAME` makes it, which is given again to resume
+    (tmp_path / name).mkdir()  # as `sweep NAME --out NAME` makes it; resuming repeats the command
     found = typed_sweep(name, []).configs()
     assert found.keys() == read_sweep(SWEEPS[name]).configs().keys()
     assert len(found) > 50
 
 
 @pytest.mark.parametrize("text", ["{", "a: !!python/object:os.system {}", "\x00", "- [" * 5000])
-def test_files_that_are_no_sweep(tmp_path: Path, text: str) -> None:
+def test_invalid_file_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(str(file))):
         read_sweep(file)
 
 
-def test_a_slip_of_an_axis_is_refused_before_it_is_expanded() -> None:
+def test_too_many_runs_are_refused_before_expansion() -> None:
     numbers = tuple(range(1, 2_000))
     with pytest.raises(ConfigError, match="expected at most 1,000,000"):
         Sweep((Grid(preset("tiny"), {"steps": numbers, "batch_size": numbers}),))
 
 
 def test_zipped_values_may_repeat() -> None:
-    """They are rows of a group, not values of an axis."""
+    """Zipped values are rows of a group, not values of an axis."""
     sweep = parse_sweep({"schema": 1, "zip": [{"lr": [1e-3, 1e-3, 2e-3], "n_layers": [2, 3, 3]}]})
     found = [(config.train.lr, config.model.n_layers) for config in sweep.configs().values()]
     assert found == [(1e-3, 2), (1e-3, 3), (2e-3, 3)]

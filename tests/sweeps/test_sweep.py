@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import sweep_faults
 import torch
+from in_process_engine import Here
 from short import SHORT
-from small import Here
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
@@ -391,7 +391,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "lr,", 1))
-    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' is there twice"):
+    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' occurs twice"):
         read_table(tmp_path / "table.csv")
     with pytest.raises(StoreError, match="not a sweep folder"):
         read_table(tmp_path)
@@ -440,7 +440,7 @@ def test_axes_from_a_command_line() -> None:
 @pytest.mark.parametrize(
     ("start", "changes", "message"),
     [
-        ("tiny", ["gamma"], "'gamma' is no axis; expected one like gamma=0.3,0.5"),
+        ("tiny", ["gamma"], "'gamma' is not an axis; expected one like gamma=0.3,0.5"),
         ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
         ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
         ("tinny", [], "no preset or sweep is called 'tinny'"),
@@ -495,7 +495,7 @@ def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_time_left_counts_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    overall = Overall(total=4, work=40.0, shown=None)
+    overall = Overall(total=4, work=40.0, bars=None)
     overall.begin(1, 10.0)
     assert overall.seconds_left() is None
     part = overall.run("a", 100, 10.0)
@@ -545,11 +545,11 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sweep", "tiny"], "--out is missing"),
-        (["sweep", "--out", "x"], "SPEC is missing"),
+        (["sweep", "tiny"], "--out requires an argument"),
+        (["sweep", "--out", "x"], "SPEC requires an argument"),
         (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1"),
-        (["sweep", "tiny", "--out", "x", "--engine", "rya"], "expected one of 'local', 'ray'"),
+        (["sweep", "tiny", "--out", "x", "--engine", "rya"], 'Choose from: "local", "ray"'),
         (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),

@@ -1,12 +1,11 @@
-"""Anchor tasks: targets, roles, symmetric answers, the split, and what is refused."""
+"""Anchor tasks: targets, roles, symmetric answers, the split, refused values."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
-from strategies import tasks
+from hypothesis import given, settings
+from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
@@ -15,6 +14,7 @@ from anchor_interp.tasks.anchor import (
     Affine,
     Anchor,
     AnchorTask,
+    Keys,
     Override,
     Table,
     named_task,
@@ -24,7 +24,7 @@ from anchor_interp.tasks.anchor import (
 KEYS = np.arange(20, 100)
 
 
-def test_the_papers_functions_and_composition() -> None:
+def test_paper_functions_and_their_composition() -> None:
     task = AnchorTask()
     values = [int(task.function(token)(np.array([50]))[0]) for token in (1, 2, 3, 4)]
     assert values == [55, 51, 48, 42]
@@ -51,11 +51,11 @@ def test_complexity_control_task_has_no_symmetric_answer() -> None:
     assert all(task.symmetric(pair, KEYS) is None for pair in task.unseen)
 
 
-def test_a_seen_mirror_with_the_same_target_gives_no_symmetric_answer() -> None:
+def test_no_symmetric_answer_if_the_seen_mirror_has_the_same_target() -> None:
     assert AnchorTask(unseen=((4, 3),)).symmetric((4, 3), KEYS) is None
 
 
-def test_non_commuting_task_tells_the_orders_apart_without_an_override() -> None:
+def test_non_commuting_orders_differ_without_an_override() -> None:
     task = TASKS["non-commuting"]
     assert not task.overrides
     symmetric = task.symmetric((4, 3), task.keys)
@@ -67,7 +67,7 @@ def test_non_commuting_task_tells_the_orders_apart_without_an_override() -> None
 
 
 @pytest.mark.parametrize("level", range(7))
-def test_reasoning_complexity_counts_groups_that_break_the_rule(level: int) -> None:
+def test_reasoning_complexity_is_the_number_of_groups_that_break_the_rule(level: int) -> None:
     task = reasoning_complexity(level)
     assert task == TASKS[f"reasoning-complexity-{level}"]
     groups = {
@@ -88,9 +88,10 @@ def test_a_table_is_any_function_of_the_key() -> None:
     assert task.composed((100, 100), np.array([7])).tolist() == [49 * 49 % 60]
 
 
+@settings(max_examples=30)
 @given(tasks())
 def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
-    def cells(side: Literal["train", "test", "all"]) -> set[tuple[int, int]]:
+    def cells(side: Keys) -> set[tuple[int, int]]:
         positions, keys = task.cells(side)
         return set(zip(positions.tolist(), keys.tolist(), strict=True))
 
@@ -111,10 +112,10 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: AnchorTask(key_min=5), "targets of the pair .* run from -2 to"),
         (lambda: AnchorTask(key_max=250), "run from 30 to 260; expected 0 to 255"),
         (lambda: AnchorTask(unseen=((1, 9),)), r"pair \(1, 9\) is not made of the anchors"),
-        (lambda: AnchorTask(unseen=((1, 2), (1, 2))), "given a role twice"),
+        (lambda: AnchorTask(unseen=((1, 2), (1, 2))), "has two roles"),
         (
             lambda: AnchorTask(unseen=((3, 4),), overrides=(Override((3, 4), Affine(1)),)),
-            "given a role twice",
+            "has two roles",
         ),
         (lambda: AnchorTask(anchors=(Anchor(1),), unseen=((1, 1),)), "leave some to train on"),
         (lambda: AnchorTask(key_min=25, key_max=26), "leave no test key"),
@@ -133,9 +134,9 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: Table(0, (1, 2))(np.array([3])), "covers 0 to 1 but is applied to 3 to 3"),
         (lambda: reasoning_complexity(7), "is 7; expected at most 6"),
         (lambda: named_task("neurip"), "did you mean 'neurips'"),
-        (lambda: AnchorTask().function(7), "7 is no anchor"),
+        (lambda: AnchorTask().function(7), "7 is not an anchor"),
     ],
 )
-def test_wrong_tasks_are_refused(build: Callable[[], object], message: str) -> None:
+def test_invalid_tasks_are_refused(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build()

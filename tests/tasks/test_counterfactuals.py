@@ -1,15 +1,16 @@
-"""Contrasting pairs: twins that differ in one thing, against the task's own functions."""
+"""Clean and corrupted twins differ in one thing, and their columns describe their tokens."""
+
+from typing import Any
 
 import jaxtyping
 import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.runs.config import RunConfig
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Keys
 from anchor_interp.tasks.counterfactuals import (
-    Contrast,
     ContrastPairs,
+    Perturbation,
     contrast_pairs,
     swap_anchors,
 )
@@ -18,24 +19,24 @@ from anchor_interp.tasks.sequences import Sequences, places
 CONTROL, NEURIPS, REFLECTED = (
     TASKS[name] for name in ("complexity-control", "neurips", "non-commuting")
 )
-CHANGES: list[Contrast] = ["key", "first", "second"]
-KINDS: list[Contrast] = [*CHANGES, "order", "noise"]
+CHANGES: list[Perturbation] = ["key", "first", "second"]
+KINDS: list[Perturbation] = [*CHANGES, "order", "noise"]
 COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
 
 
 def differing(twins: ContrastPairs) -> np.ndarray:
-    """Where the tokens of clean and corrupted differ, (n, position)."""
+    """Whether clean and corrupted differ: [n, position]."""
     found: np.ndarray = np.not_equal(twins.clean.tokens, twins.corrupted.tokens)
     return found
 
 
-def only_at(sequences: Sequences, kind: Contrast) -> np.ndarray:
-    """The positions that a contrast may change, (n, position)."""
+def may_differ(sequences: Sequences, kind: Perturbation) -> np.ndarray:
+    """Whether a perturbation may change a position: [n, position]."""
     column = np.arange(sequences.tokens.shape[1])
     key, first, second = (
         column == places(sequences, place)[:, None] for place in ("key", "first", "second")
     )
-    allowed: dict[Contrast, np.ndarray] = {
+    allowed: dict[Perturbation, np.ndarray] = {
         "key": key,
         "first": first,
         "second": second,
@@ -47,13 +48,13 @@ def only_at(sequences: Sequences, kind: Contrast) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [CONTROL, NEURIPS, REFLECTED], ids=["C", "N", "reflected"])
-def test_twins_differ_in_one_thing_alone(task: AnchorTask, kind: Contrast) -> None:
+def test_twins_differ_in_one_thing_only(task: AnchorTask, kind: Perturbation) -> None:
     twins = contrast_pairs(task, kind, 300, seed=3)
-    differs, allowed = differing(twins), only_at(twins.clean, kind)
+    differs, allowed = differing(twins), may_differ(twins.clean, kind)
     assert not (differs & ~allowed).any()
     if kind == "noise":
         assert differs.any(1).all()
-        # 80 tokens drawn anew are the same one in 80 times: most of the noise changes
+        # one of 80 new tokens equals the old one
         assert differs[allowed].mean() > 0.95
     else:
         assert (differs == allowed).all()
@@ -61,8 +62,8 @@ def test_twins_differ_in_one_thing_alone(task: AnchorTask, kind: Contrast) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [CONTROL, NEURIPS, REFLECTED], ids=["C", "N", "reflected"])
-def test_columns_say_what_the_tokens_are(task: AnchorTask, kind: Contrast) -> None:
-    """Targets worked out from the tokens alone, by the papers' formulas."""
+def test_columns_describe_the_tokens(task: AnchorTask, kind: Perturbation) -> None:
+    """Targets follow from the tokens alone, by the papers' formulas."""
     add = {1: 5, 2: 1, 3: -2, 4: -8}
     for part in contrast_pairs(task, kind, 200, seed=4):
         for i in range(len(part)):
@@ -78,15 +79,15 @@ def test_columns_say_what_the_tokens_are(task: AnchorTask, kind: Contrast) -> No
 
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("task", [CONTROL, NEURIPS, REFLECTED], ids=["C", "N", "reflected"])
-def test_a_change_changes_the_answer_and_keeps_to_seen_pairs(
-    task: AnchorTask, kind: Contrast
+def test_a_perturbation_changes_the_answer_and_keeps_to_seen_pairs(
+    task: AnchorTask, kind: Perturbation
 ) -> None:
     clean, corrupted = contrast_pairs(task, kind, 500, seed=5)
     assert (clean.targets != corrupted.targets).all()
     assert {task.pairs[i] for i in corrupted.pair} <= set(task.seen)
 
 
-def test_a_first_anchor_may_be_changed_in_an_unseen_pair_but_not_into_one() -> None:
+def test_a_first_anchor_changes_an_unseen_pair_into_seen_ones() -> None:
     clean, corrupted = contrast_pairs(NEURIPS, "first", 200, seed=5, pairs=[(4, 3)])
     assert {NEURIPS.pairs[i] for i in clean.pair} == {(4, 3)}
     assert {NEURIPS.pairs[i] for i in corrupted.pair} == {(1, 3), (2, 3), (3, 3)}
@@ -99,8 +100,7 @@ def test_a_changed_key_stays_on_its_side_of_the_split(keys: Keys) -> None:
         assert test.mean() == pytest.approx({"train": 0, "test": 1, "all": 1 / 9}[keys], abs=0.05)
 
 
-def test_every_other_key_is_drawn() -> None:
-    """80 keys, one of them the clean one: none is left out, none preferred."""
+def test_all_other_keys_are_drawn_equally_often() -> None:
     clean, corrupted = contrast_pairs(CONTROL, "key", 8_000, seed=7)
     steps = (corrupted.key.astype(int) - clean.key) % 80
     counts = np.bincount(steps, minlength=80)
@@ -109,7 +109,7 @@ def test_every_other_key_is_drawn() -> None:
     assert counts[1:].max() < 160
 
 
-def test_the_order_is_that_of_exchanged_anchors() -> None:
+def test_order_exchanges_the_anchors() -> None:
     clean, corrupted = contrast_pairs(CONTROL, "order", 300, seed=8)
     assert (corrupted.tokens == swap_anchors(clean)).all()
     assert (corrupted.targets == clean.targets).all()
@@ -118,14 +118,14 @@ def test_the_order_is_that_of_exchanged_anchors() -> None:
     assert (np.minimum(apart, 80 - apart) == 16).all()  # this pair does not commute
 
 
-def test_noise_leaves_all_but_the_tokens() -> None:
+def test_noise_changes_only_the_tokens() -> None:
     clean, corrupted = contrast_pairs(CONTROL, "noise", 300, seed=9)
     for column in COLUMNS[1:]:
         assert (getattr(clean, column) == getattr(corrupted, column)).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_arguments_give_equal_twins_and_fewer_are_the_first_of_more(kind: Contrast) -> None:
+def test_twins_are_reproducible_and_fewer_are_a_prefix_of_more(kind: Perturbation) -> None:
     more, fewer = (contrast_pairs(CONTROL, kind, n, seed=10) for n in (200, 60))
     other = contrast_pairs(CONTROL, kind, 60, seed=11)
     for ours, theirs, unlike in zip(more, fewer, other, strict=True):
@@ -135,12 +135,12 @@ def test_equal_arguments_give_equal_twins_and_fewer_are_the_first_of_more(kind: 
     assert fewer.corrupted.provenance["corrupted"] == kind
 
 
-def test_what_has_no_twin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_without_a_twin_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     same = AnchorTask(anchors=(Anchor(1, Affine(5)), Anchor(2, Affine(5))))
     bare = AnchorTask(length=3, unseen=((3, 4),))
     alone = AnchorTask(unseen=tuple(pair for pair in CONTROL.pairs if pair[0] != pair[1]))
-    refused: list[tuple[AnchorTask, Contrast, str]] = [
+    refused: list[tuple[AnchorTask, Perturbation, str]] = [
         (same, "first", "no twin that differs in first"),
         (same, "second", "no twin that differs in second"),
         (alone, "first", "20 of 20 sequences have no twin"),
@@ -152,9 +152,10 @@ def test_what_has_no_twin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="two equal anchors has no other order"):
         contrast_pairs(CONTROL, "order", 20, seed=0, pairs=[(1, 2), (2, 2)])
-    with pytest.raises(ConfigError, match="kind is 'keys'"):
-        contrast_pairs(CONTROL, "keys", 20, seed=0)  # type: ignore[arg-type]
+    wrong: Any = 5
+    with pytest.raises(ConfigError, match="kind is 5"):
+        contrast_pairs(CONTROL, wrong, 20, seed=0)
     with pytest.raises(ConfigError, match=r"\(1, 7\)"):
         contrast_pairs(CONTROL, "key", 20, seed=0, pairs=[(1, 7)])
-    with pytest.raises(ConfigError, match="task"):
-        contrast_pairs(RunConfig(CONTROL), "key", 20, seed=0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="task is 5"):
+        contrast_pairs(wrong, "key", 20, seed=0)

@@ -1,10 +1,11 @@
-"""Whether vectors lie together by ordered pair of anchors, by unordered pair or otherwise.
+"""Whether vectors cluster by ordered pair of anchors, by unordered pair or otherwise.
 
-A model that maps each pair by itself has a cluster for each, one that takes the anchors together
-has (a, b) and (b, a) in one (NeurIPS paper, section 5.1; complexity-control paper, section V-A).
-Scores are computed on the vectors themselves; t-SNE is for pictures.
+A model that maps each pair by itself has one cluster for each ordered pair. A model that takes the
+anchors together has (a, b) and (b, a) in one (NeurIPS paper, section 5.1; complexity-control paper,
+section V-A). Scores use the vectors themselves; t-SNE is only for pictures.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,65 +20,63 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, left_by_mask, named, read_at
+from anchor_interp.analysis.states import State, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.transformer import HookedTransformer, check_fits
-from anchor_interp.tasks.anchor import AnchorTask, Pair
-from anchor_interp.tasks.factors import Factors, Floats, noise_tokens, uniform
-from anchor_interp.tasks.sequences import Place, Sequences, spell_over
+from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
+from anchor_interp.tasks.factors import Factors, Floats
+from anchor_interp.tasks.sequences import Place, Sequences
 
 _SCORED = 2_000
-
-
 _FEWEST_MAPPED = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Whether vectors lie together by ordered pair, by unordered pair or otherwise."""
+    """How vectors cluster by pair of anchors; all silhouettes are means over points.
+
+    The papers' tasks have 16 ordered and 10 unordered pairs, or 12 and 6 of unequal anchors.
+    """
 
     state: str
-    """The tensor, as in :mod:`anchor_interp.analysis.states`, or ``logits``."""
+    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
     """0-based layer; None for logits."""
     pairs: tuple[Pair, ...]
-    """The ordered pairs there are."""
     pair: Int64[np.ndarray, " n"]
-    """Of every point, its ordered pair as an index in ``pairs``."""
+    """The ordered pair of each point, as an index in ``pairs``."""
     key: Int64[np.ndarray, " n"]
-    """Its key."""
     n_ordered: int
-    """Ordered pairs: 16, or 12 of unequal anchors, on the papers' tasks."""
     n_unordered: int
-    """Unordered pairs: 10, or 6."""
     silhouette_ordered: float | None
-    """Mean silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap;
-    None for too few points."""
+    """Silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap; None
+    if there are too few points."""
     silhouette_unordered: float | None
-    """The same of unordered pairs."""
+    """Silhouette of the unordered pairs."""
     silhouette_order: float | None
-    """Mean silhouette of (a, b) against (b, a) within their own points: near 0 if the order leaves
-    no trace, towards 1 if it separates; None without such a pair."""
+    """Silhouette of (a, b) against (b, a) among their own points: near 0 if the order leaves no
+    trace, towards 1 if it separates them; None without such a pair."""
     silhouette_key: float | None
-    """Mean silhouette of the keys; None where all keys are alike."""
+    """Silhouette of the keys; None if all keys are alike."""
     counts: tuple[int, ...]
-    """Numbers of clusters tried."""
+    """Numbers of clusters tried: 2 to ``n_ordered`` + 4, none if all points coincide."""
     silhouettes: tuple[float, ...]
-    """Mean silhouette of Ward's clustering with each number."""
+    """Silhouette of Ward's clustering for each number."""
     n_clusters: int
-    """The number with the largest; 1 where all points coincide. No fewer than 2 and no more than
-    the ordered pairs and 4 are tried: either end can stand for a number beyond it, or for points
-    without clusters; see :attr:`at_limit`."""
+    """The number with the largest silhouette; 1 if all points coincide. See ``at_limit``."""
     agreement_ordered: float
     """Adjusted Rand index of that clustering with the ordered pairs: 1 if equal, 0 by chance."""
     agreement_unordered: float
-    """The same with the unordered pairs."""
+    """Adjusted Rand index with the unordered pairs."""
     embedding: Float64[np.ndarray, "n 2"] | None
     """t-SNE of the points, for a picture; None if not asked for. No score uses it."""
 
     @property
     def at_limit(self) -> bool:
-        """Whether ``n_clusters`` is the smallest or the largest number tried."""
+        """Whether ``n_clusters`` is the smallest or the largest number tried.
+
+        Then it can stand for a number beyond, or for points without clusters.
+        """
         return self.n_clusters in (*self.counts[:1], *self.counts[-1:])
 
 
@@ -94,48 +93,35 @@ def key_mask_clusters(
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
-    """How the logits of anchor pairs cluster while the key is masked (C, figure 4A, 4C).
+    """Clusters of the logits while the key is masked.
 
-    A model that maps each ordered pair by itself has one cluster for each, a commutative one has
-    (a, b) and (b, a) in one (complexity-control paper, section V-A).
+    There are n sequences of each pair (2 to 10,000), each with its own test key and noise and with
+    the key at ``position``. By default the pairs are those of two unequal anchors. ``state`` is
+    read at the last position; by default the logits, as in the paper. ``renormalise`` is that of
+    :func:`anchor_interp.interventions.masks.mask_edges`; ``tsne`` asks for the picture as well.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor read at the last position, in the sense of :mod:`anchor_interp.analysis.states`;
-            the logits, as in the paper, if None.
-        layer: 0-based layer of the state.
-        pairs: the ordered pairs; those of two unequal anchors if None.
-        n: sequences of each pair, 2 to 10,000, with test keys and noise of their own.
-        position: 0-based position of the key.
-        renormalise: as in :func:`anchor_interp.interventions.masks.mask_edges`.
-        tsne: whether to compute the picture as well.
-        seed: seed of the sequences and of t-SNE.
+    Source: complexity-control paper, section V-A, figure 4A, 4C.
 
     Raises:
-        ConfigError: fewer than two pairs, an n below 2, a position without test keys or whose
+        ConfigError: fewer than two pairs, an n out of range, a position without test keys or whose
             second anchor is the last token, or a model too small for the task.
     """
     check_fits(model, task)
-    chosen = [pair for pair in task.pairs if pair[0] != pair[1]] if pairs is None else list(pairs)
-    chosen = [task.known(pair) for pair in chosen]
+    unequal = tuple(pair for pair in task.pairs if pair[0] != pair[1])
+    index = _pairs_to_tell_apart(task, unequal if pairs is None else pairs)
     n = checked(n, int, "n", low=2, high=10_000)
     position = checked(position, int, "position", low=0, high=task.length - 4)
-    if len(set(chosen)) < 2:
-        raise ConfigError(f"pairs are {shown(chosen)}; expected at least two to tell apart")
     at, test = task.cells("test")
     test = test[at == position]
     if not len(test):
         raise ConfigError(f"position {position} has no test key; choose one of {sorted(set(at))}")
-    total = len(chosen) * n
-    noise, bits = noise_tokens(task, total, seed, "key-mask"), uniform(total, seed, "key-mask/key")
-    pair = np.tile([task.pairs.index(pair) for pair in chosen], n)
-    where = np.full(total, position)
-    sequences = spell_over(task, noise, pair, test[bits % len(test)], where)
-    whole = read_at(model, state, layer, "last", sequences)
-    with mask_key_token(model, sequences, renormalise=renormalise):
-        points = left_by_mask(read_at(model, state, layer, "last", sequences), whole)
-    return _clusters(*named(state, layer), task, sequences, points, tsne, seed)
+    total = len(index) * n
+    factors = Factors.draw(task, total, seed, "key-mask", keys=test)
+    pair, where = np.tile(index, n), np.full(total, position)
+    sequences = dataclasses.replace(factors, pair=pair, position=where).sequences(task)
+    mask = mask_key_token(model, sequences, renormalise=renormalise)
+    points = read_masked(model, state, layer, sequences, mask)
+    return _clusters(*state_name(state, layer), task, sequences, points, tsne, seed)
 
 
 def pair_clusters(
@@ -151,47 +137,48 @@ def pair_clusters(
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
-    """How a state clusters by anchor pair over sequences; X^ao(1) by default (N, figure 3b).
+    """Clusters of a state over sequences; X_ao of layer 1 at the last position by default.
 
-    A model that takes both anchors together in layer 1 has (a, b) and (b, a) in one cluster at the
-    last position (NeurIPS paper, section 5.1). Sequences whose second anchor is the last token are
-    left out: there the last position holds it anyway.
+    n is 500 to 10,000 (the paper shows 10,000); scores use the first 2,000. Sequences whose second
+    anchor is the last token are left out: there the last position holds it anyway.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: which tensor, in the sense of :mod:`anchor_interp.analysis.states`.
-        layer: 0-based layer.
-        place: where it is read.
-        pairs: the ordered pairs; all if None.
-        n: sequences, 500 to 10,000 (the paper shows 10,000); scores use the first 2,000.
-        centre: remove what the place's own token (where it is noise) and the key's position add to
-            a vector on average: each of the 80 tokens and 6 positions would make clusters of its
-            own. The paper's picture has them in.
-        tsne: whether to compute the picture as well; of 10,000 points in about a minute.
-        seed: seed of the sequences and of t-SNE.
+    ``centre`` removes the mean effect of the last position's own token and of the key's position.
+    Each of the 80 tokens and 6 positions would otherwise form clusters of its own, as in the
+    paper's picture. ``tsne`` asks for the picture; 10,000 points take about a minute.
+
+    Source: NeurIPS paper, section 5.1, figure 3b.
 
     Raises:
         ConfigError: fewer than two pairs, an n out of range, an unknown state or layer, or a model
             too small for the task.
     """
     check_fits(model, task)
-    wanted = task.pairs if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
-    chosen = [task.known(pair) for pair in wanted]
+    index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)
     n = checked(n, int, "n", low=500, high=10_000)
     checked(centre, bool, "centre")
-    if len(set(chosen)) < 2:
-        raise ConfigError(f"pairs are {shown(chosen)}; expected at least two to tell apart")
-    index = np.array([task.pairs.index(pair) for pair in chosen])
     factors = Factors.draw(task, n, seed, "pair-clusters", index=index, maskable=True)
     sequences = factors.sequences(task)
-    points = read_at(model, state, layer, place, sequences)
+    points = read_state(model, state, layer, place, sequences)
     if centre:
-        nuisances = [sequences.position]
-        if place == "last":
-            nuisances.append(sequences.tokens[:, -1])
-        points = _without(points, nuisances)
+        labels = [sequences.position] + [sequences.tokens[:, -1]] * (place == "last")
+        points = _without(points, labels)
     return _clusters(state, layer, task, sequences, points, tsne, seed)
+
+
+def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> npt.NDArray[np.int64]:
+    """Indices of at least two different pairs."""
+    index = pair_indices(task, pairs)
+    if len(set(index.tolist())) < 2:
+        raise ConfigError(f"pairs are {shown(list(pairs))}; expected at least two to tell apart")
+    return index
+
+
+def _without(points: Floats, nuisances: Sequence[npt.NDArray[np.uint8]]) -> Floats:
+    """Points minus the mean effect of labels that do not count here, by least squares."""
+    labels = [np.equal.outer(labels, np.unique(labels)) for labels in nuisances]
+    known = np.concatenate(labels, axis=1).astype(np.float64)  # [n, label]
+    fitted: Floats = known @ np.linalg.lstsq(known, points, rcond=None)[0]
+    return points - fitted
 
 
 def _clusters(
@@ -208,7 +195,8 @@ def _clusters(
     pairs = tuple(task.pairs[i] for i in found)
     alike = sorted({tuple(sorted(pair)) for pair in pairs})
     unordered = np.array([alike.index(tuple(sorted(pair))) for pair in pairs])[ordered]
-    some, keys = slice(_SCORED), sequences.key.astype(np.int64)
+    keys = sequences.key.astype(np.int64)
+    some = slice(_SCORED)
     scored, distances = points[some], squareform(pdist(points[some]))
     apart = distances.max() > 1e-5 * np.linalg.norm(scored, axis=1).max()
     counts = tuple(range(2, min(len(pairs) + 4, len(scored) - 1) + 1)) if apart else ()
@@ -217,7 +205,8 @@ def _clusters(
     silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
     best = int(np.argmax(silhouettes)) if counts else None
     labels = np.zeros(len(scored)) if best is None else divisions[best]
-    each = [_silhouette(distances, ordered[some], unordered[some] == i) for i in range(len(alike))]
+    own = [np.flatnonzero(unordered[some] == i) for i in range(len(alike))]  # points of each pair
+    each = [_silhouette(distances[np.ix_(at, at)], ordered[some][at]) for at in own]
     within = [score for score in each if score is not None]
     return Clusters(
         state=state,
@@ -240,29 +229,17 @@ def _clusters(
     )
 
 
-def _without(points: Floats, nuisances: Sequence[npt.NDArray[np.uint8]]) -> Floats:
-    """Points without what labels that mean nothing here add to them on average."""
-    labels = [np.equal.outer(labels, np.unique(labels)) for labels in nuisances]
-    known = np.concatenate(labels, axis=1).astype(np.float64)  # [n, label]
-    fitted: Floats = known @ np.linalg.lstsq(known, points, rcond=None)[0]
-    return points - fitted
-
-
-def _silhouette(
-    distances: Floats, labels: npt.NDArray[Any], chosen: npt.NDArray[np.bool_] | None = None
-) -> float | None:
-    """The mean silhouette of labelled points; None for one label, or one point for each."""
-    if chosen is not None:
-        distances, labels = distances[chosen][:, chosen], labels[chosen]
+def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:
+    """The mean silhouette; None for one label, or as many labels as points."""
     if not 2 <= len(np.unique(labels)) < len(labels):
         return None
     return float(silhouette_score(distances, labels, metric="precomputed"))
 
 
 def _tsne(points: Floats, seed: int) -> Floats:
-    """t-SNE of the distinct points: those that coincide up to rounding are mapped together.
+    """t-SNE of the points; those that coincide up to rounding are mapped together.
 
-    A handful has no neighbourhoods to keep: such points get their principal components.
+    Fewer than five distinct points have no neighbourhoods: they get their principal components.
     """
     away = points - points.mean(0)
     grid = 1e-5 * np.linalg.norm(points, axis=1).max(initial=1e-300)

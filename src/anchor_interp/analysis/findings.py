@@ -1,4 +1,4 @@
-"""What a report tells of one run, gathered where models may be loaded and drawn elsewhere."""
+"""What a report shows of one run. Models are loaded here, so that pages load none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,42 +21,35 @@ class Findings:
     """One run at its newest checkpoint."""
 
     name: str
-    """What it is called among the runs of a report."""
+    """Its name in the report; unique there."""
     path: Path
-    """The run folder."""
     run_id: str
-    """The run's identity."""
     config: RunConfig
-    """Its configuration."""
     step: int
     """The checkpoint, as updates done."""
     done: bool
     """Whether training has reached its last step."""
     metrics: Sequence[Row]
-    """Its lines of metrics."""
     evaluation: Evaluation
-    """The stored evaluation; of a run that is not done, one made now."""
+    """The stored evaluation; a new one if the run is not done."""
     decision: Decision
-    """Its phase and why."""
     attention: tuple[AttentionExample, ...]
-    """Attention in example sequences."""
     complexity: Complexity
-    """Complexity of the checkpoint's weights."""
     complexity_at_init: Complexity
-    """The same of the initial weights."""
+    """Complexity of the initial weights."""
     sessions: Sequence[Row]
-    """Provenance: one entry for each session that worked on the run."""
+    """Provenance, one entry for each session that trained the run."""
     total_decay: float
     """Learning rate x weight decay, summed over the run's steps."""
 
 
 def gather(paths: Sequence[str | Path]) -> list[Findings]:
-    """Look into runs; the name of one is its folder's, or its path where two agree.
+    """Measure runs. A run is named after its folder, or its path if two folders share a name.
 
     A specimen of the zoo keeps its own name.
 
     Raises:
-        StoreError: a folder that holds no run, a run without a checkpoint, or a damaged file.
+        StoreError: a folder without a run, a run without a checkpoint, or a damaged file.
         ConfigError: a damaged configuration.
     """
     folders = [checked_path(path, "the path of the run") for path in paths]
@@ -74,8 +67,8 @@ def _findings(path: Path, name: str) -> Findings:
     evaluation = run.evaluation if done else run.evaluate()
     if done and run.step != evaluation.steps:
         raise StoreError(
-            f"{run.path} lacks the checkpoint at step {evaluation.steps} that its result is about; "
-            "restore it, or remove result.json and train the run to its end again"
+            f"{run.path} lacks the checkpoint at step {evaluation.steps}, which its result is "
+            "about; restore it, or remove result.json and train the run to its end again"
         )
     return Findings(
         name=name,

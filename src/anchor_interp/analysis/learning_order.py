@@ -1,22 +1,19 @@
 """Finding data that break the rule by how late they are learned.
 
-A model of small initial weights fits the data with as little complexity as possible: what follows
-the common rule is learned first, what breaks it later. "For a set of data with unknown
-distribution, we can differentiate ... by studying the convergence rate of different types of data
-using models with small initialization" (complexity-control paper, end of section VIII). So:
-divide the training data into *groups*, train a model of small initialisation with checkpoints kept
-all along, and rank the groups by how late it learns them, or by their mean loss along the way::
+A model of small initial weights learns first what follows the common rule, and later what breaks
+it: "For a set of data with unknown distribution, we can differentiate ... by studying the
+convergence rate of different types of data using models with small initialization"
+(complexity-control paper, end of section VIII). So divide the training data into *groups* and rank
+them by how late a model of small initialisation learns them, or by their mean loss::
 
     config = ai.preset("inferential", gamma=0.7, steps=1500, checkpoint_every=50)
-    run = ai.train(config, "runs/mine")
-    curves = learning_curves(run)
+    curves = learning_curves(ai.train(config, "runs/mine"))
     for pair, step in ranked(curves):
         print(pair, step)
 
-Do not take the ranking for a finding: on our tasks it does no better than chance
-(``docs/results.md``). Groups that have less data come late, and groups that share their parts with
-broken ones are slowed down with them, though nothing is wrong with them; :func:`detection` scores
-these *neighbours* apart.
+On our tasks the ranking does no better than chance (``docs/results.md``). Groups with less data
+come late, and so do *neighbours*: innocent groups that share their parts with broken ones.
+:func:`detection` scores neighbours apart.
 """
 
 from collections.abc import Sequence
@@ -34,10 +31,12 @@ from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, Pair
-from anchor_interp.tasks.sequences import sample
+from anchor_interp.tasks.sequences import Sequences, sample
 
 LEARNED = 0.6
 """Accuracy from which a group counts as learned (complexity-control paper, figure 8B)."""
+
+_BATCH = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +44,9 @@ class LearningCurves:
     """Accuracy and loss of groups of training data at every checkpoint."""
 
     groups: tuple[Any, ...]
-    """Names of the groups; ordered pairs unless other groups were given."""
     sizes: tuple[int, ...]
-    """Sequences measured of each."""
+    """Sequences measured of each group."""
     steps: Int64[np.ndarray, " step"]
-    """Updates done at each checkpoint."""
     accuracy: Float[np.ndarray, "step group"]
     """Share answered with the training target."""
     loss: Float[np.ndarray, "step group"]
@@ -58,15 +55,15 @@ class LearningCurves:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well a score tells broken groups from innocent ones; areas under the ROC curve."""
+    """How well a score tells broken groups from innocent ones: areas under the ROC curve."""
 
     auroc: float
     """Broken groups against all others."""
     neighbours: float | None
-    """Against innocent groups made of the broken ones' anchors alone, such as (3, 3) where (3, 4)
-    is broken; None if there is none."""
+    """Against innocent groups made only of the broken ones' anchors, such as (3, 3) if (3, 4) is
+    broken; None without such a group."""
     strangers: float | None
-    """Against all other innocent groups."""
+    """Against all other innocent groups; None without one."""
 
 
 def learning_curves(
@@ -74,14 +71,13 @@ def learning_curves(
 ) -> LearningCurves:
     """Measure groups of a run's own training data at each of its checkpoints.
 
-    Args:
-        run: the run; keep checkpoints often (``checkpoint_every``), lateness is read between them.
-        groups: for each training sequence the group it belongs to; its ordered pair if None.
-        n: most sequences of a group that are measured, its first ones.
+    ``groups`` names the group of each training sequence; by default its ordered pair. The first n
+    sequences of each group are measured. Lateness is read between checkpoints, so keep many of
+    them (``checkpoint_every``).
 
     Raises:
-        ConfigError: another number of entries in ``groups`` than training sequences, or fewer than
-            two checkpoints.
+        ConfigError: ``groups`` does not have one entry for each training sequence, or the run has
+            fewer than two checkpoints.
         StoreError: a damaged checkpoint.
     """
     checked(run, Run, "run")
@@ -93,50 +89,37 @@ def learning_curves(
             "smaller checkpoint_every"
         )
     training = sample(config.task, "train", config.train.n_sequences, seed=config.seed)
-    if groups is None:
-        labels: list[Any] = [config.task.pairs[index] for index in training.pair]
-    else:
-        labels = list(groups)
-        if len(labels) != len(training):
-            raise ConfigError(
-                f"groups has {len(labels):,} entries; expected one for each of the "
-                f"{len(training):,} training sequences"
-            )
+    labels = list([config.task.pairs[i] for i in training.pair] if groups is None else groups)
+    if len(labels) != len(training):
+        raise ConfigError(
+            f"groups has {len(labels):,} entries; expected one for each of the "
+            f"{len(training):,} training sequences"
+        )
     members: dict[Any, list[int]] = {}
     for index, label in enumerate(labels):
         members.setdefault(label, []).append(index)
     names = sorted(members) if groups is None else list(members)
     chosen = [members[name][:n] for name in names]
-    rows = np.concatenate([np.array(part) for part in chosen])
-    ends = np.cumsum([len(part) for part in chosen])[:-1]
-    accuracies, losses = [], []
+    sizes = tuple(map(len, chosen))
+    accuracy, loss = [], []
     for step in run.steps:
-        right, loss = _answers(run.at(step), training.tokens[rows], training.targets[rows])
-        accuracies.append([float(part.mean()) for part in np.split(right, ends)])
-        losses.append([float(part.mean()) for part in np.split(loss, ends)])
-    return LearningCurves(
-        groups=tuple(names),
-        sizes=tuple(map(len, chosen)),
-        steps=np.array(run.steps, dtype=np.int64),
-        accuracy=np.array(accuracies),
-        loss=np.array(losses),
-    )
+        right, losses = _answers(run.at(step), training, np.concatenate(chosen))
+        parts = np.cumsum(sizes)[:-1]
+        accuracy.append([float(part.mean()) for part in np.split(right, parts)])
+        loss.append([float(part.mean()) for part in np.split(losses, parts)])
+    steps = np.array(run.steps, dtype=np.int64)
+    return LearningCurves(tuple(names), sizes, steps, np.array(accuracy), np.array(loss))
 
 
 def lateness(curves: LearningCurves, *, level: float = LEARNED) -> Float[np.ndarray, " group"]:
-    """The step at which each group is learned: where its accuracy reaches a level to stay.
+    """The step at which each group is learned: its accuracy reaches ``level`` and stays there.
 
-    Steps are interpolated between checkpoints. "To stay" is: no later checkpoint is below. A group
-    that is not learned at the end is infinitely late.
-
-    Args:
-        curves: from :func:`learning_curves`.
-        level: the accuracy.
+    Steps are interpolated between checkpoints. A group that is below the level at the last
+    checkpoint is infinitely late.
     """
     checked(level, float, "level", above=0, high=1)
     found = np.full(len(curves.groups), np.inf)
-    for group in range(len(curves.groups)):
-        accuracy = curves.accuracy[:, group]
+    for group, accuracy in enumerate(curves.accuracy.T):
         below = np.flatnonzero(accuracy < level)
         if not len(below):
             found[group] = curves.steps[0]
@@ -159,17 +142,15 @@ def detection(
 ) -> Detection:
     """Areas under the ROC curve of a score that should be larger for broken pairs.
 
-    Args:
-        scores: one number for each group, infinite ones allowed.
-        groups: the ordered pairs.
-        broken: those that break the rule.
+    ``groups`` are ordered pairs, ``broken`` those that break the rule. A score may be infinite.
 
     Raises:
-        ConfigError: no broken pair among the groups, or nothing but broken ones.
+        ConfigError: a score is NaN or minus infinity, or not both broken and innocent pairs are
+            among the groups.
     """
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any() or np.isneginf(values).any():
-        raise ConfigError("scores hold a value that is no number, or minus infinity")
+        raise ConfigError("scores hold NaN or minus infinity; expected numbers or infinity")
     if not all(isinstance(pair, tuple) for pair in groups):
         raise ConfigError(f"groups is {shown(list(groups))}; expected ordered pairs of anchors")
     is_broken = np.array([pair in set(broken) for pair in groups])
@@ -183,13 +164,16 @@ def detection(
     largest = values[np.isfinite(values)].max(initial=0.0)
     ranks = np.where(np.isfinite(values), values, largest + 1)
 
-    def area(against: Bool[np.ndarray, " group"]) -> float | None:
-        kept = is_broken | against
-        return float(roc_auc_score(is_broken[kept], ranks[kept])) if against.any() else None
+    def area(innocent: Bool[np.ndarray, " group"]) -> float:
+        kept = is_broken | innocent
+        return float(roc_auc_score(is_broken[kept], ranks[kept]))
 
-    whole = area(~is_broken)
-    assert whole is not None
-    return Detection(whole, area(~is_broken & near), area(~is_broken & ~near))
+    neighbours, strangers = ~is_broken & near, ~is_broken & ~near
+    return Detection(
+        auroc=area(~is_broken),
+        neighbours=area(neighbours) if neighbours.any() else None,
+        strangers=area(strangers) if strangers.any() else None,
+    )
 
 
 def broken_pairs(task: AnchorTask) -> tuple[Pair, ...]:
@@ -199,13 +183,14 @@ def broken_pairs(task: AnchorTask) -> tuple[Pair, ...]:
 
 @torch.no_grad()
 def _answers(
-    run: Run, tokens: np.ndarray, targets: np.ndarray
+    run: Run, sequences: Sequences, rows: Int64[np.ndarray, " n"]
 ) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    model = run.model
-    right, losses = [], []
-    for start in range(0, len(tokens), 4096):
-        wanted = torch.from_numpy(targets[start : start + 4096].astype(np.int64)).to(run.device)
-        logits = last_logits(model, token_rows(model, tokens[start : start + 4096]))
+    """Whether each of some sequences is answered with its target, and its loss."""
+    model, right, losses = run.model, [], []
+    for start in range(0, len(rows), _BATCH):
+        batch = rows[start : start + _BATCH]
+        wanted = torch.from_numpy(sequences.targets[batch].astype(np.int64)).to(run.device)
+        logits = last_logits(model, token_rows(model, sequences.tokens[batch]))
         right.append((logits.argmax(-1) == wanted).cpu().numpy())
         loss = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
         losses.append(loss.cpu().numpy())

@@ -1,6 +1,7 @@
-"""How much key, pair, key position, noise and the anchors' order matter to a state or the logits.
+"""How much key, pair, key position, noise and the order of the anchors matter to a state.
 
-The papers' pictures fix noise and position and assume that they matter little; here it is measured.
+The papers' pictures fix noise and position and assume that both matter little. This module
+measures it, for any state or for the logits.
 """
 
 import dataclasses
@@ -12,10 +13,10 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, named, read_at
+from anchor_interp.analysis.states import State, read_state, state_name
 from anchor_interp.models.transformer import HookedTransformer, check_fits
-from anchor_interp.tasks.anchor import AnchorTask, Pair
-from anchor_interp.tasks.factors import Factor, Factors, Floats, pair_indices
+from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
+from anchor_interp.tasks.factors import Factor, Factors, Floats
 from anchor_interp.tasks.sequences import Place
 
 
@@ -28,12 +29,12 @@ class Influence:
     alone: float | None
     """Share of the variance that the factor explains by itself (Sobol' first-order index)."""
     total: float | None
-    """Share that it has a part in, interactions included (total-effect index); None for both where
-    nothing varies, and for the order."""
+    """Share of the variance that it has a part in, with interactions (total-effect index). Both
+    are None if nothing varies, and for the order."""
     change: float | None
-    """Mean length of the change when this factor alone changes, over that when all do."""
+    """Mean length of the change when only this factor changes, over that when all do."""
     agreement: float | None
-    """Share of predictions that stay when this factor alone changes; None for a hidden state."""
+    """Share of predictions that stay when only this factor changes; None for a hidden state."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,10 @@ class Sensitivity:
     """How much key, pair, position and noise matter."""
 
     state: str
-    """The tensor, as in :mod:`anchor_interp.analysis.states`, or ``logits``."""
+    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
     """0-based layer; None for logits."""
     factors: tuple[Influence, ...]
-    """One for each factor."""
     n: int
     """Sequences for each factor."""
 
@@ -63,25 +63,18 @@ def sensitivity(
 ) -> Sensitivity:
     """How much key, pair, key position and noise matter (the papers assume the last two do not).
 
-    The four are drawn independently: pairs, all keys, all positions, a noise token for every
-    place that key and anchors leave free. One at a time is exchanged with all else fixed, so that
-    moving the key moves its anchors with it and leaves each noise token in its place. Shares of the
-    variance are Sobol' indices by Jansen's estimators (Saltelli et al. 2010, table 2), over all
-    dimensions together. They scatter by a few hundredths at n = 1,000, and the shares of factors
-    that interact add up to less than 1 alone and to more in total.
+    The four are drawn independently: pairs, all keys, all positions, and a noise token for every
+    place. One factor at a time is exchanged with all else fixed: moving the key moves its anchors
+    with it and leaves each noise token in its place. Shares of the variance are Sobol' indices by
+    Jansen's estimators (Saltelli et al. 2010, table 2), over all dimensions together. They scatter
+    by a few hundredths at n = 1,000. If factors interact, their shares add up to less than 1 alone
+    and to more in total.
 
-    A change of position can turn a training key into a test key: a model that has memorized answers
-    differently there.
+    A change of position can turn a training key into a test key, where a model that has memorized
+    answers differently.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor, in the sense of :mod:`anchor_interp.analysis.states`; the logits if None.
-        layer: 0-based layer of the state.
-        place: where the state is read: in each sequence at its own position of that token.
-        pairs: the ordered pairs that sequences have; all if None.
-        n: sequences for each factor.
-        seed: seed of the sequences.
+    ``state`` is read at ``place``, in each sequence at its own position of that token; by default
+    the logits are read. ``n`` sequences are drawn for each factor, of all pairs by default.
 
     Raises:
         ConfigError: an n below 2, no pairs or an unknown one, an unknown state or layer, or a model
@@ -92,7 +85,7 @@ def sensitivity(
     index = pair_indices(task, task.pairs if pairs is None else pairs)
 
     def read(factors: Factors) -> Floats:
-        return read_at(model, state, layer, place, factors.sequences(task))
+        return read_state(model, state, layer, place, factors.sequences(task))
 
     first = Factors.draw(task, n, seed, "sensitivity/first", index=index)
     second = Factors.draw(task, n, seed, "sensitivity/second", index=index)
@@ -103,8 +96,7 @@ def sensitivity(
     varies = variance > 1e-9 * float((everything**2).sum(1).mean())
     found = []
     for factor in get_args(Factor):
-        changed = first.exchanged(factor, second)
-        moved = read(changed)
+        moved = read(first.exchanged(factor, second))
         differs = first.differs(factor, second)
         step = np.linalg.norm(moved - one, axis=1)[differs]
         stays = moved.argmax(1)[differs] == one.argmax(1)[differs]
@@ -117,7 +109,7 @@ def sensitivity(
                 agreement=float(stays.mean()) if state is None and len(stays) else None,
             )
         )
-    return Sensitivity(*named(state, layer), tuple(found), n)
+    return Sensitivity(*state_name(state, layer), tuple(found), n)
 
 
 def order_influence(
@@ -133,40 +125,31 @@ def order_influence(
 ) -> Influence:
     """How much the order of the anchors matters: (a, b) becomes (b, a), all else stays.
 
-    Where both orders have one target, a model that maps each ordered pair by itself still holds
-    them apart, a commutative one does not. It has no share of the variance: order is no factor
-    that is drawn.
+    If both orders have one target, a model that maps each ordered pair by itself still tells them
+    apart; a commutative one does not. Order is not drawn, so it has no share of the variance.
 
-    Args:
-        model: a model of the task.
-        task: the task.
-        state: the tensor, in the sense of :mod:`anchor_interp.analysis.states`; the logits if None.
-        layer: 0-based layer of the state.
-        place: where the state is read.
-        pairs: the ordered pairs that sequences have before and after; all if None. Pairs of equal
-            anchors, and those whose other order is not among them, are left out.
-        n: sequences, whose second anchor is not the last token.
-        seed: seed of the sequences.
+    The arguments are those of :func:`sensitivity`. Pairs of equal anchors are left out, and so are
+    pairs whose other order is not in ``pairs``. No second anchor is the last token.
 
     Raises:
         ConfigError: as :func:`sensitivity`, or no pair in both orders.
     """
     check_fits(model, task)
     n = checked(n, int, "n", low=2, high=100_000)
-    index = pair_indices(task, task.pairs if pairs is None else pairs)
-    known = {task.pairs[i] for i in index}
+    known = {task.pairs[i] for i in pair_indices(task, task.pairs if pairs is None else pairs)}
     both = sorted((a, b) for a, b in known if a != b and (b, a) in known)
     if not both:
         raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
-    drawn = [
-        Factors.draw(task, n, seed, f"order/{name}", index=pair_indices(task, both), maskable=True)
+    index = pair_indices(task, both)
+    first, second = (
+        Factors.draw(task, n, seed, f"order/{name}", index=index, maskable=True)
         for name in ("first", "second")
-    ]
+    )
     reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
-    swapped = dataclasses.replace(drawn[0], pair=reverse[drawn[0].pair])
+    swapped = dataclasses.replace(first, pair=reverse[first.pair])
     one, two, moved = (
-        read_at(model, state, layer, place, factors.sequences(task))
-        for factors in (*drawn, swapped)
+        read_state(model, state, layer, place, factors.sequences(task))
+        for factors in (first, second, swapped)
     )
     unrelated = float(np.linalg.norm(one - two, axis=1).mean())
     step = float(np.linalg.norm(moved - one, axis=1).mean())

@@ -1,10 +1,8 @@
-"""Reads the vectors inside a model, over sequences whose parts are drawn one by one.
+"""The vectors inside a model: which tensor is read, and where.
 
-Which tensor
-------------
 The papers name four tensors of layer l = 1, 2, ... (NeurIPS paper, equations 4 to 7). In their
-post-LayerNorm model each is the residual stream *as its reader sees it*. That is what a
-pre-LayerNorm model has as well, one LayerNorm further on, and so it is what is taken there:
+post-LayerNorm model each is the residual stream *as its reader sees it*. A pre-LayerNorm model
+has the same tensor one LayerNorm later, and it is read there.
 
 =========  ===================  ===========================  ======================================
 tensor     its reader           post-LayerNorm               pre-LayerNorm
@@ -13,26 +11,22 @@ tensor     its reader           post-LayerNorm               pre-LayerNorm
 ``V``      the attending query  ``attn.hook_v``              ``attn.hook_v``
 ``OV``     the residual stream  ``attn.hook_v`` x ``W_O``    ``attn.hook_v`` x ``W_O``
 ``X_ao``   the MLP              ``hook_resid_mid``           ``ln2`` of ``hook_resid_mid``
-``X_do``   the next attention   ``hook_resid_post``          next ``ln1`` (at the end ``ln_final``)
+``X_do``   the next attention   ``hook_resid_post``          next ``ln1`` (``ln_final`` at the end)
                                                              of ``hook_resid_post``
 =========  ===================  ===========================  ======================================
 
-``V`` has its heads side by side. ``OV`` is not in the papers: it is what a head would write for
-this value, heads side by side again (each has its own attention, so that their sum stands for
-nothing). Any basis inside a head gives the same ``OV``, while cosines of ``V`` depend on it:
-W_V -> W_V R, W_O -> R^-1 W_O is the same model.
-
-Anything that looks at vectors, by similarity (:mod:`anchor_interp.analysis.similarity`), clusters
-(:mod:`anchor_interp.analysis.clusters`) or influence (:mod:`anchor_interp.analysis.sensitivity`), reads them here.
+``V`` and ``OV`` hold the heads side by side. ``OV`` is not in the papers: it is what each head
+would write for this value. Heads are not summed, because each has its own attention. The cosines of
+``V`` depend on the basis inside a head, those of ``OV`` do not: W_V R and R^-1 W_O make the same
+model as W_V and W_O.
 """
 
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float64, Integer
-from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
@@ -43,56 +37,7 @@ from anchor_interp.tasks.factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
-
-
-def read_state(
-    model: HookedTransformer,
-    state: State,
-    layer: int,
-    tokens: Integer[np.ndarray, "batch pos"],
-    positions: Integer[np.ndarray, " batch"],
-) -> Float64[np.ndarray, "batch width"]:
-    """One of the papers' tensors at one position of every sequence.
-
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        state: which tensor, in the sense of the module's table.
-        layer: 0-based layer; the papers' layer 2 is 1.
-        tokens: token indices.
-        positions: of every sequence, the 0-based position read.
-
-    Returns:
-        Vectors of d_model (``V``: heads x d_head; ``OV``: heads x d_model) numbers.
-
-    Raises:
-        ConfigError: an unknown tensor or layer, or a layer that lacks the tensor.
-    """
-    n_layers = checked(model, HookedTransformer, "model").cfg.n_layers
-    checked(state, State, "state")
-    checked(layer, int, "layer")
-    if not 0 <= layer < n_layers:
-        raise ConfigError(
-            f"layer is {shown(layer)}; expected 0 to {n_layers - 1} (the papers' layer 2 is 1)"
-        )
-    block: Any = model.blocks[layer]
-    if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
-        raise ConfigError(
-            "X_ao is what the MLP reads after attention; this model has no such state"
-        )
-    name = f"blocks.{layer}.{_HOOKS[state]}"
-    found = activations(model, tokens, [name])[name]
-    at = torch.from_numpy(positions.astype(np.int64)).to(found.device)
-    found = found[torch.arange(len(found), device=found.device), at]  # [batch, ...]
-    with torch.no_grad():
-        if state == "V":
-            found = rearrange(found, "batch head d_head -> batch (head d_head)")
-        elif state == "OV":
-            written = "batch head d_head, head d_head d_model -> batch head d_model"
-            found = einsum(found, block.attn.W_O, written).flatten(1)
-        elif layout(model) == "pre":
-            found = _reader_norm(model, state, layer)(found[:, None])[:, 0]
-    return _numbers(found)
-
+"""Which tensor is read; see the table above."""
 
 _HOOKS: dict[State, str] = {
     "X": "hook_resid_pre",
@@ -103,36 +48,55 @@ _HOOKS: dict[State, str] = {
 }
 
 
-def _reader_norm(model: HookedTransformer, state: State, layer: int) -> Any:
-    """The LayerNorm through which a pre-LayerNorm stream is read."""
-    blocks: list[Any] = list(model.blocks)
-    if state == "X":
-        return blocks[layer].ln1
-    if state == "X_ao":
-        return blocks[layer].ln2
-    return blocks[layer + 1].ln1 if layer + 1 < len(blocks) else model.ln_final
-
-
-def read_at(
+def read_state(
     model: HookedTransformer, state: State | None, layer: int, place: Place, sequences: Sequences
 ) -> Floats:
-    """A state at one place, or the logits at the last position if None: [n, width].
+    """One tensor at one place of every sequence. Hooks attached to the model act.
+
+    None reads the logits at the last position, whatever the place and the layer. The layer is
+    0-based: the papers' layer 2 is 1. Each sequence is read at its own position of the place.
+
+    Returns:
+        [n, width], where width is d_model (``V``: heads x d_head; ``OV``: heads x d_model).
 
     Raises:
-        ConfigError: as :func:`read_state`, or activations that are not all finite.
+        ConfigError: an unknown tensor or layer, a layer without this tensor, or activations that
+            are not all finite.
     """
-    if state is not None:
-        return finite(read_state(model, state, layer, sequences.tokens, places(sequences, place)))
+    checked(model, HookedTransformer, "model")
     with torch.no_grad():
-        return finite(_numbers(last_logits(model, token_rows(model, sequences.tokens))))
+        if state is None:
+            found = last_logits(model, token_rows(model, sequences.tokens))
+        else:
+            found = _hidden(model, state, layer, place, sequences)
+    return finite(found.to("cpu", torch.float64).numpy())
+
+
+def read_masked(
+    model: HookedTransformer,
+    state: State | None,
+    layer: int,
+    sequences: Sequences,
+    mask: AbstractContextManager[None],
+) -> Floats:
+    """A tensor at the last position under a mask; zeros if the mask leaves only rounding.
+
+    A state counts as rounding if it varies by less than 1e-4 of what it varies without the mask.
+    """
+    whole = read_state(model, state, layer, "last", sequences)
+    with mask:
+        masked = read_state(model, state, layer, "last", sequences)
+    varies, varied = (float(found.std(0).max(initial=0)) for found in (masked, whole))
+    return masked if varies > 1e-4 * varied else np.zeros_like(masked)
+
+
+def state_name(state: State | None, layer: int) -> tuple[str, int | None]:
+    """The name and the layer in a result: logits have no layer."""
+    return ("logits", None) if state is None else (state, layer)
 
 
 def finite(numbers: Floats) -> Floats:
-    """The numbers, if all are finite: NaNs would pass for vectors without a contrast.
-
-    Raises:
-        ConfigError: some are not.
-    """
+    """The numbers unchanged, or ConfigError: NaN would pass for vectors without a contrast."""
     if not np.isfinite(numbers).all():
         raise ConfigError(
             "the model's activations are not all finite; expected numbers: look for NaN or "
@@ -141,17 +105,33 @@ def finite(numbers: Floats) -> Floats:
     return numbers
 
 
-def _numbers(found: Tensor) -> Floats:
-    numbers: Floats = found.to("cpu", torch.float64).numpy()
-    return numbers
-
-
-def named(state: State | None, layer: int) -> tuple[str, int | None]:
-    """The name and the layer that a result gives for what was read: logits have no layer."""
-    return ("logits", None) if state is None else (state, layer)
-
-
-def left_by_mask(masked: Floats, whole: Floats) -> Floats:
-    """What a mask left, or zeros if what varies is no more than rounding of what varied before."""
-    varies, varied = (float(found.std(0).max(initial=0)) for found in (masked, whole))
-    return masked if varies > 1e-4 * varied else np.zeros_like(masked)
+def _hidden(
+    model: HookedTransformer, state: State, layer: int, place: Place, sequences: Sequences
+) -> torch.Tensor:
+    """A tensor inside the model: [n, width]."""
+    n_layers = model.cfg.n_layers
+    checked(state, State, "state")
+    checked(layer, int, "layer")
+    if not 0 <= layer < n_layers:
+        raise ConfigError(
+            f"layer is {shown(layer)}; expected 0 to {n_layers - 1} (the papers' layer 2 is 1)"
+        )
+    if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
+        raise ConfigError(
+            "X_ao is what the MLP reads after attention; this model has no such state"
+        )
+    name = f"blocks.{layer}.{_HOOKS[state]}"
+    every = activations(model, sequences.tokens, [name])[name]
+    at = torch.from_numpy(places(sequences, place)).to(every.device)
+    found = every[torch.arange(len(every), device=every.device), at]  # [n, ...]
+    blocks: list[Any] = list(model.blocks)
+    if state == "V":
+        found = rearrange(found, "n head d_head -> n (head d_head)")
+    elif state == "OV":
+        written = "n head d_head, head d_head d_model -> n head d_model"
+        found = einsum(found, blocks[layer].attn.W_O, written).flatten(1)
+    elif layout(model) == "pre":
+        reader = layer + (state == "X_do")
+        norm = blocks[reader].ln1 if reader < n_layers else model.ln_final
+        found = (blocks[layer].ln2 if state == "X_ao" else norm)(found[:, None])[:, 0]
+    return found

@@ -1,55 +1,74 @@
-"""The phase of a model by its mechanism alone."""
+"""The phase of a model from its mechanism alone.
+
+:func:`verdict` reads a :class:`anchor_interp.analysis.fingerprint.Fingerprint` from top to bottom:
+
+=============  =====================================================================================
+phase          rule
+=============  =====================================================================================
+memorizing     ``noise_share`` is high: the noise tokens decide much of the logits, so the model
+               knows whole sequences by heart
+inferential    ``composed`` is high: states composed of other pairs' get the rule's answer; and
+               ``value`` is high: the intermediate g(x; a1) stands at the first anchor
+symmetric      ``composed`` is high without that value: a table; ``order_first`` is low: layer 1
+               takes both anchors together, whatever their order (otherwise composite)
+symmetric      ``mirrored`` is high: composed states get the other order's target; or, if the task
+               has no such target, ``commutes`` is high: both orders get the same answer
+composite      none of these: each ordered pair is looked up by itself
+other          a number that is needed is missing, or the task has no unseen pair
+=============  =====================================================================================
+
+The thresholds of composed states are those of the phases (complexity-control paper, section IV),
+except the one for ``commutes``. That one and those for ``noise_share`` and ``value`` were fixed on
+the diagrams' runs and on models of known mechanism, before any fingerprint was taken of the runs on
+which ``docs/results.md`` judges the verdict.
+"""
 
 from dataclasses import dataclass
 
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.analysis.fingerprint import Fingerprint
-from anchor_interp.runs.phase import Decision, Phase
+from anchor_interp.runs.phase import Decision
 
 
 @dataclass(frozen=True)
 class VerdictThresholds:
-    """Where :func:`verdict` draws its lines."""
+    """The thresholds of :func:`verdict`."""
 
     noise: float = bounded(0.11, low=0)
-    """``noise_share`` from which on a model knows sequences: between 0.09, the most of a run that
-    generalises, and 0.13, the least of a memorizing one, in the diagrams' 129 trained runs."""
+    """A model memorizes from this ``noise_share`` on. In the diagrams' 129 trained runs, the most
+    of a run that generalises is 0.09 and the least of a memorizing one 0.13."""
     composed: float = bounded(0.5, low=0, high=1)
-    """``composed`` from which on it infers, as OOD accuracy in the phases."""
+    """A model infers from this ``composed`` on, as from this OOD accuracy in the phases."""
     value: float = bounded(0.15, low=-2, high=2)
-    """``value`` from which on g(x; a1) stands at the first anchor: 0.36 was the least of an
-    inferential run of the diagrams' seeds 300 to 302 when the line was drawn (0.29 since two of the
-    seeds were trained once more), a table set by hand has 0.00."""
+    """g(x; a1) stands at the first anchor from this ``value`` on. The least of an inferential run
+    of the diagrams' seeds 300 to 302 was 0.36 when the threshold was set (0.29 after two of the
+    seeds were trained once more); a table set by hand has 0.00."""
     order: float = bounded(0.03, low=0)
-    """``order_first`` up to which layer 1 takes the anchors together: 0.00 and 0.06 in a symmetric
-    and an ordered table set by hand. No trained run needed it."""
+    """Layer 1 takes the anchors together up to this ``order_first``: 0.00 in a symmetric table set
+    by hand, 0.06 in an ordered one. No trained run needed it."""
     mirrored: float = bounded(0.5, low=0, high=1)
-    """``mirrored`` from which on it is symmetric, as the symmetric accuracy in the phases."""
+    """A model is symmetric from this ``mirrored`` on, as from this symmetric accuracy in the
+    phases."""
     commutes: float = bounded(0.82, low=0, high=1)
-    """``commutes`` from which on it is symmetric. Composed states commute a little more than
-    a model's own: 0.82 where the phases have 0.7."""
+    """A model is symmetric from this ``commutes`` on. Composed states commute a little more than a
+    model's own: 0.82, where the phases have 0.7."""
 
     def __post_init__(self) -> None:
         check_fields(self, "thresholds")
 
 
 THRESHOLDS = VerdictThresholds()
-"""The thresholds that are judged in ``docs/results.md``."""
+"""The thresholds that ``docs/results.md`` judges."""
 
 
 def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
-    """The phase of a trained model by its mechanism alone, with the rule that gave it.
+    """The phase of a trained model from its mechanism alone, with the rule that gave it.
 
-    A model that has not learned its training data looks like one that memorizes: whether it has is
-    for the training accuracy to say.
-
-    Args:
-        fingerprint: the numbers of the mechanism.
-        thresholds: where the lines are.
+    A model that has not learned its training data looks like one that memorizes. Check its training
+    accuracy first.
 
     Returns:
-        memorizing, inferential, symmetric or composite; ``other`` where a number is missing that
-        is needed, or on a task without unseen pairs.
+        memorizing, inferential, symmetric, composite or other; see the module's table.
     """
     f: Fingerprint = checked(fingerprint, Fingerprint, "fingerprint")
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
@@ -69,14 +88,14 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         found += f" < {t.value:g}: a table"
         if f.order_first is None:
             return Decision("other", f"{found}, and no change of layer 1 to tell of which kind")
-        phase: Phase = "symmetric" if f.order_first <= t.order else "composite"
-        return Decision(phase, f"{found}, order_first {f.order_first:.2f}")
-    if f.mirrored is not None and f.mirrored >= t.mirrored:
-        return Decision("symmetric", f"{found}, mirrored {f.mirrored:.2f} >= {t.mirrored:g}")
-    if f.mirrored is not None:
-        return Decision("composite", f"{found}, mirrored {f.mirrored:.2f} < {t.mirrored:g}")
-    if f.commutes is None:
+        found += f", order_first {f.order_first:.2f}"
+        return Decision("symmetric" if f.order_first <= t.order else "composite", found)
+    # without a target of the other order, both orders must get the same answer
+    name = "commutes" if f.mirrored is None else "mirrored"
+    share = f.commutes if f.mirrored is None else f.mirrored
+    threshold = t.commutes if f.mirrored is None else t.mirrored
+    if share is None:
         return Decision("other", f"{found}; no unseen pair has two orders to compare")
-    if f.commutes >= t.commutes:
-        return Decision("symmetric", f"{found}, commutes {f.commutes:.2f} >= {t.commutes:g}")
-    return Decision("composite", f"{found}, commutes {f.commutes:.2f} < {t.commutes:g}")
+    if share >= threshold:
+        return Decision("symmetric", f"{found}, {name} {share:.2f} >= {threshold:g}")
+    return Decision("composite", f"{found}, {name} {share:.2f} < {threshold:g}")

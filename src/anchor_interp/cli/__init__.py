@@ -1,1 +1,1 @@
-"""What is typed: the command line."""
+"""The command line."""

@@ -1,191 +1,131 @@
-"""Whether this machine can do the work: ``anchor-interp doctor``.
+"""The command ``doctor``: can this machine do the work?
 
 :func:`examine` looks at the interpreter, the packages, the devices, the caches and the folder that
-runs go to, and collects everything that would make a command fail. It changes nothing and asks no
-network.
+runs go to. It changes nothing and needs no network.
 """
 
 import fcntl
 import importlib
+import logging
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from anchor_interp import __version__
+from anchor_interp.cli.options import PLAIN, Outputs
 
-PACKAGE = "anchor-interp"
-
-
-LEAST_FREE_BYTES = 1 << 30
-"""Free space below which a folder is called nearly full; the quickstart's runs take 30 MB."""
-
+_LEAST_FREE_BYTES = 1 << 30
+"""A folder with less free space counts as nearly full; the quickstart's runs take 30 MB."""
 
 _MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
-"""Modules that are not called as their package."""
-
+"""Packages whose module has another name."""
 
 _OPTIONAL = ("tensorboard", "wandb")
 
-
-@dataclass(frozen=True)
-class Package:
-    """A package that this one needs, or can use."""
-
-    name: str
-    """Its name."""
-    installed: str | None
-    """The version that is installed."""
-    required: str
-    """The versions that will do; empty for any."""
-    optional: bool
-    """Whether everything but its own feature works without it."""
+_LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Device:
-    """Something that models can run on."""
-
-    name: str
-    """What to give to ``--device``."""
-    description: str
-    """The hardware."""
-    usable: bool
-    """Whether a small product came out right on it."""
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What was found; the fields are the keys of ``doctor --json``."""
-
-    ok: bool
-    """Whether there is no problem."""
-    problems: tuple[str, ...]
-    """What would make a command fail, one line each, with what to do."""
-    version: str
-    """Version of anchor-interp."""
-    python: str
-    """Version of Python."""
-    system: str
-    """Operating system and processor type."""
-    packages: tuple[Package, ...]
-    """Declared dependencies."""
-    cpu: str
-    """The processor."""
-    cpu_capability: str
-    """The vector instructions that PyTorch uses."""
-    cores: int
-    """Cores that this process may use."""
-    threads: int
-    """Threads that PyTorch uses unless told otherwise."""
-    onednn: bool
-    """Whether training takes the faster oneDNN path (:mod:`anchor_interp.models.linear`)."""
-    devices: tuple[Device, ...]
-    """What models can run on."""
-    caches: dict[str, str]
-    """Cache folders that exist, by library."""
-    out: str
-    """The folder examined, or the nearest one above it that exists."""
-    out_writable: bool
-    """Whether files can be written there."""
-    out_locks: bool
-    """Whether locks on its files keep a second process away."""
-    out_free_bytes: int
-    """Free space there, in bytes."""
-
-
-def examine(out: Path) -> Examination:
-    """Look at everything that runs in a folder depend on.
+def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
+    """Check that this machine can do the work; exit code 1 if something is wrong.
 
     Args:
-        out: the folder that runs will go to; need not exist.
+        out: Folder that runs will go to.
+    """
+    found = examine(out)
+    output.show(found, describe(found))
+    for problem in found["problems"]:
+        _LOGGER.error(problem)
+    return 0 if found["ok"] else 1
+
+
+def examine(out: Path) -> dict[str, Any]:
+    """Look at everything that runs in the folder ``out`` depend on; it need not exist.
+
+    Returns:
+        What ``doctor --json`` prints; docs/command-line.md explains every key.
     """
     problems: list[str] = []
-    packages = tuple(_packages(problems))
-    machine = _machine(problems)
-    folder = _folder(out, problems)
-    return Examination(
-        not problems,
-        tuple(problems),
-        __version__,
-        platform.python_version(),
-        f"{platform.system()} {platform.release()} {platform.machine()}",
-        packages,
-        **machine,
-        caches=_caches(),
-        **folder,
-    )
+    found = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": list(_packages(problems)),
+        **_machine(problems),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        "caches": _caches(),
+        **_folder(out, problems),
+    }
+    return {"ok": not problems, "problems": problems, **found}
 
 
-def describe(found: Examination) -> str:
+def describe(found: Mapping[str, Any]) -> str:
     """The examination as text, without the problems."""
     lines = [
-        f"anchor-interp {found.version}, Python {found.python}, {found.system}",
-        f"cpu       {found.cpu}, {found.cores} cores usable, {found.threads} PyTorch threads, "
-        f"{found.cpu_capability}, oneDNN path {'taken' if found.onednn else 'not available'}",
+        f"anchor-interp {found['version']}, Python {found['python']}, {found['system']}",
+        f"cpu       {found['cpu']}, {found['cores']} cores usable, {found['threads']} PyTorch "
+        f"threads, {found['cpu_capability']}, oneDNN path "
+        f"{'taken' if found['onednn'] else 'not available'}",
+        f"waiting   OMP_WAIT_POLICY is {found['omp_wait_policy'] or 'not set'} here. PASSIVE lets "
+        "idle threads sleep; without it, a busy machine can make training 8 times slower",
+        "          in a notebook: os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch",
     ]
-    for device in found.devices:
-        state = "usable" if device.usable else "NOT usable"
-        lines.append(f"device    {device.name:<8} {state}: {device.description}")
-    lines += [
-        f"package   {p.name:<18} {p.installed or 'not installed':<14} needs "
-        f"{p.required or 'any version'}{' (optional)' if p.optional else ''}"
-        for p in found.packages
-    ]
-    lines += [f"cache     {name:<12} {path}" for name, path in found.caches.items()]
+    for device in found["devices"]:
+        state = "usable" if device["usable"] else "NOT usable"
+        lines.append(f"device    {device['name']:<8} {state}: {device['description']}")
+    for package in found["packages"]:
+        lines.append(
+            f"package   {package['name']:<18} {package['installed'] or 'not installed':<14} needs "
+            f"{package['required'] or 'any version'}{' (optional)' if package['optional'] else ''}"
+        )
+    lines += [f"cache     {name:<12} {path}" for name, path in found["caches"].items()]
     lines.append(
-        f"folder    {found.out}: {'writable' if found.out_writable else 'NOT writable'}, locks "
-        f"{'work' if found.out_locks else 'do NOT work'}, {found.out_free_bytes / 1e9:,.1f} GB free"
+        f"folder    {found['out']}: {'writable' if found['out_writable'] else 'NOT writable'}, "
+        f"locks {'work' if found['out_locks'] else 'do NOT work'}, "
+        f"{found['out_free_bytes'] / 1e9:,.1f} GB free"
     )
-    lines.append("no problem found" if found.ok else f"problems: {len(found.problems)}")
+    lines.append("no problem found" if found["ok"] else f"problems: {len(found['problems'])}")
     return "\n".join(lines)
 
 
-def _packages(problems: list[str]) -> Iterator[Package]:
+def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
     try:
         from packaging.requirements import Requirement
 
-        needed = [Requirement(text) for text in metadata.requires(PACKAGE) or ()]
-        python = metadata.metadata(PACKAGE)["Requires-Python"]
+        needed = [Requirement(text) for text in metadata.requires("anchor-interp") or ()]
+        python = metadata.metadata("anchor-interp")["Requires-Python"]
     except ImportError as error:  # PackageNotFoundError is one
-        problems.append(f"{PACKAGE} is not installed whole ({error}); install it with pip")
+        problems.append(f"the installation of anchor-interp is incomplete ({error}); use pip")
         return
     if not Requirement(f"python{python}").specifier.contains(platform.python_version()):
         problems.append(f"Python is {platform.python_version()}; expected {python}")
     for requirement in needed:
+        name, required = requirement.name, str(requirement.specifier)
         optional = requirement.marker is not None
-        if optional and requirement.name not in _OPTIONAL:
+        if optional and name not in _OPTIONAL:
             continue
-        package = _package(requirement.name, str(requirement.specifier), optional)
-        fits = package.installed and requirement.specifier.contains(package.installed, True)
-        if not fits and (package.installed or not optional):
+        try:
+            installed: str | None = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            installed = None
+        fits = installed and requirement.specifier.contains(installed, True)
+        if not fits and (installed or not optional):
             problems.append(
-                f"{package.name} is {package.installed or 'not installed'}; expected "
-                f"{package.required or 'any version'}: pip install "
-                f"'{package.name}{package.required}'"
+                f"{name} is {installed or 'not installed'}; expected {required or 'any version'}: "
+                f"pip install '{name}{required}'"
             )
         elif not optional:
-            _try_import(package.name, problems)
-        yield package
-
-
-def _package(name: str, required: str, optional: bool) -> Package:
-    try:
-        return Package(name, metadata.version(name), required, optional)
-    except metadata.PackageNotFoundError:
-        return Package(name, None, required, optional)
-
-
-def _try_import(name: str, problems: list[str]) -> None:
-    try:
-        importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
-    except Exception as error:
-        problems.append(f"{name} cannot be imported ({_line(error)}); install it again")
+            try:
+                importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
+            except Exception as error:
+                problems.append(f"{name} cannot be imported ({_line(error)}); install it again")
+        yield {
+            "name": name, "installed": installed, "required": required, "optional": optional,
+        }  # fmt: skip
 
 
 def _machine(problems: list[str]) -> dict[str, Any]:
@@ -195,37 +135,34 @@ def _machine(problems: list[str]) -> dict[str, Any]:
         from anchor_interp._util.environment import cpu_model
         from anchor_interp.models.linear import has_onednn_avx512
         from anchor_interp.sweeps.local import available_cores
-    except Exception:
+    except Exception:  # the problems of the packages say why
         return {
             "cpu": platform.processor(), "cpu_capability": "unknown", "cores": os.cpu_count() or 1,
-            "threads": 0, "onednn": False, "devices": (),
+            "threads": 0, "onednn": False, "devices": [],
         }  # fmt: skip
-    devices = [("cpu", cpu_model())]
+    names = {"cpu": cpu_model()}
     for index in range(torch.cuda.device_count()):
-        devices.append((f"cuda:{index}", torch.cuda.get_device_name(index)))
+        names[f"cuda:{index}"] = torch.cuda.get_device_name(index)
     if torch.backends.mps.is_available():
-        devices.append(("mps", "Apple GPU"))
+        names["mps"] = "Apple GPU"
+    devices = []
+    for name, description in names.items():
+        try:
+            total = torch.ones(8, 8, device=name).mm(torch.ones(8, 8, device=name)).sum().item()
+            reason = "" if total == 512 else f"8 x 8 ones squared sum to {total} instead of 512"
+        except Exception as error:
+            reason = _line(error)
+        if reason:
+            problems.append(f"the device {name} cannot be used: {reason}")
+        devices.append({"name": name, "description": description, "usable": not reason})
     return {
         "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": available_cores(),
         "threads": torch.get_num_threads(),
         "onednn": has_onednn_avx512(),
-        "devices": tuple(Device(*found, _works(found[0], problems)) for found in devices),
+        "devices": devices,
     }
-
-
-def _works(device: str, problems: list[str]) -> bool:
-    import torch
-
-    try:
-        total = torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
-        reason = f"8 x 8 ones multiply to a sum of {total}"
-    except Exception as error:
-        total, reason = 0.0, _line(error)
-    if total != 512:
-        problems.append(f"the device {device} cannot be used: {reason}")
-    return total == 512
 
 
 def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
@@ -233,9 +170,9 @@ def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE_BYTES:
+    if free < _LEAST_FREE_BYTES:
         problems.append(
-            f"{folder} has {free / 1e6:,.0f} MB free; make room, a full disk stops a training"
+            f"{folder} has {free / 1e6:,.0f} MB free; make room: a full disk stops training"
         )
     writable, locks = False, False
     try:
@@ -245,28 +182,26 @@ def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
             locks = _locks(Path(scratch) / "lock")
         if not locks:
             problems.append(
-                f"locks do not work in {folder}: nothing keeps two processes from writing one run; "
-                "choose a folder on a local disk"
+                f"locks do not work in {folder}: two processes could write the same run; choose a "
+                "folder on a local disk"
             )
     except OSError as error:
         problems.append(f"cannot write to {folder}: {error.strerror}; choose another folder")
-    return {
-        "out": str(folder), "out_writable": writable, "out_locks": locks, "out_free_bytes": free,
-    }  # fmt: skip
+    found = {"out": str(folder), "out_writable": writable, "out_locks": locks}
+    return found | {"out_free_bytes": free}
 
 
 def _locks(path: Path) -> bool:
-    """Whether a lock that is held refuses a second holder."""
+    """Whether a held lock refuses a second holder."""
     try:
         with open(path, "a+") as first, open(path, "a+") as second:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
-        return False
+        pass
+    return False
 
 
 def _caches() -> dict[str, str]:

@@ -4,60 +4,70 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from anchor_interp._util.progress import reporting
-from anchor_interp.analysis.findings import gather
-from anchor_interp.pages.report import write_report
-from anchor_interp.pages.run_figures import RunView, overview
-from anchor_interp.pages.style import save
+from anchor_interp.cli.options import PLAIN, Device, Outputs, Workers
+from anchor_interp.cli.runs import facts
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import PHASES
-from anchor_interp.runs.run import Run, load
-from anchor_interp.sweeps.engine import each_alone
-from anchor_interp.sweeps.local import LocalEngine
 
-NARROWEST = 100
+if TYPE_CHECKING:
+    from anchor_interp.runs.run import Run
 
+_WIDTH = 100
+"""Columns of the table where standard output is not a terminal."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 def quickstart(
-    out: Path,
     *,
+    out: Path = Path("runs/quickstart"),
     seed: int = 0,
-    workers: int | None = None,
-    device: str = "auto",
-    quiet: bool = False,
-) -> dict[str, Run]:
-    """Train the runs of :data:`anchor_interp.runs.presets.PHASES` side by side, or resume them.
+    workers: Workers = None,
+    device: Device = "auto",
+    output: Outputs = PLAIN,
+) -> None:
+    """Train one model per phase; print what each learned and where its checkpoints are.
 
     Args:
-        out: folder of the run folders, of ``overview.png`` and of ``report.html``.
-        seed: seed of every run.
-        workers: processes at a time; all usable cores if None.
-        device: where each run trains.
-        quiet: report no progress.
+        out: Folder of the runs; give it again to resume.
+        seed: Seed of every run.
+    """
+    runs = train_phases(out, seed=seed, workers=workers, device=device, quiet=output.quiet)
+    picture, report = out / "overview.png", out / "report.html"
+    if not output.json:
+        print_table(runs)
+    found = {name: facts(run, run.evaluation) for name, run in runs.items()}
+    written = {"runs": found, "picture": str(picture), "report": str(report)}
+    output.show(written, f"picture: {picture}", f"report: {report}")
 
-    Returns:
-        The finished runs by name.
+
+def train_phases(
+    out: Path, *, seed: int, workers: int | None, device: str, quiet: bool = False
+) -> "dict[str, Run]":
+    """Train or resume the runs of :data:`anchor_interp.runs.presets.PHASES` side by side.
+
+    Writes their folders, ``overview.png`` and ``report.html`` into ``out``.
 
     Raises:
-        AnchorInterpError: a run failed; the others are finished first and kept.
+        AnchorInterpError: a run failed. The others finish first and are kept.
     """
     configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
-    failures = []
-    shapes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
-    with reporting(shapes, quiet=quiet) as progress:
-        engine = LocalEngine(workers, device)
-        results = engine.run(each_alone(configs), out, progress.__getitem__)
+    from anchor_interp._util.progress import reporting
+    from anchor_interp.analysis.findings import gather
+    from anchor_interp.pages.report import write_report
+    from anchor_interp.pages.run_figures import RunView, overview
+    from anchor_interp.pages.style import save
+    from anchor_interp.runs.run import load
+    from anchor_interp.sweeps.engine import each_alone
+    from anchor_interp.sweeps.local import LocalEngine
+
+    sizes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
+    with reporting(sizes, quiet=quiet) as progress:
+        results = LocalEngine(workers, device).run(each_alone(configs), out, progress.__getitem__)
         _LOGGER.info("training %d models in %s", len(configs), out)
-        for result in results:
-            if result.error is not None:
-                failures.append(result.error)
+        failures = [result.error for result in results if result.error is not None]
     if failures:
         raise failures[0]
     runs = {name: load(out / name) for name in configs}
@@ -67,35 +77,28 @@ def quickstart(
     return runs
 
 
-def print_table(runs: Mapping[str, Run]) -> None:
+def print_table(runs: "Mapping[str, Run]") -> None:
     """Print the phases, the numbers that decided them and where the checkpoints are."""
-    width = None if sys.stdout.isatty() else NARROWEST
-    console = Console(width=width)
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title="What each model learned", title_justify="left")
     for heading in ("run", "gamma", "decay", "train", "ID", "OOD", "commut.", "stable rank"):
         table.add_column(heading, justify="left" if heading == "run" else "right")
     table.add_column("phase")
     for name, run in runs.items():
         config, e = run.config, run.evaluation
-        rank = " -> ".join(
-            "-" if value is None else f"{value:.1f}"
-            for value in (e.stable_rank_at_init, e.stable_rank)
-        )
+        ranks = (e.stable_rank_at_init, e.stable_rank)
         shares = (e.train_accuracy, e.id_accuracy, e.ood_accuracy, e.commutativity)
         table.add_row(
             name,
             f"{config.init.gamma:g}",
             f"{config.train.weight_decay:g}",
             *("-" if share is None else f"{share:.2f}" for share in shares),
-            rank,
+            " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks),
             run.phase,
         )
-    console.print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     for name, run in runs.items():
-        console.print(f"{name}: {run.phase}, because {run.reason}", highlight=False, markup=False)
-        console.print(
-            f"  checkpoints: {run.path / 'checkpoints'}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        print(f"{name}: {run.phase}, because {run.reason}")
+        print(f"  checkpoints: {run.path / 'checkpoints'}")

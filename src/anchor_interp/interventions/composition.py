@@ -30,8 +30,8 @@ from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, check_causal, check_fits, token_rows
 from anchor_interp.tasks.anchor import AnchorTask, Pair
-from anchor_interp.tasks.hashing import hash_counter, stream_key
-from anchor_interp.tasks.sequences import Sequences, spell_over
+from anchor_interp.tasks.hashing import random_integers
+from anchor_interp.tasks.sequences import Sequences, assemble
 
 Ints = np.ndarray
 
@@ -129,14 +129,17 @@ class _States:
         self.pairs = [pair for pair in task.seen if task.role(pair) == "inferential"]
         if not self.pairs:
             raise ConfigError("no seen pair of the task follows the rule: nothing can be composed")
-        bits = (
-            hash_counter(stream_key(seed, f"composition/{part}"), np.arange(count, dtype=np.uint64))
-            for part, count in (("key", n), ("position", n), ("noise", n * task.length))
+        key, position, noise = (
+            random_integers(count, bound, seed=seed, stream=f"composition/{part}")
+            for part, count, bound in (
+                ("key", n, len(task.keys)),
+                ("position", n, task.length - 2),
+                ("noise", n * task.length, len(task.keys)),
+            )
         )
-        key, position, noise = ((part >> np.uint64(1)).astype(np.int64) for part in bits)
-        self.keys: Ints = task.keys[key % len(task.keys)]
-        self._position = position % (task.length - 2)
-        self._noise = task.keys[noise % len(task.keys)].reshape(n, task.length)
+        self.keys: Ints = task.keys[key]
+        self._position = position
+        self._noise = task.keys[noise].reshape(n, task.length)
         found = [
             activations(model, self._sequences(pair).tokens, [self.hook])[self.hook]
             for pair in self.pairs
@@ -177,7 +180,7 @@ class _States:
 
     def _sequences(self, pair: Pair) -> Sequences:
         index = np.full(self.n, self.task.pairs.index(pair))
-        return spell_over(self.task, self._noise, index, self.keys, self._position)
+        return assemble(self.task, self._noise, index, self.keys, self._position)
 
 
 def _mean(shares: Sequence[float]) -> float | None:

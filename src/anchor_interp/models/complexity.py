@@ -1,20 +1,19 @@
 """How complex a model's weights are: ranks, spectra, condensation, distance from the start.
 
 Both papers read a model's complexity off its first query matrix W_Q(1), with all heads merged into
-one d_model x (n_heads d_head) matrix; :func:`complexity` measures every matrix, and of every head
+one d_model x (n_heads d_head) matrix. :func:`complexity` measures every matrix, and for every head
 the two products that act on the residual stream, QK = W_Q W_K^T and OV = W_V W_O.
 
-A number means little by itself, so each stands beside two others: its value at initialisation
-(where the initial model is given) and what a Gaussian matrix of the same shape has. The latter's
-ranks are drawn, at the cost of a d x d matrix, from the exact distribution of its triangular factor
-(Bartlett 1933); its condensation is known in closed form.
+A number means little alone. Beside it stand its value at initialisation (if the initial model is
+given) and that of a Gaussian matrix of the same shape. The latter's ranks are drawn from the exact
+distribution of the triangular factor (Bartlett 1933); its condensation has a closed form.
 
-What depends on the basis inside a head: W_Q -> W_Q R and W_K -> W_K R^-T (W_V -> W_V R and
-W_O -> R^-1 W_O), with any invertible R for each head, change nothing that a model computes, and
-nothing about QK and OV, but they change the numbers of W_Q, W_K, W_V and W_O by themselves;
-:attr:`MatrixComplexity.basis_dependent` says so. In a model with biases R acts on b_Q, b_K and b_V
-too; with rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. Weights are taken as they are stored: no LayerNorm gain is folded in.
+Some numbers depend on the basis inside a head: W_Q -> W_Q R and W_K -> W_K R^-T (W_V -> W_V R and
+W_O -> R^-1 W_O), with any invertible R for each head, change neither the model's outputs nor QK and
+OV, but they change the numbers of W_Q, W_K, W_V and W_O
+(:attr:`MatrixComplexity.basis_dependent`). In a model with biases R acts on b_Q, b_K and b_V too.
+With rotary positions only rotations that commute with them are free, and QK is the map between
+equal positions. Weights are measured as stored: no LayerNorm gain is folded in.
 """
 
 import math
@@ -30,19 +29,19 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.models.finite import check_finite
 
 MAX_NEURONS = 2048
-"""Of more neurons, this many drawn with a fixed seed stand for all in cosines: the unembedding of
-a language model has 50,000."""
-
-
+"""Cosines compare at most this many neurons, drawn with a fixed seed: the unembedding of a language
+model has 50,000."""
 GAUSSIAN_DRAWS = 8
-"""Gaussian matrices of which mean and spread are taken."""
+"""Gaussian matrices per mean and spread."""
+_INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """What is measured of a matrix; None where it is not defined."""
+    """The measures of a matrix; None where one is not defined."""
 
     stable_rank: float | None
     """See :func:`stable_rank`; None for a zero matrix."""
@@ -57,7 +56,7 @@ class MatrixComplexity(Numbers):
     """The complexity of one weight matrix, or of one head's QK or OV product."""
 
     name: str
-    """TransformerLens's name of it, such as ``W_Q``; ``QK`` or ``OV`` of a product."""
+    """TransformerLens's name, such as ``W_Q``; ``QK`` or ``OV`` for a product."""
     layer: int | None
     """0-based layer; None for the embeddings and the unembedding."""
     head: int | None
@@ -65,17 +64,17 @@ class MatrixComplexity(Numbers):
     shape: tuple[int, int]
     """Inputs and outputs."""
     basis_dependent: bool
-    """Whether the numbers change with the basis inside a head, which changes no output."""
+    """Whether the numbers depend on the basis inside a head, which no output does."""
     spectrum: Float[np.ndarray, " rank"]
-    """Singular values, descending; of a product as many as d_head."""
+    """Singular values, descending; for a product d_head of them."""
     at_init: Numbers | None
-    """The same of the initial weights, if they are known."""
+    """The numbers of the initial weights, if given."""
     distance: float | None
-    """||W - W_0||_F / ||W_0||_F from the initial W_0; None without one or where it is zero."""
+    """||W - W_0||_F / ||W_0||_F from the initial W_0; None without one or if it is zero."""
     gaussian: Numbers
-    """Mean over Gaussian matrices of this shape (of a product, of Gaussian factors)."""
+    """Mean over Gaussian matrices of this shape (for a product, of Gaussian factors)."""
     gaussian_spread: Numbers
-    """Their standard deviation."""
+    """Standard deviation over these Gaussian matrices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,17 +89,17 @@ class Complexity:
 
 @dataclass(frozen=True, eq=False)
 class CosineMatrix:
-    """Cosines between the input weights of neurons, similar neurons side by side."""
+    """Cosines between the input weights of neurons, with similar neurons side by side."""
 
     cosines: Float[np.ndarray, "neuron neuron"]
     """The cosines, -1 to 1."""
     neurons: Int64[np.ndarray, " neuron"]
-    """Which neuron (column of the matrix) stands at each place."""
+    """The neuron (column of the matrix) at each place."""
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """A matrix, or a product left @ right of a head that is never multiplied out."""
+    """A matrix, or the product left @ right of a head, which is never multiplied out."""
 
     name: str
     layer: int | None
@@ -118,25 +117,24 @@ class _Weight:
 
     def spectrum(self) -> Float[Tensor, " rank"]:
         """Singular values; those of A B are those of R_A R_B^T, with A = Q_A R_A, B^T = Q_B R_B."""
-        matrix = _finite(self.left)
-        return _singular(matrix if self.right is None else _core(matrix, _finite(self.right)))
+        matrix = _exact(self.left)
+        return _singular(matrix if self.right is None else _core(matrix, _exact(self.right)))
 
     def numbers(self, spectrum: Float[Tensor, " rank"]) -> Numbers:
-        zero = not spectrum.any()
-        neurons = None if self.right is not None or zero else self.left
+        if not spectrum.any():
+            return Numbers(None, None, None)
+        neurons = None if self.right is not None else self.left
         return Numbers(
-            None if zero else _stable_rank(spectrum),
-            None if zero else _effective_rank(spectrum),
-            measured(condensation, neurons),
+            _stable_rank(spectrum), _effective_rank(spectrum), measured(condensation, neurons)
         )
 
     def distance(self, start: "_Weight") -> float | None:
         """||self - start||_F / ||start||_F."""
-        left, before = _finite(self.left), _finite(start.left)
+        left, before = _exact(self.left), _exact(start.left)
         if self.right is None or start.right is None:
             difference, scale = left - before, before
         else:
-            right, other = _finite(self.right), _finite(start.right)
+            right, other = _exact(self.right), _exact(start.right)
             scale = _core(before, other)
             difference = _core(torch.cat([left, -before], 1), torch.cat([right, other], 0))
         return float(difference.norm() / scale.norm()) if scale.any() else None
@@ -145,16 +143,11 @@ class _Weight:
 def complexity(model: Any, initial: Any = None) -> Complexity:
     """Measure every weight matrix of a HookedTransformer.
 
-    The heads of a matrix are merged as in :func:`first_query_matrix`; a layer without MLP has none
-    of its matrices. Models of GPT-2's size take about a minute on one core.
-
-    Args:
-        model: any HookedTransformer.
-        initial: the same model before training, such as :attr:`anchor_interp.runs.run.Run.initial`, for
-            the numbers at initialisation and the distance from it.
+    Heads are merged as in :func:`first_query_matrix`; ``initial`` is the model before training,
+    such as :attr:`anchor_interp.runs.run.Run.initial`. GPT-2 takes about a minute on one core.
 
     Raises:
-        ConfigError: a matrix holds a value that is not finite, or ``initial`` has other matrices.
+        ConfigError: a weight is not finite, or ``initial`` has other matrices.
     """
     starts = {} if initial is None else {weight.place: weight for weight in _weights(initial)}
     found: list[MatrixComplexity] = []
@@ -167,7 +160,23 @@ def complexity(model: Any, initial: Any = None) -> Complexity:
                 f"{'missing' if start is None else start.shape} in the initial model; expected "
                 "the same model before training"
             )
-        found.append(_compared(weight, start))
+        spectrum = weight.spectrum()
+        gaussian, spread = _gaussian(weight)
+        found.append(
+            MatrixComplexity(
+                **vars(weight.numbers(spectrum)),
+                name=weight.name,
+                layer=weight.layer,
+                head=weight.head,
+                shape=weight.shape,
+                basis_dependent=weight.name in _INSIDE_A_HEAD,
+                spectrum=spectrum.numpy(),
+                at_init=None if start is None else start.numbers(start.spectrum()),
+                distance=None if start is None else weight.distance(start),
+                gaussian=gaussian,
+                gaussian_spread=spread,
+            )
+        )
     return Complexity(
         tuple(entry for entry in found if entry.head is None),
         tuple(entry for entry in found if entry.head is not None),
@@ -187,7 +196,7 @@ def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
     Source: complexity-control paper, section VI (figure 5C).
 
     Raises:
-        ConfigError: the matrix is zero or holds a value that is not finite.
+        ConfigError: the matrix is zero or not finite.
     """
     return _stable_rank(_spectrum(matrix, "stable rank"))
 
@@ -195,11 +204,11 @@ def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
 def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
     """e^(entropy of the singular values, scaled to sum 1): 1 for rank one, n for I_n.
 
-    Unlike the stable rank it also sees the small singular values. Source: Roy and Vetterli, "The
+    Unlike the stable rank it also depends on small singular values. Source: Roy and Vetterli, "The
     effective rank: a measure of effective dimensionality", EUSIPCO 2007.
 
     Raises:
-        ConfigError: the matrix is zero or holds a value that is not finite.
+        ConfigError: the matrix is zero or not finite.
     """
     return _effective_rank(_spectrum(matrix, "effective rank"))
 
@@ -207,12 +216,12 @@ def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
 def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
     """Mean |cosine| between the input weights of different neurons; 1 if all are parallel.
 
-    A neuron is an output unit of the map x @ W, so its input weights are a column of
-    TransformerLens's layout (NeurIPS paper, section 5.3). Columns that are zero count as
-    orthogonal to all others. Of more than :data:`MAX_NEURONS` neurons, that many are compared.
+    A neuron is an output of the map x @ W; its input weights are a column of TransformerLens's
+    layout (NeurIPS paper, section 5.3). A zero column counts as orthogonal to all others. At most
+    :data:`MAX_NEURONS` neurons are compared.
 
     Raises:
-        ConfigError: fewer than two columns, or a value that is not finite.
+        ConfigError: the matrix has fewer than two columns or is not finite.
     """
     cosines = _cosines(matrix, _sampled(matrix)).abs()
     n = len(cosines)
@@ -220,15 +229,15 @@ def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
 
 
 def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
-    """The cosines whose mean size :func:`condensation` is, ordered so that blocks show.
+    """The cosines behind :func:`condensation`, ordered so that blocks show.
 
-    Neurons stand in the order of the leaves of a hierarchical clustering by cosine (average
-    linkage), so that those that condense in one direction form a block on the diagonal, and those
-    in the opposite direction another. Source: NeurIPS paper, figures 5a and 5b;
-    complexity-control paper, figures 5A and 10.
+    Neurons are in the order of the leaves of a hierarchical clustering by cosine (average linkage).
+    Neurons that condense in one direction form a block on the diagonal, those in the opposite
+    direction another. Source: NeurIPS paper, figures 5a and 5b; complexity-control paper, figures
+    5A and 10.
 
     Raises:
-        ConfigError: fewer than two columns, or a value that is not finite.
+        ConfigError: the matrix has fewer than two columns or is not finite.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
@@ -236,7 +245,7 @@ def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
     neurons = _sampled(matrix)
     cosines = _cosines(matrix, neurons).numpy().clip(-1, 1)
     apart = 1 - cosines
-    np.fill_diagonal(apart, 0)  # also of columns that are zero
+    np.fill_diagonal(apart, 0)  # zero columns too
     order = leaves_list(linkage(squareform(apart, checks=False), "average"))
     return CosineMatrix(cosines[np.ix_(order, order)], neurons.numpy()[order])
 
@@ -246,29 +255,20 @@ def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     return _merged(model.blocks[0].attn.W_Q)
 
 
+@lru_cache(maxsize=64)
 def gaussian_spectra(
     shape: tuple[int, int], inner: int | None = None
 ) -> Float[np.ndarray, "draw rank"]:
     """Singular values of standard Gaussian matrices, drawn with a fixed seed.
 
-    The triangular factor R of an m x n Gaussian matrix (m >= n) has independent entries: the
-    square roots of chi-squared variables with m, m - 1, ... degrees of freedom on its diagonal and
-    normal ones above (Bartlett 1933), so an n x n matrix is all that is drawn.
-
-    Args:
-        shape: rows and columns.
-        inner: of a product of two Gaussian matrices, the dimension that is summed over.
+    The triangular factor R of an m x n Gaussian matrix (m >= n) has independent entries: on the
+    diagonal square roots of chi-squared variables with m, m - 1, ... degrees of freedom, normal
+    ones above it (Bartlett 1933). So drawing R, an n x n matrix, is enough. With ``inner`` the
+    matrices are products of two Gaussian ones, summed over that dimension.
 
     Returns:
         :data:`GAUSSIAN_DRAWS` spectra, each descending.
     """
-    if inner is None:
-        return _gaussian_spectra(max(shape), min(shape), None)
-    return _gaussian_spectra(*shape, inner)
-
-
-@lru_cache(maxsize=64)
-def _gaussian_spectra(rows: int, columns: int, inner: int | None) -> Float[np.ndarray, "draw rank"]:
     generator = np.random.default_rng(0)
 
     def factor(rows: int, columns: int) -> Tensor:
@@ -279,9 +279,11 @@ def _gaussian_spectra(rows: int, columns: int, inner: int | None) -> Float[np.nd
 
     spectra = []
     for _ in range(GAUSSIAN_DRAWS):
-        core = factor(rows, columns if inner is None else inner)
-        if inner is not None:
-            core = core @ factor(columns, inner).mT
+        if inner is None:
+            core = factor(max(shape), min(shape))
+        else:
+            core = factor(shape[0], inner)
+            core = core @ factor(shape[1], inner).mT
         spectra.append(_singular(core).numpy())
     return np.stack(spectra)
 
@@ -295,8 +297,8 @@ def _gaussian(weight: _Weight) -> tuple[Numbers, Numbers]:
     d_in, n = weight.shape[0], min(weight.shape[1], MAX_NEURONS)
     mean = spread = None
     if weight.right is None and n > 1:
-        # |cos| of two random directions in d_in dimensions; that of different pairs, also of pairs
-        # that share a neuron, is independent
+        # |cos| of two random directions in d_in dimensions; different pairs are independent, even
+        # if they share a neuron
         mean = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
         spread = math.sqrt(max(0.0, 1 / d_in - mean**2) / (n * (n - 1) / 2))
     return (
@@ -305,45 +307,19 @@ def _gaussian(weight: _Weight) -> tuple[Numbers, Numbers]:
     )
 
 
-def _compared(weight: _Weight, start: _Weight | None) -> MatrixComplexity:
-    spectrum = weight.spectrum()
-    numbers = weight.numbers(spectrum)
-    gaussian, spread = _gaussian(weight)
-    return MatrixComplexity(
-        numbers.stable_rank,
-        numbers.effective_rank,
-        numbers.condensation,
-        name=weight.name,
-        layer=weight.layer,
-        head=weight.head,
-        shape=weight.shape,
-        basis_dependent=weight.name in _INSIDE_A_HEAD,
-        spectrum=spectrum.numpy(),
-        at_init=None if start is None else start.numbers(start.spectrum()),
-        distance=None if start is None else weight.distance(start),
-        gaussian=gaussian,
-        gaussian_spread=spread,
-    )
-
-
-_INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
-
-
 def _weights(model: Any) -> Iterator[_Weight]:
-    """Every matrix of a model in its order, each layer followed by its heads' products."""
+    """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())
     for layer, block in enumerate(model.blocks):
         attn = block.attn
         for name in ("W_Q", "W_K", "W_V"):
-            # grouped queries: keys and values as they are stored, once a group
-            yield _Weight(
-                name, layer, None, _merged(getattr(attn, f"_{name}", getattr(attn, name)))
-            )
+            # grouped queries store keys and values once a group, under _W_K and _W_V
+            merged = _merged(getattr(attn, f"_{name}", getattr(attn, name)))
+            yield _Weight(name, layer, None, merged)
         # each head reads its own rows of W_O
-        out = rearrange(attn.W_O.detach(), "head d_head d_model -> (head d_head) d_model")
-        yield _Weight("W_O", layer, None, out)
+        yield _Weight("W_O", layer, None, attn.W_O.detach().flatten(0, 1))
         for name in ("W_in", "W_gate", "W_out"):
             weight = getattr(getattr(block, "mlp", None), name, None)
             if isinstance(weight, Tensor):
@@ -355,10 +331,19 @@ def _weights(model: Any) -> Iterator[_Weight]:
     yield _Weight("W_U", None, None, model.unembed.W_U.detach())
 
 
-def _spectrum(matrix: Tensor, of: str) -> Float[Tensor, " rank"]:
-    singular = _singular(_finite(matrix))
+def _merged(weight: Tensor) -> Tensor:
+    return rearrange(weight.detach(), "head d_model d_head -> d_model (head d_head)")
+
+
+def _exact(matrix: Tensor) -> Tensor:
+    """The matrix on the CPU in float64, after a check."""
+    return check_finite(matrix, "the matrix's values").detach().to("cpu", torch.float64)
+
+
+def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
+    singular = _singular(_exact(matrix))
     if singular[0] == 0:
-        raise ConfigError(f"the {of} of a zero matrix is not defined")
+        raise ConfigError(f"the {measure} of a zero matrix is not defined")
     return singular
 
 
@@ -382,7 +367,7 @@ def _core(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _sampled(matrix: Float[Tensor, "d_in neuron"]) -> Int64[Tensor, " chosen"]:
-    """The neurons whose cosines are taken."""
+    """The neurons to compare."""
     n = matrix.shape[1]
     if n < 2:
         raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
@@ -395,16 +380,6 @@ def _sampled(matrix: Float[Tensor, "d_in neuron"]) -> Int64[Tensor, " chosen"]:
 def _cosines(
     matrix: Float[Tensor, "d_in neuron"], neurons: Int64[Tensor, " chosen"]
 ) -> Float[Tensor, "chosen chosen"]:
-    columns = _finite(matrix[:, neurons.to(matrix.device)])
+    columns = _exact(matrix[:, neurons.to(matrix.device)])
     columns = torch.nn.functional.normalize(columns, dim=0)
     return columns.mT @ columns
-
-
-def _merged(weight: Tensor) -> Tensor:
-    return rearrange(weight.detach(), "head d_model d_head -> d_model (head d_head)")
-
-
-def _finite(matrix: Tensor) -> Tensor:
-    if not torch.isfinite(matrix).all():
-        raise ConfigError("the matrix holds values that are not finite numbers")
-    return matrix.detach().to("cpu", torch.float64)

@@ -1,22 +1,23 @@
 """How a model arranges the numbers: the shape of its embedding, and arithmetic steps in it.
 
-Both papers draw the embedded keys of inferential models in the plane of their first two principal
-components and see them "ordered with intervals of 3 and 4 from two directions" (NeurIPS paper,
-section 5.3 and figure 5c; complexity-control paper, section VI-B and figure 5B): x + 3 and x + 4
-lie near x, in two directions, nearer than x + 2 or x + 5. Anchors differ by sums of 3 and 4.
+Both papers draw the embedded keys of inferential models on their first two principal components and
+see them "ordered with intervals of 3 and 4 from two directions" (NeurIPS paper, section 5.3 and
+figure 5c; complexity-control paper, section VI-B and figure 5B): x + 3 and x + 4 lie near x, in two
+directions, nearer than x + 2 or x + 5. Anchors differ by sums of 3 and 4.
 
-:func:`arithmetic_steps` puts a number and a test to it. The closeness of a step s is::
+:func:`arithmetic_steps` measures and tests this. The closeness of a step s,::
 
     closeness(s) = 1 - mean_x |e(x) - e(x + s)|^2 / mean over all pairs |e(x) - e(y)|^2
 
-is 1 for equal embeddings, 0 for unrelated ones and blind to rotation, shift and scale. Any smooth
-arrangement brings small steps close, so what counts is what a step has beyond that. The embedding
-is split into a smooth curve through the numbers (waves of a period of at least twice the largest
-step in question, which fall over all of these steps and cannot favour one) and the rest; under the
-null hypothesis the rest belongs to any number as well as to any other. Its rows change places at
-random, the smooth part that arises is taken out again, and the closeness of the rest at every step
-is compared with that (a permutation of residuals, Freedman and Lane 1983). White noise, curves and
-their sums keep the test's level; rests that are still correlated at short steps make it cautious.
+is 1 for equal embeddings and 0 for unrelated ones; rotation, shift and scale do not change it. Any
+smooth arrangement brings small steps close, so the test looks at what a step has beyond that. It
+splits the embedding into a smooth curve through the numbers and the rest. The curve is made of
+waves whose period is at least twice the largest claimed step: they fall over all these steps and
+cannot favour one. Under the null hypothesis the rest belongs to any number as well as to any other.
+So the test permutes its rows at random, removes the smooth part that arises, and compares the
+closeness of the rest at every step (a permutation of residuals, Freedman and Lane 1983). White
+noise, curves and their sums keep the test's level; a rest that is still correlated at short steps
+makes the test cautious.
 """
 
 from dataclasses import dataclass
@@ -30,44 +31,41 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.complexity import gaussian_spectra
+from anchor_interp.models.finite import check_finite
 from anchor_interp.tasks.anchor import AnchorTask
 
 COMPONENTS = 4
 """Principal components whose coordinates are kept."""
-
-
 STEPS = (3, 4)
-"""The steps that the papers see."""
-
-
+"""The steps that the papers claim."""
 PERMUTATIONS = 999
 """Random permutations of a test; the smallest p is 0.001."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepTest:
-    """How close embeddings a step apart lie, beyond what a smooth curve explains."""
+    """How close the embeddings of numbers a step apart are, beyond what a smooth curve explains."""
 
     steps: Int64[np.ndarray, " step"]
     """All steps compared: 1 to a quarter of the numbers."""
     closeness: Float[np.ndarray, " step"]
-    """Closeness of every step; see the module's text."""
+    """Closeness of every step; see the module's docstring."""
     expected: Float[np.ndarray, " step"]
-    """What the smooth curve explains of it: the mean over permutations of the rest."""
+    """The closeness that the smooth curve explains: the mean over permutations of the rest."""
     spread: Float[np.ndarray, " step"]
     """Standard deviation over these permutations; (closeness - expected) / spread is a z score."""
     p_values: Float[np.ndarray, " step"]
-    """Of every step by itself: how often a permutation brings it as close; one-sided."""
+    """For every step alone: how often a permutation brings it as close; one-sided."""
     claimed: tuple[int, ...]
-    """The steps in question."""
+    """The steps that are tested together."""
     p_value: float
-    """The largest p of the steps in question: small only if each of them stands out."""
+    """The largest p of the claimed steps: small only if each of them stands out."""
     ranks: tuple[int, ...]
-    """Place of each step in question among all steps by z score; 1 stands out most."""
+    """Rank of each claimed step among all steps by z score; 1 stands out most."""
     smooth_share: float
-    """Share of the variance that the smooth curve has."""
+    """The smooth curve's share of the variance."""
     permutations: int
-    """Permutations drawn."""
+    """Number of permutations drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,28 +73,28 @@ class EmbeddingStructure:
     """Principal components, spectrum and steps of embedded numbers."""
 
     coordinates: Float[np.ndarray, "number leading"]
-    """On the leading principal components (:data:`COMPONENTS` at most); signs such that larger
-    numbers tend to larger coordinates."""
+    """Coordinates on the leading principal components, at most :data:`COMPONENTS`; coordinates
+    tend to grow with the number."""
     eigenvalues: Float[np.ndarray, " component"]
-    """Of the covariance matrix, descending, without those that must be zero."""
+    """Eigenvalues of the covariance matrix, descending, without those that must be zero."""
     dimension: float
     """Participation ratio (sum of eigenvalues)^2 / sum of squares: 1 on a line, d if d are equal
     and the others zero."""
     gaussian_eigenvalues: Float[np.ndarray, " component"]
-    """Their mean for Gaussian embeddings of the same shape and total variance."""
+    """Mean eigenvalues of Gaussian embeddings of the same shape and total variance."""
     gaussian_dimension: float
-    """Mean participation ratio of these."""
+    """Mean participation ratio of these Gaussian embeddings."""
     steps: StepTest
-    """The arithmetic steps."""
+    """The test of the arithmetic steps."""
     at_init: "EmbeddingStructure | None"
-    """The same of the initial embedding, if it is known."""
+    """The structure of the initial embedding, if given."""
 
 
 def key_embeddings(model: Any, task: AnchorTask) -> Float[Tensor, "key d_model"]:
-    """The rows of W_E that belong to a task's keys, in their order.
+    """The rows of W_E for a task's keys, ascending.
 
     Raises:
-        ConfigError: a model whose vocabulary lacks a key.
+        ConfigError: the model's vocabulary lacks a key.
     """
     checked(task, AnchorTask, "task")
     rows: Tensor = model.embed.W_E.detach()
@@ -114,16 +112,12 @@ def embedding_structure(
     steps: tuple[int, ...] = STEPS,
     seed: int = 0,
 ) -> EmbeddingStructure:
-    """Describe the embeddings of successive numbers.
+    """Describe the embeddings of successive numbers, such as :func:`key_embeddings`.
 
-    Args:
-        rows: one embedding a number, in their order; :func:`key_embeddings` gives a task's.
-        initial: the same before training.
-        steps: the steps in question.
-        seed: seed of the permutations.
+    ``initial`` holds the same embeddings before training, ``steps`` the claimed steps.
 
     Raises:
-        ConfigError: as :func:`arithmetic_steps`, or another shape before training.
+        ConfigError: as :func:`arithmetic_steps`, or ``initial`` has another shape.
     """
     vectors = _vectors(rows)
     if initial is not None and initial.shape != rows.shape:
@@ -154,11 +148,11 @@ def covariance_eigenvalues(
 ) -> Float[np.ndarray, " component"]:
     """Eigenvalues of the (unbiased) covariance matrix of embeddings, descending.
 
-    Without those that are zero whatever the embedding: n rows span n - 1 dimensions at most.
-    Source: NeurIPS paper, appendix B (figure 7).
+    n rows span at most n - 1 dimensions; the eigenvalues that are always zero are left out. Source:
+    NeurIPS paper, appendix B (figure 7).
 
     Raises:
-        ConfigError: fewer than two rows, equal rows, or a value that is not finite.
+        ConfigError: there are fewer than two rows, all rows are equal, or a value is not finite.
     """
     vectors = _vectors(rows)
     singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
@@ -169,17 +163,14 @@ def covariance_eigenvalues(
 def arithmetic_steps(
     rows: Float[Tensor, "number d_model"], steps: tuple[int, ...] = STEPS, *, seed: int = 0
 ) -> StepTest:
-    """Test whether numbers that are certain steps apart are embedded closer than smoothness says.
+    """Test whether numbers that are certain steps apart are closer than smoothness explains.
 
-    Args:
-        rows: one embedding a number, in their order; all of W_E's columns, or coordinates such as
-            those of the first two principal components.
-        steps: the steps in question.
-        seed: seed of the permutations.
+    The rows are the embeddings of successive numbers, or coordinates of them such as the first two
+    principal components.
 
     Raises:
-        ConfigError: steps below 2, too few numbers for them (four times the largest
-            step), equal embeddings, or a value that is not finite.
+        ConfigError: a step is below 2, there are fewer numbers than four times the largest step,
+            all embeddings are equal, or a value is not finite.
     """
     vectors = _vectors(rows)
     n, claimed = len(vectors), checked(steps, tuple[int, ...], "steps")
@@ -196,7 +187,7 @@ def arithmetic_steps(
     centred = vectors - vectors.mean(0)
     whole, rest = centred @ centred.T, rough @ centred @ centred.T @ rough
     share = float(np.trace(rest) / np.trace(whole))
-    if share < 1e-12:  # nothing but rounding
+    if share < 1e-12:  # the rest is rounding
         share, rest = 0.0, rough
     found = _closeness(rest, every)
     generator = np.random.default_rng(seed)
@@ -225,7 +216,7 @@ def arithmetic_steps(
 
 
 def _smooth_part(n: int, largest: int) -> Float[np.ndarray, "number number"]:
-    """Projection on the waves over n numbers whose period is at least twice the largest step."""
+    """Projection onto the waves over n numbers whose period is at least twice the largest step."""
     waves = np.cos(np.pi * np.outer(np.arange(n) + 0.5, np.arange(n // largest + 1)) / n)
     basis = np.linalg.qr(waves).Q
     projection: Float[np.ndarray, "number number"] = basis @ basis.T
@@ -251,10 +242,8 @@ def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:
 
 
 def _vectors(rows: Float[Tensor, "number d_model"]) -> Float[np.ndarray, "number d_model"]:
-    vectors: Float[np.ndarray, "number d_model"]
-    vectors = rows.detach().to("cpu", torch.float64).numpy()
-    if not np.isfinite(vectors).all():
-        raise ConfigError("the embedding holds values that are not finite numbers")
+    found = check_finite(rows, "the embedding's values").detach().to("cpu", torch.float64)
+    vectors: Float[np.ndarray, "number d_model"] = found.numpy()
     if len(vectors) < 2 or (vectors == vectors[0]).all():
         raise ConfigError(
             f"{len(vectors)} embeddings that do not differ have no structure to describe"

@@ -1,30 +1,32 @@
 """Models whose mechanism is known, because their weights are set by hand.
 
-Three HookedTransformers of two layers and one head solve the same task in three ways. Each tool
-of this package is checked against them, and they are the place to learn what a tool shows:
+Three HookedTransformers of two layers and one head solve the same task in three ways. Every tool of
+this package is checked against them, and they show what a tool's output looks like for a known
+mechanism:
 
 ``symmetric``
-    Layer 1 carries both anchors to the last position, as a sum, so that their order is lost; its
-    MLP turns the sum into the unordered pair. Layer 2 carries the key there; its MLP adds the
-    pair's offset (NeurIPS paper, figure 3a).
+    Layer 1 carries both anchors to the last position as a sum, which loses their order; its MLP
+    turns the sum into the unordered pair. Layer 2 carries the key there; its MLP adds the pair's
+    offset (NeurIPS paper, figure 3a).
 ``inferential``
-    Layer 1 carries the key to both anchors. At the first one its MLP computes g(x; a1), at the
-    second one it keeps a2 (the key's position tells which anchor is which). Layer 2 carries both
-    to the last position, where its MLP computes g(g(x; a1); a2) (NeurIPS paper, figure 3c).
+    Layer 1 carries the key to both anchors. At the first anchor its MLP computes g(x; a1), at the
+    second it keeps a2 (the key's position tells which anchor is which). Layer 2 carries both to the
+    last position, where its MLP computes g(g(x; a1); a2) (NeurIPS paper, figure 3c).
 ``lookup``
-    Layer 1 carries key and first anchor to the second anchor, where one neuron of the MLP for
-    every (x, a1, a2) holds the answer: ordered pairs by heart. Layer 2 carries it to the end.
+    Layer 1 carries key and first anchor to the second anchor, where the MLP has one neuron for
+    every (x, a1, a2), which holds the answer: ordered pairs by heart. Layer 2 carries the answer to
+    the end.
 
-On the complexity-control task all three answer *every* sequence correctly: behaviour does not tell
-them apart, their mechanism does. On a task with overridden pairs the symmetric model gives both
-orders the overridden answer, the lookup has the right entry, and the inferential model composes,
-without the exception (:func:`exact_answers`).
+On the complexity-control task all three answer *every* sequence correctly: only their mechanism
+tells them apart. On a task with overridden pairs the symmetric model gives both orders the
+overridden answer, the lookup has the right entry, and the inferential model composes without the
+exception (:func:`exact_answers`).
 
-How a residual stream reads: one-hot and scalar features side by side, built up by name in
-``_Wiring``; two constant directions, +C and -C, so large that a LayerNorm divides by nearly
-the same number whatever the features are, and a balance direction that keeps the mean at zero, so
-that LayerNorm, whose gain undoes the division, changes nothing to about 1e-5 in either layout. The
-constant also serves as bias of every neuron, so the models have no biases.
+The residual stream holds one-hot and scalar features side by side, each built by name in
+``_Wiring``. Two constant directions, +C and -C, are so large that a LayerNorm divides by nearly the
+same number whatever the features are, and a balance direction keeps the mean at zero. The gain
+undoes the division, so LayerNorm changes nothing to about 1e-5 in either layout. The constant also
+serves as bias of every neuron, so the models have no biases.
 """
 
 import itertools
@@ -41,38 +43,38 @@ from torch import Tensor
 
 from anchor_interp._util.schema import checked
 from anchor_interp.models.shapes import ModelConfig
+from anchor_interp.models.shapes import Normalization as Normalization
 from anchor_interp.models.transformer import Edges, HookedTransformer, empty_model, place
 from anchor_interp.tasks.anchor import TASKS, AnchorTask, Ints, Pair
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 K = TypeVar("K")
-
-
 Mechanism = Literal["symmetric", "inferential", "lookup"]
-
-
-Normalization = Literal["pre", "post"]
-
+Terms = dict[int, float]
+"""A linear form in the residual stream: weights by direction."""
 
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
-
-
 NAMES: Mapping[str, tuple[Mechanism, Normalization]] = MappingProxyType(
     {f"exact/{name}": (name, "post") for name in MECHANISMS}
     | {f"exact/{name}-pre": (name, "pre") for name in MECHANISMS}
 )
-"""The names under which :func:`anchor_interp.load` gives these models, on the complexity-control
+"""The names under which :func:`anchor_interp.load` gives these models of the complexity-control
 task: ``exact/inferential`` is post-LayerNorm, ``exact/inferential-pre`` pre-LayerNorm."""
-
-
+_ROUTES: dict[Mechanism, tuple[tuple[int, Place, Place], ...]] = {
+    "symmetric": ((0, "last", "first"), (0, "last", "second"), (1, "last", "key")),
+    "inferential": (
+        (0, "first", "key"),
+        (0, "second", "key"),
+        (1, "last", "first"),
+        (1, "last", "second"),
+    ),
+    "lookup": ((0, "second", "key"), (0, "second", "first"), (1, "last", "second")),
+}
+"""(layer, query, key) of every edge."""
 _CONSTANT = 1_000.0
 """C: LayerNorm's division varies by about (features)^2 / C^2."""
-
-
 _SHARP = 60.0
-"""Difference of attention scores between where a head looks and where it does not."""
-
-
+"""Attention score of a position that a head looks at, minus that of any other."""
 _LOGIT = 30.0
 """The answer's logit; all others are 0."""
 
@@ -87,24 +89,24 @@ def exact_model(
     """A HookedTransformer with hand-set weights that implements one mechanism.
 
     Args:
-        mechanism: ``symmetric``, ``inferential`` or ``lookup`` (see the module's text).
-        task: what it solves; its anchors, keys and length decide the width.
-        normalization: LayerNorm layout, ``post`` or ``pre``.
+        mechanism: see the module's docstring.
+        task: the task; its anchors, keys and length decide the width.
+        normalization: LayerNorm layout.
         dtype: dtype of the weights.
 
     Returns:
-        A model in ``eval`` mode on the CPU, 2 layers, 1 head, d_model about 400 to 500.
+        A model in ``eval`` mode on the CPU with 2 layers, 1 head and, on the papers' tasks, a
+        d_model of about 400 to 500.
 
     Raises:
-        ConfigError: an unknown mechanism, layout or dtype.
+        ConfigError: the mechanism, layout or dtype is unknown.
     """
     checked(mechanism, Mechanism, "mechanism")
     checked(task, AnchorTask, "task")
     checked(normalization, Normalization, "normalization")
-    wiring = _wiring(mechanism, task)
     model = empty_model(exact_shape(mechanism, task, normalization=normalization), dtype=dtype)
     weights = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    wiring.fill(weights)
+    _wiring(mechanism, task).fill(weights)
     model.load_state_dict(weights, strict=False)  # the zero biases are buffers of the model
     return place(model, "cpu")
 
@@ -118,7 +120,7 @@ def exact_shape(
         n_layers=2,
         n_heads=1,
         d_model=wiring.d_model,
-        d_head=max(head.width for head in wiring.heads),
+        d_head=max(max(len(head.query), len(head.moves)) for head in wiring.heads),
         d_mlp=max(len(neurons) for neurons in wiring.mlps),
         act_fn="relu",
         normalization=normalization,
@@ -130,7 +132,7 @@ def exact_shape(
 def exact_answers(
     mechanism: Mechanism, task: AnchorTask, sequences: Sequences
 ) -> Int64[np.ndarray, " n"]:
-    """What a mechanism answers to every sequence; :func:`exact_model` agrees on all of them."""
+    """The mechanism's answer to every sequence, which :func:`exact_model` also gives."""
     checked(mechanism, Mechanism, "mechanism")
     answers = np.empty(len(sequences), np.int64)
     for index, pair in enumerate(task.pairs):
@@ -141,10 +143,10 @@ def exact_answers(
 
 
 def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
-    """The attention edges that a mechanism uses, and needs, in every sequence.
+    """The attention edges that a mechanism needs in every sequence.
 
-    Of the inferential model's edges the one from the key to the second anchor carries the key's
-    position only: it is needed, but exchanging the key's value on it changes nothing.
+    In the inferential model the edge from the key to the second anchor carries the key's position
+    only: the model needs the edge, but another key on it changes nothing.
 
     Returns:
         Edges of a model with two layers and one head, with a batch of n.
@@ -159,47 +161,22 @@ def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
     return edges
 
 
-_ROUTES: dict[Mechanism, tuple[tuple[int, Place, Place], ...]] = {
-    "symmetric": ((0, "last", "first"), (0, "last", "second"), (1, "last", "key")),
-    "inferential": (
-        (0, "first", "key"),
-        (0, "second", "key"),
-        (1, "last", "first"),
-        (1, "last", "second"),
-    ),
-    "lookup": ((0, "second", "key"), (0, "second", "first"), (1, "last", "second")),
-}
-"""(layer, query, key) of every edge."""
-
-
 def _answer(mechanism: Mechanism, task: AnchorTask, pair: Pair, keys: Ints) -> Ints:
     if mechanism == "inferential":
         return task.composed(pair, keys)
-    return task.target(_representative(task, pair) if mechanism == "symmetric" else pair, keys)
-
-
-def _representative(task: AnchorTask, pair: Pair) -> Pair:
-    """The order whose target stands for both: the overridden one, else a seen one."""
-    orders = sorted({pair, (pair[1], pair[0])})
-    ranks = {"overridden": 0, "inferential": 1, "unseen": 2}
-    return min(orders, key=lambda order: ranks[task.role(order)])
-
-
-Terms = dict[int, float]
-"""A linear form in the residual stream: weights by direction."""
+    if mechanism == "symmetric":  # one order's target stands for both: the overridden, else a seen
+        ranks = {"overridden": 0, "inferential": 1, "unseen": 2}
+        pair = min(sorted({pair, (pair[1], pair[0])}), key=lambda order: ranks[task.role(order)])
+    return task.target(pair, keys)
 
 
 @dataclass(frozen=True)
 class _Head:
-    """An attention head: linear forms whose products are the scores, and what it moves."""
+    """An attention head: linear forms whose products are its scores, and what it moves."""
 
     query: Sequence[Terms]
     key: Sequence[Terms]
-    moves: dict[int, int]  # direction that is read -> direction that it is written to
-
-    @property
-    def width(self) -> int:
-        return max(len(self.query), len(self.moves))
+    moves: dict[int, int]  # from the direction read to the direction written
 
 
 @dataclass(frozen=True)
@@ -212,7 +189,7 @@ class _Neuron:
 
 
 class _Wiring:
-    """Features of a residual stream by name, and what reads and writes them."""
+    """Features of a residual stream by name, and the heads and neurons that use them."""
 
     _PLUS, _MINUS, _BALANCE = 0, 1, 2
 
@@ -239,11 +216,11 @@ class _Wiring:
         return directions
 
     def looks_at(self, score: Terms, *, moves: dict[int, int]) -> None:
-        """A head whose score is a linear form of the position looked at, whoever looks."""
+        """Add a head whose score depends on the key position only."""
         self.heads.append(_Head([self.one], [score], moves))
 
     def fill(self, weights: dict[str, Tensor]) -> None:
-        """Set a model's weights; all are zero before."""
+        """Set a model's weights, which are zero before."""
         for name, weight in weights.items():
             if name.endswith(("ln1.w", "ln2.w", "ln_final.w")):
                 weight.fill_((2 * _CONSTANT**2 / self.d_model) ** 0.5)
@@ -258,7 +235,7 @@ class _Wiring:
             for index, (query, key) in enumerate(zip(head.query, head.key, strict=True)):
                 self._read(W_Q[:, index], query)
                 self._read(W_K[:, index], key)
-            W_Q *= W_Q.shape[1] ** 0.5  # attention divides by it
+            W_Q *= W_Q.shape[1] ** 0.5  # attention divides by this
             for index, (source, target) in enumerate(head.moves.items()):
                 W_V[source, index] = 1
                 self._write(W_O[index], {target: 1.0})
@@ -288,11 +265,11 @@ def _wiring(mechanism: Mechanism, task: AnchorTask) -> _Wiring:
 
 def _symmetric(w: _Wiring) -> None:
     task = w.task
-    # Layer 1: half of each anchor, and half of each anchor's position.
+    # Layer 1 averages both anchors and their positions.
     seen, seen_at = w.features(w.anchors), w.features(w.position)
     moves = {w.anchors[a]: seen[a] for a in seen} | {w.position[i]: seen_at[i] for i in seen_at}
     w.looks_at(_scaled(w.is_anchor), moves=moves)
-    # Twice the same anchor is a sum of 1, two anchors are 1/2 each.
+    # The same anchor twice gives a sum of 1, two different anchors 1/2 each.
     pairs = w.features(itertools.combinations_with_replacement(task.tokens, 2))
     twice = {a: {pairs[a, a]: 4.0} | {pairs[p]: -4.0 for p in pairs if a in p and p != (a, a)}
              for a in task.tokens}  # fmt: skip
@@ -300,7 +277,7 @@ def _symmetric(w: _Wiring) -> None:
     w.mlps[0].extend(
         _Neuron({seen[a]: 1.0, seen[b]: 1.0}, 0.75, {pairs[a, b]: 4.0}) for a, b in pairs if a != b
     )
-    # Layer 2: the position before the first anchor is the one with anchors 1 and 2 places on.
+    # Layer 2 looks at the key: the position with anchors 1 and 2 places after it.
     places_on = [
         {seen_at[j]: 2 * _SHARP for j in (i + 1, i + 2) if j in seen_at} for i in w.position
     ]
@@ -316,12 +293,12 @@ def _symmetric(w: _Wiring) -> None:
 
 def _inferential(w: _Wiring) -> None:
     task = w.task
-    # Layer 1: the latest token that is no anchor; for both anchors, the key and where it stands.
+    # Layer 1 looks at the latest token that is not an anchor; for both anchors that is the key.
     key = w.features(w.keys)
     (key_place,) = w.features(["key's place"]).values()
     latest = _scaled({w.place: 1.0} | dict.fromkeys(w.anchors.values(), -float(task.length)))
     w.looks_at(latest, moves={w.keys[x]: key[x] for x in key} | {w.place: key_place})
-    # The first anchor stands 1, the second 2 places behind the key; other tokens 0.
+    # The first anchor is 1 place behind the key, the second 2; every other token is 0.
     distance = {w.place: 1.0, key_place: -1.0}
     after = {
         a: dict(zip(key, task.function(a)(task.keys).tolist(), strict=True)) for a in w.anchors
@@ -337,7 +314,7 @@ def _inferential(w: _Wiring) -> None:
         for x, v in table.items():
             reads = is_a | {key[x]: 2.0} | _scaled(distance, -2.0)
             w.mlps[0].append(_Neuron(reads, 7.0, {value[v]: 1.0}))
-    # Layer 2: half of g(x; a1) from the first anchor, half of a2 from the second.
+    # Layer 2 averages g(x; a1) from the first anchor and a2 from the second.
     got_value, got_second = w.features(value), w.features(second)
     moves = {value[v]: got_value[v] for v in value} | {second[a]: got_second[a] for a in second}
     w.looks_at(_scaled(w.is_anchor), moves=moves)
@@ -351,7 +328,7 @@ def _inferential(w: _Wiring) -> None:
 
 def _lookup(w: _Wiring) -> None:
     task = w.task
-    # Layer 1: half of each of the two tokens before.
+    # Layer 1 averages the two tokens before.
     recent = w.features(w.token)
     before = [{w.position[j]: _SHARP for j in (i - 1, i - 2) if j >= 0} for i in w.position]
     moves = {w.token[t]: recent[t] for t in recent}
@@ -363,7 +340,7 @@ def _lookup(w: _Wiring) -> None:
         answers = _answer("lookup", task, (first, second), task.keys).tolist()
         for x, y in zip(w.keys, answers, strict=True):
             w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {found[y]: 1.0}))
-    # Layer 2: the latest anchor, which is the second one.
+    # Layer 2 looks at the latest anchor, which is the second one.
     latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), float(task.length))
     w.looks_at(_scaled(latest), moves={found[y]: w.answer[y] for y in found})
     w.mlps.append([])

@@ -1,18 +1,18 @@
 """The fast path: the last position's logits from a HookedTransformer's own parameters.
 
-``model(tokens)`` materialises every intermediate for its hooks and every position's logits. The
-anchor task needs the last position only (cross-entropy on the last token), so this path
+``model(tokens)`` computes every intermediate for its hooks and every position's logits. The anchor
+task needs the last position only (cross-entropy on the last token), so this path
 
-* computes the first layer's queries, keys and values once per (token, position) instead of once
-  per sequence, where that is fewer rows, because there they depend on nothing else;
+* computes the first layer's queries, keys and values once per (token, position), on which alone
+  they depend, where that is fewer rows than the sequences have;
 * uses fused attention in all layers but the last;
-* in the last layer follows one query per head and never forms keys and values: the scores
-  ``q . (x W_K)`` are computed as ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` as
+* in the last layer follows one query per head and never forms keys and values: it computes the
+  scores ``q . (x W_K)`` as ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` as
   ``(sum_j a_j x_j) W_V``;
-* runs MLP, LayerNorm and unembedding of the last layer on one position.
+* runs MLP, LayerNorm and unembedding of the last layer at one position.
 
 It is the same function: logits and gradients agree with ``model(tokens)[:, -1]`` to float64
-rounding. Hooks do not fire on it, so :func:`last_logits` takes it only where no hook is attached.
+rounding. It fires no hooks, so :func:`last_logits` takes it only where no hook is attached.
 """
 
 from typing import Any, cast
@@ -23,30 +23,28 @@ from einops import rearrange
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.linear import linear
-from anchor_interp.models.transformer import HookedTransformer, PostLNTransformer, reference_model
+from anchor_interp.models.transformer import (
+    HookedTransformer,
+    PostLNTransformer,
+    reference_model,
+    token_rows,
+)
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
 
-
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
 _ACTIVATIONS = ("relu", "gelu")
-
-
 _FREE = {
     # read from the model itself
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "d_vocab_out",
     "n_ctx", "eps", "attn_scale", "dtype", "device",
-    # without a say in the function
+    # without influence on the function
     "model_name", "n_params", "seed", "init_mode", "init_weights", "initializer_range",
     "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
 }  # fmt: skip
-"""Settings of a HookedTransformerConfig that may differ from those of our own models."""
+"""Settings in which a HookedTransformerConfig may differ from those of this package's models."""
 
 
 def last_logits(
@@ -57,39 +55,25 @@ def last_logits(
 ) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position.
 
-    Takes the fast path where it holds, otherwise ``model(tokens)[:, -1]``: with hooks attached,
-    or for an architecture that the fast path does not know.
+    Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
+    for an architecture that the fast path does not implement.
 
     Args:
         model: any HookedTransformer.
         tokens: token indices.
-        n_input_tokens: a promise that every token is smaller, which lets the first layer's table
-            be shorter; the vocabulary if None.
+        n_input_tokens: a promise that every token is smaller, which shortens the first layer's
+            table; the vocabulary if None.
 
     Raises:
-        ConfigError: no model, no token indices, more positions than the model has, or a token that
-            is negative or not below the vocabulary or the promise.
+        ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
     checked(model, HookedTransformer, "model")
     checked(tokens, Tensor, "tokens")
-    if tokens.ndim != 2 or tokens.dtype not in _INTEGERS:
-        raise ConfigError(
-            f"tokens has shape {tuple(tokens.shape)} and dtype {tokens.dtype}; expected integers "
-            "of shape (batch, pos)"
-        )
-    if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
-        raise ConfigError(
-            f"tokens has {tokens.shape[1]} positions; expected 1 to {model.cfg.n_ctx}"
-        )
-    tokens = tokens.long()  # bytes would be taken for a boolean mask
-    d_vocab = model.cfg.d_vocab
-    bound = checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=d_vocab) or d_vocab
-    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < bound:
-        low, high = int(tokens.min()), int(tokens.max())
-        raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {bound - 1}")
+    checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
+    rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
     if _is_supported(model) and not _has_hooks(model):
-        return fast_last_logits(model, tokens, n_input_tokens=n_input_tokens)
-    return cast(Tensor, model(tokens))[:, -1]
+        return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
+    return cast(Tensor, model(rows))[:, -1]
 
 
 def fast_last_logits(
@@ -98,7 +82,7 @@ def fast_last_logits(
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "batch d_vocab"]:
-    """The fast path itself, without checks: no hook fires. See :func:`last_logits`."""
+    """The fast path of :func:`last_logits`, without checks; it fires no hooks."""
     n_tokens = n_input_tokens or model.cfg.d_vocab
     blocks: list[Block] = list(model.blocks)
     if len(blocks) > 1 and n_tokens < len(tokens):
@@ -116,9 +100,9 @@ def fast_last_logits(
 
 
 def _is_supported(model: HookedTransformer) -> bool:
-    """Whether every part and setting is one that this path implements.
+    """Whether this path implements every part and setting of the model.
 
-    It asks for what is known to be right, not for the absence of what is known to be wrong.
+    It allows what is known to be right; it does not look for what is known to be wrong.
     """
     post = type(model) is PostLNTransformer
     known = reference_model(post)

@@ -1,10 +1,9 @@
 """x @ W + b for the fast path: oneDNN in float32 on CPUs with AVX-512, PyTorch elsewhere.
 
-PyTorch multiplies float32 matrices with MKL. On the AMD EPYC with AVX-512 where this was measured,
-oneDNN, which PyTorch ships for convolutions and bfloat16, has 2.3 times MKL's rate at the same full
-float32 precision (relative error 2e-7). It is reached through the operator that PyTorch's own
-compiler emits for linear layers, which can also apply a ReLU on the way out. That operator has no
-derivative, so this module supplies it.
+PyTorch multiplies float32 matrices with MKL. On an AMD EPYC with AVX-512, oneDNN, which PyTorch
+ships for convolutions and bfloat16, is 2.3 times as fast at the same full float32 precision
+(relative error 2e-7). PyTorch's compiler reaches it through an operator for linear layers, which
+can also apply a ReLU. That operator has no derivative; this module supplies it.
 """
 
 import functools
@@ -25,15 +24,32 @@ def linear(
 ) -> Float[Tensor, "*batch d_out"]:
     """Compute x @ weight + bias over the last dimension, optionally followed by a ReLU.
 
-    On the oneDNN path the result can be differentiated once, not twice.
+    The oneDNN path can be differentiated once, not twice.
     """
     rows = x.flatten(0, -2)
-    if _takes_onednn(rows, weight):
+    takes_onednn = (
+        rows.dtype == weight.dtype == torch.float32
+        and rows.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()  # vmap has no rule for the operator
+        and has_onednn_avx512()
+    )
+    if takes_onednn:
         out: Tensor = _OneDNNLinear.apply(rows, weight, bias, relu)  # type: ignore[no-untyped-call]
     else:
         out = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
         out = out.relu_() if relu else out  # a product's derivative does not need its output
     return out.view(*x.shape[:-1], weight.shape[1])
+
+
+@functools.cache
+def has_onednn_avx512() -> bool:
+    """Whether this CPU and build of PyTorch take the oneDNN path."""
+    return (
+        torch._C._has_mkldnn
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
 
 
 class _OneDNNLinear(torch.autograd.Function):
@@ -53,7 +69,7 @@ class _OneDNNLinear(torch.autograd.Function):
             grad = torch.ops.aten.threshold_backward(grad, out, 0)
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
-            _product(grad, weight, None, "none") if needs_x else None,
+            _product(grad, weight) if needs_x else None,
             _weight_gradient(x, grad) if needs_weight else None,
             grad.sum(0) if needs_bias else None,
             None,
@@ -63,33 +79,13 @@ class _OneDNNLinear(torch.autograd.Function):
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """x.T @ grad; the operator copies its transposed first operand, so that is the smaller one."""
     if x.shape[1] <= grad.shape[1]:
-        return _product(x.mT, grad.mT, None, "none")
-    return _product(grad.mT, x.mT, None, "none").mT
+        return _product(x.mT, grad.mT)
+    return _product(grad.mT, x.mT).mT
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: str = "none") -> Tensor:
     """Compute x @ weight.T + bias; ``after`` is "none" or "relu"."""
     if not (weight.is_contiguous() or weight.mT.is_contiguous()):
-        weight = weight.contiguous()  # other strides take oneDNN's reference code, 100 times slower
+        weight = weight.contiguous()  # oneDNN's code for other strides is 100 times slower
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
     return out
-
-
-def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
-    return (
-        x.dtype == weight.dtype == torch.float32
-        and x.device.type == "cpu"
-        and not torch.is_autocast_enabled("cpu")
-        and not torch._C._are_functorch_transforms_active()  # vmap has no rule for it
-        and has_onednn_avx512()
-    )
-
-
-@functools.cache
-def has_onednn_avx512() -> bool:
-    """Whether this CPU and build of PyTorch take the oneDNN path."""
-    return (
-        torch._C._has_mkldnn
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )

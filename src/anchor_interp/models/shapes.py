@@ -1,4 +1,4 @@
-"""Shapes of models and scales of their initial weights, as validated values. Imports no torch."""
+"""Shapes of models and scales of their initial weights. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from anchor_interp._util.schema import bounded, check_fields
+
+Normalization = Literal["post", "pre"]
+"""Where LayerNorm sits; see :attr:`ModelConfig.normalization`."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class ModelConfig:
     n_layers: int = bounded(2, low=1, high=1000)
     """Number of blocks."""
     n_heads: int = bounded(1, low=1, high=1000)
-    """Attention heads per block; need not satisfy n_heads * d_head == d_model."""
+    """Attention heads per block; n_heads * d_head need not equal d_model."""
     d_model: int = bounded(128, low=1, high=1 << 16)
     """Width of the residual stream."""
     d_head: int = bounded(64, low=1, high=1 << 16)
@@ -24,7 +27,7 @@ class ModelConfig:
     """Hidden width of the MLP."""
     act_fn: Literal["relu", "gelu"] = "relu"
     """Activation of the MLP (gelu: the exact one)."""
-    normalization: Literal["post", "pre"] = "post"
+    normalization: Normalization = "post"
     """Where LayerNorm sits: ``post`` normalises the sums, LN(x + attn(x)) (NeurIPS paper, eq. 7);
     ``pre`` normalises the inputs and adds a final LayerNorm (GPT-2)."""
     bias: bool = False
@@ -42,16 +45,16 @@ class ModelConfig:
 class InitConfig:
     """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2).
 
-    Source: NeurIPS paper, appendix A; complexity-control paper, section III-E. A larger gamma
-    means smaller weights.
+    A larger gamma means smaller weights. Source: NeurIPS paper, appendix A; complexity-control
+    paper, section III-E.
     """
 
     gamma: float = bounded(0.5, low=-4, high=4)
     """The initialisation rate of every matrix that has no rate of its own."""
     scheme: Literal["paper", "released"] = "paper"
-    """``paper``: d_in is the input width of each matrix, biases start at 0. ``released``: the
-    released code's variant, with d_model for every matrix, W_O and W_out divided by
-    sqrt(2 n_layers), and biases uniform in +-1/sqrt(d_in)."""
+    """``paper``: d_in is the input width of each matrix, biases start at 0. ``released`` is the
+    released code's variant: d_model for every matrix, W_O and W_out divided by sqrt(2 n_layers),
+    biases uniform in +-1/sqrt(d_in)."""
     gamma_embed: float | None = bounded(None, low=-4, high=4)
     """Rate of W_E, W_pos and W_U; gamma if None."""
     gamma_qk: float | None = bounded(None, low=-4, high=4)
@@ -61,8 +64,8 @@ class InitConfig:
     gamma_mlp: float | None = bounded(None, low=-4, high=4)
     """Rate of W_in and W_out; gamma if None."""
     embed_d_in: Literal["d_model", "d_vocab"] = "d_model"
-    """What stands for the input width of the embedding tables, which the papers leave open:
-    ``d_model`` (the released code) or the width of the one-hot input."""
+    """The input width of the embedding tables, which the papers leave open: ``d_model`` (the
+    released code) or the width of the one-hot input."""
 
     def __post_init__(self) -> None:
         check_fields(self, "init")
@@ -84,17 +87,11 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
         "tiny": ModelConfig(),
         "paper-1head": ModelConfig(d_model=400, d_head=200, d_mlp=1200),
         "paper-gpt2": ModelConfig(
-            n_layers=10,
-            n_heads=10,
-            d_model=640,
-            d_head=64,
-            d_mlp=1280,
-            act_fn="gelu",
-            normalization="pre",
-            bias=True,
+            n_layers=10, n_heads=10, d_model=640, d_head=64, d_mlp=1280,
+            act_fn="gelu", normalization="pre", bias=True,
         ),
     }
-)
-"""Shapes: ``paper-1head`` (NeurIPS paper, appendix A; complexity-control figures 4, 5A, 5B),
+)  # fmt: skip
+"""Named shapes: ``paper-1head`` (NeurIPS paper, appendix A; complexity-control figures 4, 5A, 5B),
 ``paper-gpt2`` (complexity-control figures 3, 5C; widths from the released code), ``tiny`` (a
 post-LayerNorm model of the same kind that trains in minutes on one core)."""

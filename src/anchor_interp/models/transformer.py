@@ -1,4 +1,4 @@
-"""HookedTransformers as the papers use them: gamma-initialised, pre- or post-LayerNorm.
+"""HookedTransformers of the papers: gamma-initialised, pre- or post-LayerNorm.
 
 The papers' single-head models normalise *after* each residual sum (NeurIPS paper, equation 7)::
 
@@ -22,23 +22,23 @@ hook                           post-LayerNorm meaning
 ``hook_resid_post``            X^do(l) = LN(X^ao + mlp(X^ao)) = X^(l+1)
 =============================  ====================================================================
 
-So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input`` and its
-kind, ``hook_mlp_in``) work as in TransformerLens. In both layouts there is no gap between
-``resid_post`` of one layer and ``resid_pre`` of the next. The sums of a post-LayerNorm stream are
-*not* linear in its components: ``ActivationCache.decompose_resid`` and
-``get_full_resid_decomposition`` do not apply.
+So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input``,
+``hook_k_input``, ``hook_v_input``, ``hook_mlp_in``) work as in TransformerLens. In both layouts
+``resid_post`` of one layer is ``resid_pre`` of the next. A post-LayerNorm stream is *not* linear in
+its components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decomposition`` do not
+apply.
 
-Only this module and :mod:`anchor_interp.models.init` name TransformerLens's model classes.
+This is the only module that imports TransformerLens.
 """
 
 import functools
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 from transformer_lens import HookedTransformerConfig
 from transformer_lens.components.layer_norm import LayerNorm
@@ -49,17 +49,22 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.init import initialize
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.anchor import AnchorTask
 
-with warnings.catch_warnings():  # tqdm's, in every notebook without ipywidgets
+with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
     warnings.filterwarnings("ignore", "IProgress not found")
     from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
 
 
+Edges = Bool[Tensor, "layer batch head query key"]
+"""Chosen edges of a model's attention; a batch of 1 stands for all sequences."""
+
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
+_INTEGERS = (
+    torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 _BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
 
 
@@ -78,10 +83,10 @@ class PostLNBlock(TransformerBlock):
         past_kv_cache_entry: Any = None,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """One block; the arguments are those of TransformerLens's block.
+        """One block, with the arguments of TransformerLens's block.
 
         Raises:
-            ConfigError: shortformer position embeddings, which this layout does not have.
+            ConfigError: shortformer position embeddings are given.
         """
         if shortformer_pos_embed is not None:
             raise ConfigError("shortformer position embeddings have no post-LayerNorm layout here")
@@ -141,15 +146,15 @@ def build_model(
         model: the shape.
         init: the initialisation.
         seed: seed of the initial weights; no global generator is read or changed.
-        device: where the model is placed; the weights are drawn on the CPU either way.
+        device: where the model ends up; its weights are always drawn on the CPU.
         dtype: dtype of the weights; float64 holds the same numbers as float32.
 
     Returns:
-        The model in ``eval`` mode. Without biases, ``b_Q`` and its kind are zero buffers under
-        their usual names.
+        The model in ``eval`` mode. Without biases, ``b_Q``, ``b_in`` and the others are zero
+        buffers under their usual names.
 
     Raises:
-        ConfigError: from the configurations, or a seed, device or dtype that cannot be used.
+        ConfigError: the seed, device or dtype cannot be used.
     """
     target = resolve_device(device)
     module = empty_model(model, dtype=dtype)
@@ -158,11 +163,7 @@ def build_model(
 
 
 def check_causal(model: HookedTransformer) -> None:
-    """Refuse a model whose positions see later ones.
-
-    Raises:
-        ConfigError: its attention is not causal.
-    """
+    """Raise a ConfigError if a position of the model can attend to later ones."""
     if model.cfg.attention_dir != "causal":
         raise ConfigError(
             f"the model's attention is {model.cfg.attention_dir}; expected causal attention"
@@ -172,12 +173,8 @@ def check_causal(model: HookedTransformer) -> None:
 def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
     """Refuse a model that cannot read a task's sequences or give its answers.
 
-    Args:
-        model: any HookedTransformer.
-        task: the task.
-
     Raises:
-        ConfigError: no model or task; fewer input tokens (``d_vocab``), output tokens
+        ConfigError: the model has fewer input tokens (``d_vocab``), output tokens
             (``d_vocab_out``) or positions (``n_ctx``) than the task needs.
     """
     checked(model, HookedTransformer, "model")
@@ -192,13 +189,13 @@ def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
 
 
 def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:
-    """Move a model to a device, in ``eval`` mode, without TransformerLens's printed note."""
+    """Move a model to a device, in ``eval`` mode, without the note that TransformerLens prints."""
     module.to(device, print_details=False)
     return module.eval()
 
 
 def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
-    """A HookedTransformer of this shape on the CPU whose weights are not set yet."""
+    """A HookedTransformer of this shape on the CPU with unset weights."""
     checked(model, ModelConfig, "model")
     if checked(dtype, torch.dtype, "dtype") not in _DTYPES:
         raise ConfigError(
@@ -214,33 +211,38 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
         act_fn=model.act_fn,
         d_vocab=model.d_vocab,
         n_ctx=model.n_ctx,
-        # Post-LayerNorm blocks own their LayerNorms; to TransformerLens there is none, which also
-        # makes the final LayerNorm and the cache's LayerNorm helpers identities.
+        # Post-LayerNorm blocks own their LayerNorms. None tells TransformerLens to make the final
+        # LayerNorm and the cache's LayerNorm helpers identities.
         normalization_type=None if post else "LN",
         init_weights=False,
         device="cpu",
         dtype=dtype,
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        module = PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
-    if not model.bias:
-        _drop_biases(module)
+    module = _built(cfg, post=post)
+    if not model.bias:  # zero buffers stay in the state dict, and no optimizer sees them
+        for block in module.blocks:
+            for part, names in _BIASES.items():
+                owner = getattr(block, part)
+                for name in names:
+                    owner.register_buffer(name, torch.zeros_like(owner._parameters.pop(name)))
     return module
 
 
+def _built(cfg: HookedTransformerConfig, *, post: bool = False) -> HookedTransformer:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        return PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
+
+
 def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
-    """A HookedTransformer of any shape around its ``state_dict``, for looking at its weights.
+    """A HookedTransformer of any shape around its ``state_dict``, to look at its weights.
 
-    A state dict does not say everything about a model: activation function and normalisation are
-    not in it, so this one is *not to be run*. LayerNorms and buffers are left aside.
-
-    Args:
-        weights: tensors by TransformerLens's names.
+    Do *not* run it: a state dict tells neither the activation function nor the normalisation.
+    LayerNorms and buffers are left out.
 
     Raises:
-        ConfigError: a weight matrix is missing or does not fit the others; names it.
+        ConfigError: a weight matrix is missing or does not fit the others.
     """
     first = "blocks.0."
     try:
@@ -268,9 +270,8 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
             device="cpu",
             dtype=weights["embed.W_E"].dtype,
         )
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-            model = HookedTransformer(cfg, move_to_device=False)
+        with torch.device("meta"):
+            model = _built(cfg)
         needed = {name: part for name, part in model.named_parameters() if ".b_" not in name}
         wrong = [name for name in needed if weights[name].shape != needed[name].shape]
     except KeyError as error:
@@ -278,7 +279,9 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
             f"the weights have no {error}; expected a HookedTransformer's state dict"
         ) from error
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"the weights are no HookedTransformer's state dict: {error}") from error
+        raise ConfigError(
+            f"the weights are not a HookedTransformer's state dict: {error}"
+        ) from error
     if wrong:
         raise ConfigError(
             f"the weight {wrong[0]!r} has shape {tuple(weights[wrong[0]].shape)}; expected "
@@ -291,67 +294,50 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
 
 @functools.cache
 def reference_model(post: bool) -> HookedTransformer:
-    """A small model of this package in one LayerNorm layout, to compare others with."""
+    """A small model of this package, whose parts and settings other models are compared with."""
     layout = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="post" if post else "pre")
     return empty_model(layout)
 
 
-def _drop_biases(module: HookedTransformer) -> None:
-    """Replace the biases of attention and MLP by zero buffers of the same name.
-
-    They stay in the state dict and in ``model.b_Q``, but no optimizer sees them.
-    """
-    for block in module.blocks:
-        for part, names in _BIASES.items():
-            owner = getattr(block, part)
-            for name in names:
-                zeros = torch.zeros_like(owner._parameters.pop(name))
-                owner.register_buffer(name, zeros)
-
-
 def token_rows(
-    model: HookedTransformer, tokens: Int[Tensor, "batch pos"] | np.ndarray
+    model: HookedTransformer,
+    tokens: Integer[Tensor, "batch pos"] | np.ndarray,
+    *,
+    n_input_tokens: int | None = None,
 ) -> Int[Tensor, "batch pos"]:
     """Token indices as the model takes them: 64-bit integers on its device.
 
     Raises:
-        ConfigError: no two-dimensional array of integers, more positions than the model has, or
-            a token that it does not have.
+        ConfigError: the tokens are not a two-dimensional array of integers, have more positions
+            than the model, or are not below ``n_input_tokens``, by default the vocabulary.
     """
     checked(model, HookedTransformer, "model")
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
         tokens = torch.from_numpy(tokens.astype(np.int64))
-    if (
-        not isinstance(tokens, Tensor)
-        or tokens.ndim != 2
-        or tokens.is_floating_point()
-        or tokens.is_complex()
-        or tokens.dtype == torch.bool
-    ):
-        raise ConfigError(f"tokens is {shown(tokens)}; expected integers of shape (batch, pos)")
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in _INTEGERS:
+        found = f"is {shown(tokens)}"
+        if isinstance(tokens, Tensor | np.ndarray):
+            found = f"has shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
+        raise ConfigError(f"tokens {found}; expected integers of shape (batch, pos)")
     if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
         raise ConfigError(
             f"tokens has {tokens.shape[1]} positions; expected 1 to {model.cfg.n_ctx}"
         )
     rows = tokens.long().to(device(model))
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < model.cfg.d_vocab:
+    bound = n_input_tokens or model.cfg.d_vocab
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < bound:
         raise ConfigError(
-            f"tokens run from {int(rows.min())} to {int(rows.max())}; expected 0 to "
-            f"{model.cfg.d_vocab - 1}"
+            f"tokens run from {int(rows.min())} to {int(rows.max())}; expected 0 to {bound - 1}"
         )
     return rows
 
 
-def layout(model: HookedTransformer) -> Literal["pre", "post"]:
+def layout(model: HookedTransformer) -> Normalization:
     """Where the model's LayerNorms sit: ``post`` for :class:`PostLNTransformer`, else ``pre``."""
     return "post" if isinstance(model, PostLNTransformer) else "pre"
 
 
 def device(model: HookedTransformer) -> torch.device:
-    """Where the model's embedding is."""
+    """The device of the model's embedding."""
     found: torch.device = model.embed.W_E.device
     return found
-
-
-Edges = Bool[Tensor, "layer batch head query key"]
-"""Edges of a model's attention, True where chosen; a batch of 1 stands for all sequences alike."""

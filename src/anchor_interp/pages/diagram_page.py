@@ -1,8 +1,8 @@
 """The page of a sweep's phase diagrams, its figures as files, and its numbers.
 
-The page makes no request and shows everything without a script. With it, a pointer, a finger or
-the keyboard asks a cell for its runs, a cell that is picked is marked in every figure, and the
-table of runs is filtered.
+The page makes no request and shows everything without its script. With it, pointing at a cell (or
+a tap, or the keyboard) shows the cell's runs, a picked cell is marked in every figure, and the
+table of runs can be filtered.
 """
 
 import csv
@@ -16,30 +16,39 @@ from typing import Any
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.pages import diagram_figures, style
-from anchor_interp.pages.page import Picture, fill_page, output_folder, template_text
-from anchor_interp.sweeps.diagrams import (
-    MEASURES,
-    STATES,
-    Cell,
-    Diagram,
-    Diagrams,
-    Row,
-    Value,
-    label,
-    phase_diagrams,
-    summary,
-    word,
-    words,
+from anchor_interp.pages import style
+from anchor_interp.pages.diagram_curves import along_axis, over_decay
+from anchor_interp.pages.diagram_maps import (
+    MARKED,
+    RankMeasure,
+    accuracy_map,
+    has,
+    overview,
+    phase_map,
+    rank_map,
 )
+from anchor_interp.pages.page import Picture, fill_page, output_folder, template_text
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order
+from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
+from anchor_interp.sweeps.settings import TableRow, Value, label, word, words
 
-_SMALLEST = 0.75
-"""On a narrow page figures shrink to this share of their size; then they scroll."""
+_SMALLEST = 0.75  # the share of its size to which a figure shrinks; on narrower pages it scrolls
+_CAPTIONS = {
+    "ood_accuracy": "OOD accuracy: unseen pairs answered with the composition.",
+    "id_accuracy": "ID accuracy: seen pairs, test keys.",
+    "symmetric_accuracy": "Symmetric answers: unseen pairs answered as their other order.",
+    "commutativity": "Commutativity: answers on unseen pairs that stay the same when the anchors "
+    "change places.",
+}
+_RANKS: dict[RankMeasure, str] = {
+    "stable_rank": "Stable rank of W_Q(1)",
+    "stable_rank_ratio": "Stable rank of W_Q(1) as a share of the value at initialisation",
+}
 
 
 @dataclass(frozen=True)
 class Part:
-    """The figures of one diagram, or of all together."""
+    """A section of the page: the figures of one diagram, or of all together."""
 
     id: str
     """Its anchor on the page."""
@@ -50,7 +59,7 @@ class Part:
 
 
 def write_diagrams(
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     out: str | Path,
     *,
     x: str | None = None,
@@ -62,34 +71,37 @@ def write_diagrams(
     """Write a sweep's diagrams as a page, figures and numbers.
 
     Args:
-        rows: the sweep's table; see :func:`anchor_interp.sweeps.diagrams.phase_diagrams` for these and
-            for ``x``, ``y``, ``where`` and ``best_over``.
-        out: a folder, created if need be; files of the same names in it are replaced, each when
-            the new one is complete.
-        x: setting of the horizontal axis.
-        y: setting of the vertical axis.
-        where: values to keep by column.
-        best_over: settings of whose values the best accuracy of each seed counts.
-        name: what the page calls the sweep.
+        rows: the sweep's table, one run each.
+        out: a folder, created if needed; complete new files replace files of the same names.
+        x: this and the next three are those of
+            :func:`anchor_interp.sweeps.diagrams.phase_diagrams`.
+        y: the setting of the vertical axis.
+        where: the values to keep, by column.
+        best_over: the settings over which the best accuracy of each seed counts.
+        name: the name of the sweep on the page.
 
     Returns:
-        ``index.html``, ``diagram.json`` (:class:`anchor_interp.sweeps.diagrams.Diagrams`), ``cells.csv``
-        (:func:`anchor_interp.sweeps.diagrams.summary`) and the figures, ``figures/*.png`` and ``*.svg``.
+        ``index.html``, ``diagram.json`` (:class:`anchor_interp.sweeps.diagrams.Diagrams`),
+        ``cells.csv`` (:func:`anchor_interp.sweeps.diagrams.summary`) and the figures,
+        ``figures/*.png`` and ``*.svg``.
 
     Raises:
-        ConfigError: rows that make no diagram, or no path.
-        StoreError: a file cannot be written, or the folder is a run's or no folder.
+        ConfigError: the rows make no diagram, or the path is not a path.
+        StoreError: a file cannot be written, or ``out`` is a file or a run's folder.
     """
     out = output_folder(out, "the diagrams")
     found = phase_diagrams(rows, x=x, y=y, where=where, best_over=best_over)
-    parts, overviews = list(_parts(found)), list(_overviews(found))
+    parts = list(_parts(found))
+    overviews = [
+        _picture("overview", n, found, "", overview(diagram, best_over=found.best_over))
+        for n, diagram in enumerate(found.diagrams, 1)
+    ]
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
     write_output(numbers, canonical_json(found).encode())
     write_output(table, _csv(found).encode("utf-8", "replace"))
-    pictures = [*overviews, *(picture for part in parts for picture in part.pictures)]
     written = [
         style.save(picture.figure, out / "figures" / f"{picture.name}.{ending}")
-        for picture in pictures
+        for picture in [*overviews, *(picture for part in parts for picture in part.pictures)]
         for ending in ("png", "svg")
     ]
     write_output(page, render_diagrams(found, parts, name=name).encode("utf-8", "replace"))
@@ -100,30 +112,30 @@ def render_diagrams(
     found: Diagrams, parts: Sequence[Part] | None = None, *, name: str = "sweep"
 ) -> str:
     """The page as HTML."""
-    parts = list(_parts(found)) if parts is None else parts
     first = found.diagrams[0]
-    axes = [axis for axis in (first.x, first.y) if axis]
-    places = list(_places(found))
-    shown = [m for m in MEASURES if any(cell.measures[m].n for cell in found.cells)]
-    states = Counter(run.state for run in found.runs)
+    places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
+    measures = [m for m in MEASURES if any(cell.measures[m].n for cell in found.cells)]
     return fill_page(
         "diagrams.html.jinja",
         [],
         styles=["diagrams.css"],
         title=f"Phases of {name}",
         script=template_text("diagrams.js"),
-        marks=STATES,
-        measures={m: MEASURES[m][0] for m in shown},
+        marks=STATE_MARKS,
+        measures={measure: MEASURES[measure][0] for measure in measures},
         found=found,
-        best=", ".join(f"{n} values of {label(n_)}" for n_, n in found.best_over.items()),
-        where=[(label(n), ", ".join(map(word, values))) for n, values in found.where.items()],
-        follows=[(label(n), ", ".join(map(word, values))) for n, values in found.follows.items()],
-        columns=[*(label(n) for n in first.facet), *(axis.label for axis in axes)],
+        best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),
+        where=_listed(found.where),
+        follows=_listed(found.follows),
+        columns=[
+            *map(label, first.facet),
+            *(axis.label for axis in (first.x, first.y) if axis),
+        ],
         cells=[
             {"cell": cell, "place": list(map(word, place.values())), "words": words(place)}
             for cell, place in places
         ],
-        states={state: states[state] for state in STATES if states[state]},
+        states=in_order(Counter(run.state for run in found.runs)),
         statuses=sorted({run.status for run in found.runs}),
         parts=[
             {
@@ -132,21 +144,17 @@ def render_diagrams(
                     (p, _scrollable(style.inline_svg(p.figure, p.name))) for p in part.pictures
                 ],
             }
-            for part in parts
+            for part in (_parts(found) if parts is None else parts)
         ],
     )
 
 
-def _places(found: Diagrams) -> Iterator[tuple[Cell, dict[str, Value]]]:
-    """Every cell with the settings that tell it from the others."""
-    for diagram in found.diagrams:
-        for cell in diagram.cells:
-            place = diagram.facet | {diagram.x.name: cell.x}
-            yield cell, place | ({diagram.y.name: cell.y} if diagram.y else {})
+def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:
+    return [(label(name), ", ".join(map(word, several))) for name, several in values.items()]
 
 
 def _scrollable(svg: str) -> str:
-    """Let a figure shrink, but not so far that its letters are lost."""
+    """Let a figure shrink, but not until its letters are too small to read."""
     return re.sub(
         r'style="width: ([\d.]+)rem"',
         lambda m: f'style="width: {m[1]}rem; min-width: {_SMALLEST * float(m[1]):.2f}rem"',
@@ -165,14 +173,10 @@ def _csv(found: Diagrams) -> str:
     return text.getvalue()
 
 
-def _overviews(found: Diagrams) -> Iterator[Picture]:
-    for number, diagram in enumerate(found.diagrams, 1):
-        figure = diagram_figures.overview(diagram, best_over=found.best_over)
-        yield Picture(_named("overview", number, found), "", style.settle(figure))
-
-
-def _named(name: str, number: int, found: Diagrams) -> str:
-    return f"{name}-{number}" if len(found.diagrams) > 1 else name
+def _picture(name: str, number: int, found: Diagrams, caption: str, figure: Any) -> Picture:
+    """A settled figure; its name has the diagram's number if there are several."""
+    name = f"{name}-{number}" if len(found.diagrams) > 1 else name
+    return Picture(name, caption, style.settle(figure))
 
 
 def _parts(found: Diagrams) -> Iterator[Part]:
@@ -180,63 +184,46 @@ def _parts(found: Diagrams) -> Iterator[Part]:
         axes = " and ".join(axis.label for axis in (diagram.x, diagram.y) if axis)
         title = words(diagram.facet) or f"Over {axes}"
         pictures = tuple(
-            Picture(
-                _named(picture.name, number, found),
-                picture.caption,
-                style.settle(picture.figure),
-            )
-            for picture in _pictures(diagram, found.best_over)
+            _picture(name, number, found, caption, figure)
+            for name, caption, figure in _figures(diagram, found.best_over)
         )
         yield Part(f"diagram-{number}", title[0].upper() + title[1:], pictures)
     if any(len(series.points) > 2 for panel in found.decay for series in panel.series):
         caption = (
             "ID and OOD accuracy over the effective decay, the learning rate x weight decay "
-            "summed over all steps: runs of different lengths and learning rates stand on one "
-            "axis. Means with 95 % intervals (Student's t over runs), every run beside them, its "
-            "phase above."
+            "summed over all steps: runs of different lengths and learning rates share one axis. "
+            "Means with 95 % intervals (Student's t over runs), every run beside them, its phase "
+            "above."
         )
-        figure = style.settle(diagram_figures.over_decay(found))
-        picture = Picture("over-decay", caption, figure)
+        picture = Picture("over-decay", caption, style.settle(over_decay(found)))
         yield Part("decay", "Over effective decay", (picture,))
 
 
-_CAPTIONS = {
-    "ood_accuracy": "OOD accuracy: unseen pairs answered with the composition.",
-    "symmetric_accuracy": "Symmetric answers: unseen pairs answered as their other order.",
-    "id_accuracy": "ID accuracy: seen pairs, test keys.",
-    "commutativity": "Commutativity: answers on unseen pairs that stay when the anchors change "
-    "places.",
-}
-
-
-def _pictures(diagram: Diagram, best_over: dict[str, int]) -> Iterator[Picture]:
-    yield Picture(
-        "phases",
-        "The phase of every run, one place a seed. A letter or mark tells it without colour.",
-        diagram_figures.phase_map(diagram),
+def _figures(diagram: Diagram, best_over: Mapping[str, int]) -> Iterator[tuple[str, str, Any]]:
+    """Name, caption and figure of everything that is drawn of one diagram."""
+    caption = (
+        "The phase of every run, one place per seed. A letter or mark tells it without colour."
     )
-    for measure in diagram_figures.measures_of(diagram):
-        caption = f"{_CAPTIONS[measure]} One place a seed, the mean below"
-        caption += ", in brackets over how many runs if not all have a measurement."
-        if measure in ("ood_accuracy", "symmetric_accuracy"):
-            caption += " Stripes: ID accuracy below 0.9; outlined where its mean is."
+    yield "phases", caption, phase_map(diagram)
+    for measure, caption in _CAPTIONS.items():
+        if not has(diagram, measure):
+            continue
+        caption += " One place per seed, the mean below"
+        caption += ", with the number of runs in brackets if some have no measurement."
+        if measure in MARKED:
+            caption += " Stripes: ID accuracy below 0.9; outline: its mean is below 0.9."
             if any(run.poor_commutativity for cell in diagram.cells for run in cell.runs):
                 caption += " Triangles: commutativity below 0.7."
-        figure = diagram_figures.accuracy_map(diagram, measure, best_over=best_over)
-        yield Picture(measure.replace("_", "-"), caption, figure)
-    for rank in diagram_figures.ranks_of(diagram):
-        what = {
-            "stable_rank": "Stable rank of W_Q(1)",
-            "stable_rank_ratio": "Stable rank of W_Q(1) as a share of the value at initialisation",
-        }[rank]
-        caption = f"{what} as colour, one bubble a seed; its size is the phase's index: 1 "
-        caption += "memorizing, 2 composite or symmetric, 3 inferential. The mean below."
-        figure = diagram_figures.rank_map(diagram, rank)
-        yield Picture(rank.replace("_", "-"), caption, figure)
-    yield Picture(
-        "along",
+        figure = accuracy_map(diagram, measure, best_over=best_over)
+        yield measure.replace("_", "-"), caption, figure
+    for rank, caption in _RANKS.items():
+        if has(diagram, rank):
+            caption += " as colour, one bubble per seed; its size is the index of the phase: 1 "
+            caption += "memorizing, 2 composite or symmetric, 3 inferential. The mean below."
+            yield rank.replace("_", "-"), caption, rank_map(diagram, rank)
+    caption = (
         f"ID and OOD accuracy along {diagram.x.label}: means with 95 % intervals (Student's t "
         "over runs, cut to 0 and 1), every run beside them, its phase above; the background is "
-        "parted as the runs are.",
-        diagram_figures.along_axis(diagram, best_over=best_over),
+        "divided as the runs are."
     )
+    yield "along", caption, along_axis(diagram, best_over=best_over)

@@ -17,7 +17,8 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
-from anchor_interp.sweeps.table import Row, rows
+from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.table import rows
 
 _STEPS = 3
 _SEQUENCES = 128
@@ -115,7 +116,7 @@ def disk_bytes(config: RunConfig) -> int:
     return n_parameters(config.model) * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
-def _known_rates(found: Iterable[Row]) -> dict[_Shape, float]:
+def _known_rates(found: Iterable[TableRow]) -> dict[_Shape, float]:
     """Mean seconds a step of the runs that were done in one session, by shape."""
     rates: dict[_Shape, list[float]] = {}
     for row in found:

@@ -1,24 +1,25 @@
 """What a sweep trains: grids of configurations, written in Python, YAML or flags.
 
-A :class:`Sweep` is a list of :class:`Grid`; a grid starts at a preset or configuration, changes
-fields by their own names (as :func:`anchor_interp.runs.config.override` does) and multiplies axes::
+A :class:`Sweep` is a list of :class:`Grid`. A grid starts at a preset or a configuration, changes
+fields by name (as :func:`anchor_interp.runs.config.override` does) and multiplies axes::
 
     schema: 1
     grids:
       - preset: tiny                             # or config: a file such as RUN/config.json
-        set: {steps: 3000}                       # the same for all
+        set: {steps: 3000}                       # the same for all runs
         axes: {gamma: [0.3, 0.5], weight_decay: [0.01, 0.1]}   # every combination
         zip: [{lr: [0.001, 0.002], steps: [4000, 2000]}]       # these move together
         seeds: 3                                 # 0, 1, 2; or a list
 
-A run is its configuration: two grids that ask for the same one share it, and a value added to an
-axis leaves the others' names (:func:`anchor_interp.runs.config.run_id`) as they are.
+A run is its configuration: grids that ask for the same one share it, and a new value on an axis
+does not change the names (:func:`anchor_interp.runs.config.run_id`) of the other runs.
 """
 
 import itertools
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,21 +36,16 @@ from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks.anchor import AnchorTask, named_task
 
 SCHEMA = 1
-"""Schema number of a sweep's file."""
-
-
+"""Schema number of a sweep file."""
 MAX_BYTES = 1 << 24
-"""Largest sweep's file that is read or written."""
-
-
+"""Largest sweep file that is read or written."""
 MAX_RUNS = 1_000_000
-"""Most runs of a sweep; more is a slip of an axis."""
+"""Most runs of a sweep; more is a mistake in an axis."""
+Axes = Mapping[str, tuple[Any, ...]]
+"""Values by field name."""
 
-
+# The safe loader, in C where PyYAML has it. It reads 1e-3 as a number, as JSON does.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-"""The safe loader, in C where PyYAML has it, to which 1e-3 is a number, as it is to JSON."""
-
-
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
@@ -57,20 +53,16 @@ _Loader.add_implicit_resolver(
 )
 
 
-Axes = Mapping[str, tuple[Any, ...]]
-"""Values by field name."""
-
-
 @dataclass(frozen=True)
 class Grid:
     """Configurations around one start."""
 
     start: RunConfig
-    """What every run has in common; seeds and axes change it."""
+    """What all runs share; seeds and axes change it."""
     axes: Axes = field(default_factory=dict)
     """Fields whose values are combined each with each; the last one runs fastest."""
     together: tuple[Axes, ...] = ()
-    """Groups of fields that move together: all of a group have as many values."""
+    """Groups of fields that move together; the fields of a group have equally many values."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of every combination."""
 
@@ -81,14 +73,14 @@ class Grid:
         object.__setattr__(self, "together", groups)
         for group in groups:
             if not group:
-                raise ConfigError("zip has a group without fields; give it some or leave it out")
+                raise ConfigError("zip has a group without fields; add fields or remove it")
             if len({len(values) for values in group.values()}) > 1:
                 lengths = ", ".join(f"{name} has {len(values)}" for name, values in group.items())
                 raise ConfigError(f"zipped axes have different lengths ({lengths})")
         object.__setattr__(self, "seeds", checked(self.seeds, tuple[int, ...], "seeds"))
-        named = [*self.axes, *itertools.chain(*groups), "seed"]
-        if twice := {name for name in named if named.count(name) > 1}:
-            raise ConfigError(f"{sorted(twice)[0]} is on two axes; give it to one of them")
+        times = Counter((*self.axes, *itertools.chain(*groups), "seed"))
+        if twice := sorted(name for name in times if times[name] > 1):
+            raise ConfigError(f"{twice[0]} is on two axes; keep one of them")
         if not self.seeds:
             raise ConfigError("seeds is empty; give at least one")
 
@@ -101,25 +93,24 @@ class Grid:
         """Every configuration, seeds running fastest.
 
         Raises:
-            ConfigError: a field that there is not, or a value that it does not allow.
+            ConfigError: a field does not exist or does not allow its value.
         """
         choices = [[{name: value} for value in values] for name, values in self.axes.items()]
         for group in self.together:
             rows = zip(*group.values(), strict=True)
             choices.append([dict(zip(group, row, strict=True)) for row in rows])
         for chosen in itertools.product(*choices):
-            changes = {name: value for part in chosen for name, value in part.items()}
-            config = override(self.start, **changes)
+            config = override(self.start, **{k: v for part in chosen for k, v in part.items()})
             for seed in self.seeds:
                 yield config if seed == config.seed else override(config, seed=seed)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Several grids; what they share is trained once."""
+    """Several grids; a run that they share is trained once."""
 
     grids: tuple[Grid, ...]
-    """The grids, in the order in which their runs are started."""
+    """The grids, in the order in which their runs start."""
 
     def __post_init__(self) -> None:
         if not self.grids:
@@ -130,83 +121,77 @@ class Sweep:
     def configs(self) -> dict[str, RunConfig]:
         """Every configuration once, by its :func:`run_id`, in order."""
         found: dict[str, RunConfig] = {}
-        for grid in self.grids:
-            for config in grid.configs():
-                found.setdefault(run_id(config), config)
+        for config in itertools.chain(*(grid.configs() for grid in self.grids)):
+            found.setdefault(run_id(config), config)
         return found
 
 
 SWEEPS: Mapping[str, Path] = MappingProxyType(
     {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
 )
-"""The files of the papers' phase diagrams, by name: at three scales, of gamma and weight decay
-(``tiny-decay``) and of gamma and depth (``tiny-depth``)."""
+"""The files of the papers' phase diagrams by name, at three scales: over gamma and weight decay
+(``tiny-decay``), and over gamma and depth (``tiny-depth``)."""
 
 
 def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep from a YAML (or JSON) file.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, or says something that is not allowed.
+        ConfigError: the file cannot be read, is not YAML, or has an invalid entry.
     """
     path = checked_path(path, "the path of the sweep")
     try:
         text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
         return parse_sweep(yaml.load(text, _Loader), folder=path.parent)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read the sweep {path}: it is no UTF-8 text") from error
+        raise ConfigError(f"cannot read the sweep {path}: it is not UTF-8 text") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(
-            f"cannot read the sweep {path}: {' '.join(str(error).split())}"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"cannot read the sweep {path}: {reason}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
 def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
-    """A sweep from plain values, as YAML gives them.
+    """Make a sweep from plain values, as YAML gives them.
 
     Args:
-        data: the whole file, or one grid alone.
-        folder: what the path of a configuration starts from.
+        data: the whole file, or a single grid.
+        folder: paths of configurations are relative to it.
 
     Raises:
-        ConfigError: names the entry and what is expected.
+        ConfigError: names the invalid entry and what is expected.
     """
     if not data or not isinstance(data, Mapping):
         raise ConfigError(f"the sweep is {shown(data)}; expected grids, or the entries of one grid")
     if "grids" in data:
-        whole = _known(data, ("schema", "grids"), "the sweep")
+        _check_names(data, ("schema", "grids"), "the sweep")
+        grids = data["grids"]
     else:
-        alone = {name: value for name, value in data.items() if name != "schema"}
-        whole = {"schema": data.get("schema", SCHEMA), "grids": [alone]}
-    if whole.get("schema", SCHEMA) != SCHEMA:
+        grids = [{name: value for name, value in data.items() if name != "schema"}]
+    if (schema := data.get("schema", SCHEMA)) != SCHEMA:
         raise ConfigError(
-            f"schema is {shown(whole['schema'])}; this version of anchor-interp reads {SCHEMA}"
+            f"schema is {shown(schema)}; this version of anchor-interp reads {SCHEMA}"
         )
-    grids = whole["grids"]
     if not isinstance(grids, list):
         raise ConfigError(f"grids is {shown(grids)}; expected a list of grids")
     return Sweep(tuple(_grid(entry, f"grid {n}", folder) for n, entry in enumerate(grids, 1)))
 
 
 def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:
-    """A sweep as a command line gives it: a file, or a preset with its axes.
+    """Make a sweep from a command line: a file, or a preset with axes.
 
     Args:
-        start: a sweep's file, the name of one of :data:`SWEEPS`, or the name of a preset.
-        changes: of a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` the same for all.
-        seeds: how many seeds a combination has, counted from 0; the preset's own if None.
+        start: a sweep file, the name of one of :data:`SWEEPS`, or the name of a preset.
+        changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
+        seeds: how many seeds a combination has, counted from 0; by default the preset's own.
 
     Raises:
         ConfigError: names what cannot be used.
     """
-    file = SWEEPS.get(start)  # before a file of that name, as a preset is
-    if (
-        file is None
-        and start not in RUNS
-        and (is_there(Path(start)) or Path(start).suffix or os.sep in start)
-    ):
+    file = SWEEPS.get(start)  # names of sweeps and presets come before files of that name
+    looks_like_a_path = Path(start).suffix or os.sep in start
+    if file is None and start not in RUNS and (is_there(Path(start)) or looks_like_a_path):
         file = Path(start)
     if file is not None:
         if changes or seeds is not None:
@@ -222,42 +207,33 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
             f"no preset or sweep is called {shown(start)}{suggestion(start, known)}; known: "
             f"{', '.join(known)}"
         )
-    grid: dict[str, Any] = {"preset": start, "set": {}, "axes": {}}
+    given: dict[str, list[Any]] = {}
     for change in changes:
         name, equals, text = change.partition("=")
         if not equals or not name or not text:
-            raise ConfigError(f"{shown(change)} is no axis; expected one like gamma=0.3,0.5")
+            raise ConfigError(f"{shown(change)} is not an axis; expected one like gamma=0.3,0.5")
         name = name.replace("-", "_")
-        if name in grid["set"] or name in grid["axes"]:
+        if name in given:
             raise ConfigError(f"{name} is given twice; keep one")
         parts = text.split(",")
         if not all(part.strip() for part in parts):
             raise ConfigError(f"{shown(change)} has an empty value; expected {name}=VALUE,VALUE")
-        values = [_from_text(part) for part in parts]
-        if len(values) == 1:
-            grid["set"][name] = values[0]
-        else:
-            grid["axes"][name] = values
-    given = grid["axes"].pop("seed", None) or grid["set"].pop("seed", None)
-    if given is not None and seeds is not None:
-        raise ConfigError(f"seed={shown(given)} and seeds={seeds} both name seeds; use one of them")
-    if seeds is not None:
-        grid["seeds"] = seeds
-    elif given is not None:
-        grid["seeds"] = given if isinstance(given, list) else [given]
-    return parse_sweep(grid)
-
-
-def _from_text(text: str) -> Any:
-    """A value as YAML reads it."""
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError:
-        return text
+        given[name] = [_from_text(part) for part in parts]
+    own_seeds = given.pop("seed", None)
+    if own_seeds and seeds is not None:
+        one = own_seeds[0] if len(own_seeds) == 1 else own_seeds
+        raise ConfigError(f"seed={shown(one)} and seeds={seeds} both name seeds; use one of them")
+    grid: dict[str, Any] = {
+        "preset": start,
+        "set": {name: values[0] for name, values in given.items() if len(values) == 1},
+        "axes": {name: values for name, values in given.items() if len(values) > 1},
+    }
+    chosen = seeds if own_seeds is None else own_seeds
+    return parse_sweep(grid if chosen is None else grid | {"seeds": chosen})
 
 
 def to_plain(sweep: Sweep) -> dict[str, Any]:
-    """A sweep as plain values that :func:`parse_sweep` reads, every start written out in full."""
+    """A sweep as plain values for :func:`parse_sweep`, every start written out in full."""
     grids = [
         {
             "config": to_dict(grid.start),
@@ -270,8 +246,15 @@ def to_plain(sweep: Sweep) -> dict[str, Any]:
     return {"schema": SCHEMA, "grids": grids}
 
 
-def _grid(data: Any, where: str, folder: Path) -> Grid:
-    entry = _known(data, ("preset", "config", "set", "axes", "zip", "seeds"), where)
+def _from_text(text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return text
+
+
+def _grid(entry: Any, where: str, folder: Path) -> Grid:
+    _check_names(entry, ("preset", "config", "set", "axes", "zip", "seeds"), where)
     if "preset" in entry and "config" in entry:
         raise ConfigError(f"{where} has a preset and a config; use one of them")
     if isinstance(entry.get("config"), Mapping):
@@ -280,33 +263,28 @@ def _grid(data: Any, where: str, folder: Path) -> Grid:
         start = read_config(folder / checked_path(entry["config"], f"{where}.config"))
     else:
         start = preset(entry.get("preset", "tiny"))
-    given = _mapping(entry.get("set", {}), f"{where}.set")
-    changes = dict(given)
+    changes = dict(_mapping(entry.get("set", {}), f"{where}.set"))
     if "task" in changes:
         changes["task"] = _task(changes["task"])
     groups = entry.get("zip", [])
     if not isinstance(groups, list):
         raise ConfigError(f"{where}.zip is {shown(groups)}; expected a list of groups of axes")
+    seeds = entry.get("seeds", [start.seed])
     try:
+        if isinstance(seeds, int) and not isinstance(seeds, bool):
+            seeds = range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS))
         return Grid(
             override(start, **changes),
             _mapping(entry.get("axes", {}), f"{where}.axes"),
             tuple(_mapping(group, f"{where}.zip") for group in groups),
-            _seeds(entry.get("seeds", [start.seed])),
+            tuple(seeds) if isinstance(seeds, range) else seeds,
         )
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _seeds(given: Any) -> tuple[int, ...]:
-    if isinstance(given, int) and not isinstance(given, bool):
-        return tuple(range(checked(given, int, "seeds", low=1, high=MAX_RUNS)))
-    seeds: tuple[int, ...] = checked(given, tuple[int, ...], "seeds")
-    return seeds
-
-
 def _frozen(axes: Any, where: str, *, once: bool = True) -> Axes:
-    """Axes that cannot be changed, each value of an axis once if asked for."""
+    """Axes that cannot be changed; with ``once``, without repeated values."""
     found = {}
     for name, values in _mapping(axes, where).items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
@@ -315,12 +293,12 @@ def _frozen(axes: Any, where: str, *, once: bool = True) -> Axes:
             )
         try:
             given = [_task(value) if name == "task" else value for value in values]
-            different = dict.fromkeys(given)
-            found[name] = tuple(different if once else given)
-        except TypeError as error:  # without a hash: a list or a mapping
+            different = tuple(dict.fromkeys(given))
+        except TypeError as error:  # a list or a mapping has no hash
             raise ConfigError(
                 f"{where}.{name} is {shown(values)}; expected numbers, names or tasks"
             ) from error
+        found[name] = different if once else tuple(given)
     return MappingProxyType(found)
 
 
@@ -337,12 +315,10 @@ def _mapping(data: Any, where: str) -> Mapping[str, Any]:
     return data
 
 
-def _known(data: Any, names: Sequence[str], where: str) -> Mapping[str, Any]:
-    entry = _mapping(data, where)
-    for name in entry:
-        if name not in names:
-            expected = ", ".join(names)
+def _check_names(data: Any, known: Sequence[str], where: str) -> None:
+    for name in _mapping(data, where):
+        if name not in known:
             raise ConfigError(
-                f"{where} has no entry {shown(name)}{suggestion(name, names)}; known: {expected}"
+                f"{where} has no entry {shown(name)}{suggestion(name, known)}; known: "
+                f"{', '.join(known)}"
             )
-    return entry

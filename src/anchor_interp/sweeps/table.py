@@ -1,14 +1,14 @@
-"""The table of a sweep: one row a run, derived from the run folders and rebuildable at any time.
+"""The table of a sweep: one row per run, derived from the run folders.
 
-``table.parquet`` holds, for every run that was asked for, its state, its configuration by the
-fields' own names, what was measured of its final checkpoint, and how it came about. Runs that
-failed, diverged or were never started are rows like all others; what they lack is null.
+For every run of the sweep, ``table.parquet`` holds its status, the fields of its configuration,
+the measurements of its final checkpoint, and how the run took place. Runs that failed, diverged or
+never started have rows too; what they lack is null.
 
-The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the run's
-``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
+The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the
+run's ``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
 
-A row is taken over from the table that is there while the run's ``result.json`` and
-``measurements.json`` are the same files; remove the table to have every row made anew.
+A row of an existing table is reused while the run's ``result.json`` and
+``measurements.json`` are the same files; remove the table to rebuild every row.
 """
 
 import csv
@@ -33,26 +33,16 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
 from anchor_interp.runs.phase import CellAccuracy, Phase
 from anchor_interp.sweeps.folder import STATES, State, SweepFolder
+from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 
 SCHEMA = 1
 """Schema number of a table."""
 
-
-Row = dict[str, Any]
-"""One run, by the names of :data:`COLUMNS`."""
-
-
 Kind = Literal["text", "integer", "number", "truth"]
-"""What a column holds; every value may be null."""
-
-
+"""What a column holds; any value may be null."""
 _KINDS: Mapping[type, Kind] = {str: "text", int: "integer", float: "number", bool: "truth"}
-
-
 _PARTS = (("model", ModelConfig), ("init", InitConfig), ("train", TrainConfig))
-
-
 _MEASURED = (
     "train_accuracy",
     "id_accuracy",
@@ -65,22 +55,14 @@ _MEASURED = (
     "condensation",
     "condensation_at_init",
 )
-
-
 _CELLS = tuple(field.name for field in fields(CellAccuracy))
-
-
 _MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
-
-
 _MAX_BYTES = 1 << 30
-
-
 _LOGGER = logging.getLogger(__name__)
 
 
 def _kind(hint: Any) -> Kind:
-    """What a column holds whose field has this type."""
+    """What the column of a field of this type holds."""
     options = [option for option in (get_args(hint) or (hint,)) if option is not type(None)]
     return _KINDS.get(options[0] if isinstance(options[0], type) else str, "text")
 
@@ -116,12 +98,10 @@ COLUMNS: Mapping[str, Kind] = {
     "result_ns": "integer",
     "fingerprint_ns": "integer",
 }
-"""What each column holds. ``censored`` is a run without a phase that counts: not done, diverged,
-or undertrained. ``seconds`` adds up the wall time of the sessions, each to its last checkpoint
-where it was stopped; the runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
+"""What each column holds. ``censored`` marks a run that is not done, diverged or undertrained.
+``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
+runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
 ``result.json`` and ``measurements.json`` were written."""
-
-
 _ADDED = (
     "branch_step",
     "branch_lr",
@@ -132,48 +112,43 @@ _ADDED = (
     "mirrored",
     "recomposed",
 )
-"""Columns that the first tables did not have."""
-
-
+"""Columns that older tables lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
-"""The columns that say how a run came about: two sweeps with the same results may differ here."""
+"""Columns in which two sweeps with the same results may differ."""
 
 
-def rows(folder: SweepFolder) -> list[Row]:
-    """One row for every run that was asked for, in order.
+def rows(folder: SweepFolder) -> list[TableRow]:
+    """One row for every run of the sweep, in order.
 
     Raises:
-        StoreError: no sweep folder.
+        StoreError: the folder is not a sweep folder.
         ConfigError: its ``spec.yaml`` is damaged.
     """
     return _rows(folder, digest_of(folder))
 
 
-def _rows(folder: SweepFolder, spec: str) -> list[Row]:
-    """The rows; the digest is older than they are, so that a table never claims too much."""
+def _rows(folder: SweepFolder, spec: str) -> list[TableRow]:
+    """The rows. The digest is read before them, so it is never newer than they are."""
     kept = _kept(folder, spec)
     if kept is None:
-        found = {
-            name: _configuration(name, config) for name, config in folder.spec().configs().items()
-        }
+        configs = folder.spec().configs()
+        found = {name: _configuration(name, config) for name, config in configs.items()}
     else:
         found = {row["run_id"]: row for row in kept}
     states = folder.states(found)
     return [_row(folder, row, states[name]) for name, row in found.items()]
 
 
-def write_table(folder: SweepFolder) -> list[Row]:
-    """Bring ``table.parquet`` up to date.
-
-    Returns:
-        Its rows.
+def write_table(folder: SweepFolder) -> list[TableRow]:
+    """Bring ``table.parquet`` up to date and return its rows.
 
     Raises:
-        StoreError: as :func:`rows`, or a table that cannot be written.
+        StoreError: the folder is not a sweep folder, or the table cannot be written.
+        ConfigError: its ``spec.yaml`` is damaged.
     """
     spec = digest_of(folder)
     try:
-        with folder.locked():  # so that nobody replaces a newer table by an older one
+        with folder.locked():  # an older table must not replace a newer one
             found = _rows(folder, spec)
             files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
     except OSError as error:
@@ -215,43 +190,43 @@ def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
     return failed
 
 
-def read_table(path: str | Path) -> list[Row]:
-    """The rows of a sweep folder, or of a table that was written as Parquet or CSV.
+def read_table(path: str | Path) -> list[TableRow]:
+    """The rows of a sweep folder, or of a Parquet or CSV table.
 
     Raises:
-        StoreError: no sweep folder and no table, or a damaged one.
-        ConfigError: a file of another kind.
+        StoreError: the folder is not a sweep folder, or the table is missing or damaged.
+        ConfigError: the file is of another kind.
     """
     path = checked_path(path, "the path of the table")
     if path.is_dir():
         return rows(SweepFolder(path))
     if path.suffix not in (".parquet", ".csv"):
-        raise ConfigError(f"{path} is no table; expected a sweep folder, a .parquet or a .csv file")
+        raise ConfigError(
+            f"{path} is not a table; expected a sweep folder, a .parquet or a .csv file"
+        )
     data = files.read_bytes(path, limit=_MAX_BYTES)
     try:
-        return (
-            from_parquet(data, older=True)[0]
-            if path.suffix == ".parquet"
-            else from_csv(data.decode())
-        )
+        if path.suffix == ".csv":
+            return from_csv(data.decode())
+        return from_parquet(data, older=True)[0]
     except (ValueError, LookupError, csv.Error) as error:
-        raise StoreError(f"{path} is damaged: {error}; make it anew") from error
+        raise StoreError(f"{path} is damaged: {error}; write it again") from error
 
 
-def counts(found: Iterable[Row]) -> dict[State, int]:
-    """How many runs are in each state, without the states that no run is in."""
+def counts(found: Iterable[TableRow]) -> dict[State, int]:
+    """How many runs are in each state that occurs."""
     number = Counter(row["status"] for row in found)
     return {state: number[state] for state in STATES if number[state]}
 
 
-def phases(found: Iterable[Row]) -> dict[str, int]:
+def phases(found: Iterable[TableRow]) -> dict[str, int]:
     """How many finished runs are in each phase."""
     number = Counter(row["phase"] for row in found if row["phase"] is not None)
     return {phase: number[phase] for phase in get_args(Phase) if number[phase]}
 
 
-def to_csv(found: Sequence[Row]) -> str:
-    """A table as text; a value that is not there is an empty field."""
+def to_csv(found: Sequence[TableRow]) -> str:
+    """A table as CSV; a missing value is an empty field."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -259,11 +234,11 @@ def to_csv(found: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def from_csv(text: str) -> list[Row]:
-    """The rows of :func:`to_csv`; a column that a later version added is empty.
+def from_csv(text: str) -> list[TableRow]:
+    """Read the rows of :func:`to_csv`; a column that an older table lacks is empty.
 
     Raises:
-        ValueError: other columns, or a field that its column cannot hold.
+        ValueError: the table has other columns, or a field does not fit its column.
     """
     reader = csv.DictReader(io.StringIO(text), strict=True)
     names = list(reader.fieldnames or ())
@@ -274,12 +249,10 @@ def from_csv(text: str) -> list[Row]:
     ]
 
 
-def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
+def to_parquet(found: Sequence[TableRow], *, spec: str = "") -> bytes:
     """A table as the contents of a Parquet file.
 
-    Args:
-        found: the rows.
-        spec: the digest of the ``spec.yaml`` that they are made from, kept in the file.
+    ``spec`` is the digest of the ``spec.yaml`` that the rows come from; the file keeps it.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -292,21 +265,19 @@ def to_parquet(found: Sequence[Row], *, spec: str = "") -> bytes:
     return bytes(sink.getvalue())
 
 
-def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[Row], str]:
-    """The rows and the digest of :func:`to_parquet`.
+def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], str]:
+    """Read the rows and the digest of :func:`to_parquet`.
 
-    Args:
-        data: the contents of the file.
-        older: whether columns may lack that a later version added; they are empty then.
+    With ``older``, columns that an older table lacks are empty.
 
     Raises:
-        ValueError: no such file, a damaged one, another schema, or other columns.
+        ValueError: the data is damaged or not a table, or has another schema or other columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # a thread of Arrow's that is left at exit can abort the process (apache/arrow#34314)
+        # an Arrow thread that is alive at exit can abort the process (apache/arrow#34314)
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         table = file.read(use_threads=False)
     except (pa.ArrowException, OSError, TypeError) as error:
@@ -319,7 +290,7 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[Row], str]:
         empty = pa.nulls(table.num_rows, wanted.field(name).type)
         table = table.append_column(wanted.field(name), empty)
     _check_columns(table.column_names)
-    table = table.select(wanted.names)  # whatever their order
+    table = table.select(wanted.names)  # in our order
     if not table.schema.equals(wanted):
         raise ValueError("its columns hold values of other types")
     return table.to_pylist(), about.get(b"spec", b"").decode()
@@ -341,28 +312,28 @@ def digest_of(folder: SweepFolder) -> str:
     """A digest of a sweep folder's ``spec.yaml``.
 
     Raises:
-        StoreError: no sweep folder.
+        StoreError: the folder is not a sweep folder.
     """
     if not files.is_there(folder.spec_file):
         raise StoreError(f"{folder.path} is not a sweep folder: it has no spec.yaml")
     return digest(files.read_bytes(folder.spec_file, limit=_MAX_BYTES).decode("utf-8", "replace"))
 
 
-def _kept(folder: SweepFolder, spec: str) -> list[Row] | None:
-    """The table that is there, if it is of this version and of the same spec."""
+def _kept(folder: SweepFolder, spec: str) -> list[TableRow] | None:
+    """The rows of the existing table, if it has this schema and this spec."""
     path = folder.path / "table.parquet"
     if not files.is_there(path):
         return None
     try:
         found, of_spec = from_parquet(files.read_bytes(path, limit=_MAX_BYTES))
     except (StoreError, ValueError):
-        return None  # it is derived: what is wrong with it does not matter
+        return None  # the table is derived, so a damaged one is rebuilt
     return found if of_spec == spec else None
 
 
-def _configuration(name: str, config: RunConfig) -> Row:
-    """The part of a row that the configuration decides, the rest null."""
-    row: Row = dict.fromkeys(COLUMNS)
+def _configuration(name: str, config: RunConfig) -> TableRow:
+    """The row of a run that has not started."""
+    row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
     row |= {key: getattr(config.task, key) for key in ("split", "length", "key_min", "key_max")}
     for part, _ in _PARTS:
@@ -370,8 +341,8 @@ def _configuration(name: str, config: RunConfig) -> Row:
     return row | {"total_decay": total_decay(config.train)}
 
 
-def _row(folder: SweepFolder, row: Row, state: State) -> Row:
-    """A row brought up to date with what the run's folder shows."""
+def _row(folder: SweepFolder, row: TableRow, state: State) -> TableRow:
+    """A row, brought up to date with the run's folder."""
     name = row["run_id"]
     if state == "missing" and row["status"] == "missing":
         return row
@@ -399,9 +370,9 @@ def _row(folder: SweepFolder, row: Row, state: State) -> Row:
     return row
 
 
-def _result(name: str, data: Any) -> Row:
+def _result(name: str, data: Any) -> TableRow:
     if data["run_id"] != name:
-        raise ValueError(f"it is of the run {data['run_id']!r:.40}")
+        raise ValueError(f"it belongs to the run {data['run_id']!r:.40}")
     evaluation = data["evaluation"]
     found = {key: evaluation[key] for key in _MEASURED}
     found |= {key: evaluation["cells"][key] for key in _CELLS}
@@ -413,21 +384,21 @@ def _result(name: str, data: Any) -> Row:
     return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
 
 
-def _mechanism(run: Path, row: Row) -> Row:
+def _mechanism(run: Path, row: TableRow) -> TableRow:
     found = kept_fingerprint(run, row["run_id"], row["steps"])
     return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
 
 
 def _written(path: Path) -> int | None:
-    """When a file was written; None where there is none."""
+    """When a file was written, in nanoseconds; None if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
         return None
 
 
-def _circumstances(folder: SweepFolder, name: str) -> Row:
-    """How a run came about; what its provenance does not tell is null."""
+def _circumstances(folder: SweepFolder, name: str) -> TableRow:
+    """The :data:`CIRCUMSTANCES` of a run; empty if its provenance is damaged."""
     try:
         sessions = files.read_json(folder.runs / name / "provenance.json")["sessions"]
         last = sessions[-1]
@@ -457,7 +428,7 @@ def _seconds(session: Mapping[str, Any]) -> float | None:
 
 @functools.lru_cache(maxsize=64)
 def _task_name(task: AnchorTask) -> str:
-    """The name of a preset task, or a digest of another one."""
+    """The name of a preset task; for another task, a digest."""
     names = [name for name, known in TASKS.items() if known == task]
     return names[0] if names else f"custom-{digest(task)[:8]}"
 
@@ -465,7 +436,7 @@ def _task_name(task: AnchorTask) -> str:
 def _check_columns(found: Iterable[str]) -> None:
     found = list(found)
     if twice := [name for name, times in Counter(found).items() if times > 1]:
-        raise ValueError(f"the column {shown(twice[0])} is there twice")
+        raise ValueError(f"the column {shown(twice[0])} occurs twice")
     if odd := sorted(set(found) ^ set(COLUMNS)):
         raise ValueError(
             f"the column {shown(odd[0])} is in only one of this table and this version"
@@ -473,10 +444,10 @@ def _check_columns(found: Iterable[str]) -> None:
 
 
 def parsed(name: str, text: str, kind: Kind) -> Any:
-    """A field of a CSV file; None if it is empty.
+    """The value of a CSV field; None if it is empty.
 
     Raises:
-        ValueError: its column cannot hold it.
+        ValueError: the field does not fit its column.
     """
     if text == "":
         return None
@@ -490,6 +461,6 @@ def parsed(name: str, text: str, kind: Kind) -> Any:
         raise ValueError(f"{name} is {shown(text)}; expected a number") from None
 
 
-def to_json(found: Sequence[Row]) -> str:
+def to_json(found: Sequence[TableRow]) -> str:
     """A table as one JSON object."""
     return json.dumps({"schema": SCHEMA, "runs": list(found)})

@@ -1,28 +1,26 @@
 """Anchor tasks: what the sequences of the two papers mean.
 
-A *key* x is followed by two *anchors* a1, a2. Every anchor stands for a function of the key, and
-the target of the sequence is the two functions applied in turn (NeurIPS paper, equation 1)::
+A *key* x is followed by two *anchors* a1, a2. Each anchor stands for a function of the key, and
+the target of the sequence is both functions applied in turn (NeurIPS paper, equation 1)::
 
     f(x; a1, a2) = g(g(x; a1); a2)
 
-All other tokens are noise. Each ordered pair of anchors has a *role*: ``inferential`` (its
-training target is the composition), ``overridden`` (its training target is another function: the
-paper's "non-inferential" mapping) or ``unseen`` (never in the training data). What a trained model
-answers on an unseen pair tells how it works:
+All other tokens are noise. Each ordered pair of anchors has a *role*: ``inferential`` (its training
+target is the composition), ``overridden`` (its training target is another function, the paper's
+"non-inferential" mapping) or ``unseen`` (never in the training data). The answer of a trained model
+to an unseen pair tells how it works:
 
 * the *inferential* answer is the composition;
 * the *symmetric* answer is the training target of the same two anchors in the other order. It
   exists only where that order was seen and differs from the composition.
 
-Whether a key counts as training or test data depends on its position p (complexity-control
-paper, appendix B): x is a test key at p when ``x mod length == p``. So every number is trained
-on somewhere, and no (pair, key, position) of the training data is ever tested.
-
-This module is pure: numbers in, numbers out, no randomness.
+The position p of a key decides whether it is training or test data (complexity-control paper,
+appendix B): x is a test key at p when ``x mod length == p``. So every number is trained on
+somewhere, and no (pair, key, position) of the training data is ever tested.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -34,43 +32,32 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown, suggestion
 
 Role = Literal["inferential", "overridden", "unseen"]
-
-
 SplitRule = Literal["key", "every-position"]
-
-
 Keys = Literal["train", "test", "all"]
-
-
 Pair = tuple[int, int]
-
-
 Ints = npt.NDArray[np.int64]
 
-
 ROLES: tuple[Role, ...] = ("inferential", "overridden", "unseen")
-
-
 MAX_TOKEN = 255
-"""Largest token and target: sequences are stored with one byte a token."""
-
-
+"""Largest token and target: sequences store one byte a token."""
 MAX_ANCHORS = 16
-"""Most anchors of a task: an ordered pair's index is stored in one byte."""
+"""Most anchors of a task: the index of an ordered pair is one byte."""
+MAX_SEQUENCES = 1 << 31
+"""Most sequences of one request."""
 
 
 @dataclass(frozen=True)
 class Affine:
-    """g(x) = mul * x + add, by default the paper's offsets x + add.
+    """g(x) = mul * x + add; the papers use x + add.
 
-    With a ``modulus`` M the function stays in M consecutive numbers from ``origin`` on:
+    With a ``modulus`` M the function stays in the M consecutive numbers from ``origin`` on:
     ``origin + (mul * (x - origin) + add) mod M``. Two such maps need not commute.
     """
 
     add: int = bounded(0, low=-1_000_000, high=1_000_000)
-    """What is added."""
+    """The offset."""
     mul: int = bounded(1, low=-1_000_000, high=1_000_000)
-    """What the key is multiplied with first."""
+    """The factor."""
     modulus: int | None = bounded(None, low=2, high=MAX_TOKEN + 1)
     """Number of values of the cyclic range; null for plain integers."""
     origin: int = bounded(0, low=0, high=MAX_TOKEN)
@@ -80,7 +67,7 @@ class Affine:
         check_fields(self, "affine")
 
     def __call__(self, x: Ints) -> Ints:
-        """Apply the function element by element."""
+        """Apply the function to every element."""
         x = _integers(x, "x")
         if self.modulus is None:
             return self.mul * x + self.add
@@ -99,7 +86,7 @@ class Table:
     first: int = field(metadata={"low": 0, "high": MAX_TOKEN})
     """The smallest argument."""
     values: tuple[int, ...]
-    """The values for first, first + 1, and so on; each 0 to 255."""
+    """The values of first, first + 1, and so on; each 0 to 255."""
 
     def __post_init__(self) -> None:
         check_fields(self, "table")
@@ -111,7 +98,7 @@ class Table:
             checked(value, int, f"table.values[{i}]", low=0, high=MAX_TOKEN)
 
     def __call__(self, x: Ints) -> Ints:
-        """Look every element up.
+        """Look up every element.
 
         Raises:
             ConfigError: an argument lies outside the table.
@@ -148,7 +135,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Override:
-    """An ordered pair whose training target is another function than the composition."""
+    """An ordered pair that is trained on another function than the composition."""
 
     pair: Pair
     """The two anchor tokens in their order."""
@@ -165,19 +152,19 @@ PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5,
 
 @dataclass(frozen=True)
 class AnchorTask:
-    """A two-anchor composition task; validated as a whole when it is built.
+    """A task that composes the functions of two anchors.
 
     Raises:
-        ConfigError: tokens that collide, a pair with two roles, targets that do not fit in one
-            byte, or a split that leaves no training or no test key.
+        ConfigError: two anchors or a key share a token, a pair has two roles, a target does not fit
+            in one byte, or the split leaves no training key or no test key.
     """
 
     anchors: tuple[Anchor, ...] = PAPER_ANCHORS
     """The anchors, each a token with its function."""
     overrides: tuple[Override, ...] = ()
-    """Ordered pairs trained on another target than the composition."""
+    """Ordered pairs that are trained on another target than the composition."""
     unseen: tuple[Pair, ...] = ()
-    """Ordered pairs held out of the training data."""
+    """Ordered pairs that the training data leave out."""
     key_min: int = bounded(20, low=0, high=MAX_TOKEN)
     """Smallest key and noise token."""
     key_max: int = bounded(99, low=0, high=MAX_TOKEN)
@@ -185,16 +172,28 @@ class AnchorTask:
     length: int = bounded(9, low=3, high=MAX_TOKEN + 1)
     """Tokens per sequence."""
     split: SplitRule = "key"
-    """What keeps training apart from test data: ``key`` looks at the key alone (the released
-    code), ``every-position`` also bans noise tokens x from every position i with
-    x mod length == i in training sequences (complexity-control paper, appendix B)."""
+    """What separates training from test data: ``key`` looks at the key alone (the released code);
+    ``every-position`` also bans noise tokens x from every position i with x mod length == i in
+    training sequences (complexity-control paper, appendix B)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
         self._check_tokens()
         self._check_pairs()
-        self._check_targets()
-        self._check_split()
+        for pair in self.pairs:
+            for targets in (self.composed(pair, self.keys), self.target(pair, self.keys)):
+                if targets.min() < 0 or targets.max() > MAX_TOKEN:
+                    raise ConfigError(
+                        f"targets of the pair {pair} run from {targets.min()} to {targets.max()}; "
+                        f"expected 0 to {MAX_TOKEN}: change the key range or the functions"
+                    )
+        sides: tuple[Keys, ...] = ("train", "test")
+        for side in sides:
+            if not len(self.cells(side)[0]):
+                raise ConfigError(
+                    f"keys {self.key_min} to {self.key_max} with length {self.length} leave no "
+                    f"{side} key (x mod length == position); widen the key range"
+                )
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -208,7 +207,7 @@ class AnchorTask:
 
     @property
     def seen(self) -> tuple[Pair, ...]:
-        """The ordered pairs that training sequences use."""
+        """The ordered pairs in the training data."""
         return tuple(pair for pair in self.pairs if pair not in self.unseen)
 
     @property
@@ -218,12 +217,12 @@ class AnchorTask:
 
     @property
     def n_input_tokens(self) -> int:
-        """Every input token is smaller than this."""
+        """One more than the largest input token."""
         return max(*self.tokens, self.key_max) + 1
 
     @functools.cached_property
     def n_tokens(self) -> int:
-        """Every input token and every target is smaller than this: the vocabulary needed."""
+        """One more than the largest input token and target: the vocabulary needed."""
         targets = [self.target(pair, self.keys).max() for pair in self.pairs]
         return max(self.n_input_tokens, int(max(targets)) + 1)
 
@@ -231,43 +230,40 @@ class AnchorTask:
         """g( . ; token).
 
         Raises:
-            ConfigError: no anchor of this task.
+            ConfigError: the token is not an anchor of this task.
         """
         for anchor in self.anchors:
             if anchor.token == token:
                 return anchor.function
-        raise ConfigError(
-            f"{shown(token)} is no anchor of this task; its anchors are {self.tokens}"
-        )
+        raise ConfigError(f"{shown(token)} is not an anchor; this task has {self.tokens}")
 
     def override(self, pair: Pair) -> KeyFunction | None:
         """The function that replaces the composition for an ordered pair, if any."""
         pair = self.known(pair)
-        found = [override.function for override in self.overrides if override.pair == pair]
-        return found[0] if found else None
+        return next((each.function for each in self.overrides if each.pair == pair), None)
 
     def role(self, pair: Pair) -> Role:
-        """How an ordered pair is used."""
+        """The role of an ordered pair."""
         pair = self.known(pair)
         if pair in self.unseen:
             return "unseen"
         return "inferential" if self.override(pair) is None else "overridden"
 
     def composed(self, pair: Pair, keys: Ints) -> Ints:
-        """The inferential target g(g(x; a1); a2) of every key."""
+        """The composition g(g(x; a1); a2) of every key."""
         first, second = self.known(pair)
         return self.function(second)(self.function(first)(keys))
 
     def target(self, pair: Pair, keys: Ints) -> Ints:
-        """The target of every key: what training asks for, for an unseen pair the composition."""
+        """The training target of every key; for an unseen pair the composition."""
         override = self.override(pair)
         return self.composed(pair, keys) if override is None else override(keys)
 
     def known(self, pair: Pair) -> Pair:
-        """The pair, if it is one of this task.
+        """The pair itself, after a check.
 
         Raises:
-            ConfigError: no ordered pair of this task's anchors.
+            ConfigError: it is not an ordered pair of this task's anchors.
         """
         found: Pair = checked(pair, Pair, "pair")
         if found not in self.pairs:
@@ -277,8 +273,8 @@ class AnchorTask:
     def symmetric(self, pair: Pair, keys: Ints) -> Ints | None:
         """The symmetric answer to an unseen pair: the training target of the other order.
 
-        None if the other order was not trained on either, or if it has the same target for every
-        key, so that the symmetric and the inferential answer cannot be told apart.
+        None if the other order is unseen too, or if it has the same target for every key: then the
+        symmetric and the inferential answer cannot be told apart.
         """
         pair = self.known(pair)
         mirror = (pair[1], pair[0])
@@ -290,21 +286,17 @@ class AnchorTask:
         return self.target(mirror, keys)
 
     def is_test_key(self, keys: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
-        """Whether each key belongs to the test data at its position (x mod length == p)."""
+        """Whether each key is test data at its position (x mod length == p)."""
         return np.equal(_integers(keys, "keys") % self.length, _integers(positions, "positions"))
 
     def cells(self, keys: Keys) -> tuple[Ints, Ints]:
-        """All (position, key) combinations of one side of the split, as two equal-long arrays.
+        """All positions with their keys on one side of the split, as two arrays [cell].
 
         Positions run from 0 to length - 3, because both anchors follow the key.
         """
-        checked(keys, Keys, "keys")
-        n_positions = self.length - 2
-        position = np.repeat(np.arange(n_positions, dtype=np.int64), len(self.keys))
-        key = np.tile(self.keys, n_positions)
-        test = self.is_test_key(key, position)
-        keep = {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
-        return position[keep], key[keep]
+        positions = np.arange(self.length - 2, dtype=np.int64)
+        place, index = on_side(self, keys, positions).nonzero()
+        return positions[place], self.keys[index]
 
     def _check_tokens(self) -> None:
         if not self.anchors:
@@ -332,48 +324,48 @@ class AnchorTask:
         for pair in named:
             self.known(pair)
             if named.count(pair) > 1:
-                raise ConfigError(f"the pair {pair} is given a role twice; give each pair one")
+                raise ConfigError(f"the pair {pair} has two roles; give each pair one")
         if not self.seen:
             raise ConfigError("task.unseen holds every pair; leave some to train on")
 
-    def _check_targets(self) -> None:
-        for pair in self.pairs:
-            for targets in (self.composed(pair, self.keys), self.target(pair, self.keys)):
-                if targets.min() < 0 or targets.max() > MAX_TOKEN:
-                    raise ConfigError(
-                        f"targets of the pair {pair} run from {targets.min()} to {targets.max()}; "
-                        f"expected 0 to {MAX_TOKEN}: change the key range or the functions"
-                    )
 
-    def _check_split(self) -> None:
-        for side in ("train", "test"):
-            if not len(self.cells(side)[0]):
-                raise ConfigError(
-                    f"keys {self.key_min} to {self.key_max} with length {self.length} leave no "
-                    f"{side} key (x mod length == position); widen the key range"
-                )
+def on_side(task: AnchorTask, keys: Keys, positions: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each key of a task is on a side of the split at each position: [position, key]."""
+    checked(keys, Keys, "keys")
+    test = task.is_test_key(task.keys, _integers(positions, "positions")[:, None])
+    return {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
+
+
+@functools.lru_cache(maxsize=32)
+def target_table(task: AnchorTask) -> Ints:
+    """:meth:`AnchorTask.target` of every ordered pair and key: [pair, key], read-only."""
+    table = np.stack([task.target(pair, task.keys) for pair in task.pairs])
+    table.flags.writeable = False
+    return table
+
+
+def pair_indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
+    """The indices of ordered pairs in ``task.pairs``: [pair].
+
+    Raises:
+        ConfigError: there is no pair, or the task does not have one of them.
+    """
+    found: tuple[Pair, ...] = checked(pairs, tuple[Pair, ...], "pairs")
+    if not found:
+        raise ConfigError("pairs is empty; expected at least one ordered pair of the task")
+    return np.array([task.pairs.index(task.known(pair)) for pair in found])
 
 
 def _integers(values: Any, where: str) -> Ints:
-    """An array of integers as 64-bit ones: in bytes, sums would wrap around.
+    """Integers as a 64-bit array: sums of bytes would wrap around.
 
     Raises:
-        ConfigError: no array of integers.
+        ConfigError: the values are not an array of integers.
     """
     found = np.asarray(values) if isinstance(values, np.ndarray | np.integer | int | list) else None
     if found is None or found.dtype.kind not in "iu":
         raise ConfigError(f"{where} is {shown(values)}; expected an array of integers")
     return found.astype(np.int64, copy=False)
-
-
-def _neurips() -> AnchorTask:
-    """(3, 4) trained on x - 6 instead of x - 10, (4, 3) unseen (NeurIPS paper, section 4)."""
-    return AnchorTask(overrides=(Override((3, 4), Affine(-6)),), unseen=((4, 3),))
-
-
-def _complexity_control() -> AnchorTask:
-    """(3, 4) and (4, 3) unseen (complexity-control paper, section III-B)."""
-    return AnchorTask(unseen=((3, 4), (4, 3)))
 
 
 BROKEN_GROUPS: tuple[tuple[Pair, int], ...] = (
@@ -384,17 +376,17 @@ BROKEN_GROUPS: tuple[tuple[Pair, int], ...] = (
     ((2, 4), -9),
     ((3, 4), -6),
 )
-"""Unordered pairs and the offset that breaks them, in the order of growing complexity (released
-code of the complexity-control paper)."""
+"""Unordered pairs, each with the offset that breaks its rule, in the order in which
+:func:`reasoning_complexity` breaks them (released code of the complexity-control paper)."""
 
 
 def reasoning_complexity(level: int) -> AnchorTask:
     """The task whose first ``level`` unordered pairs break the rule in both orders.
 
-    All 16 pairs are seen (NeurIPS paper, section 6; complexity-control paper, section VIII).
+    Training shows all 16 pairs (NeurIPS paper, section 6; complexity-control paper, section VIII).
 
     Raises:
-        ConfigError: a level outside 0 to 6.
+        ConfigError: the level is outside 0 to 6.
     """
     checked(level, int, "reasoning complexity", low=0, high=len(BROKEN_GROUPS))
     overrides = [
@@ -405,25 +397,21 @@ def reasoning_complexity(level: int) -> AnchorTask:
     return AnchorTask(overrides=tuple(overrides))
 
 
-def _non_commuting() -> AnchorTask:
-    """Shifts and a reflection of a ring of 80 numbers; (4, 3) unseen, (3, 4) seen as it is.
-
-    g(x; 3) reflects, so the orders of 3 and 4 differ by 16 for every key: the symmetric answer
-    shows without any overridden pair.
-    """
-    functions = ((5, 1), (1, 1), (0, -1), (-8, 1))
-    anchors = tuple(
-        Anchor(token, Affine(add, mul, modulus=80, origin=20))
-        for token, (add, mul) in enumerate(functions, 1)
-    )
-    return AnchorTask(anchors=anchors, unseen=((4, 3),))
+_RING = tuple(
+    Anchor(token, Affine(add, mul, modulus=80, origin=20))
+    for token, (add, mul) in enumerate(((5, 1), (1, 1), (0, -1), (-8, 1)), 1)
+)
+"""Shifts and a reflection of a ring of 80 numbers: the orders of 3 and 4 differ by 16 for every
+key, so the symmetric answer shows without an overridden pair."""
 
 
 TASKS: Mapping[str, AnchorTask] = MappingProxyType(
     {
-        "complexity-control": _complexity_control(),
-        "neurips": _neurips(),
-        "non-commuting": _non_commuting(),
+        # complexity-control paper, section III-B
+        "complexity-control": AnchorTask(unseen=((3, 4), (4, 3))),
+        # NeurIPS paper, section 4: (3, 4) is trained on x - 6 instead of x - 10
+        "neurips": AnchorTask(overrides=(Override((3, 4), Affine(-6)),), unseen=((4, 3),)),
+        "non-commuting": AnchorTask(anchors=_RING, unseen=((4, 3),)),
         **{f"reasoning-complexity-{level}": reasoning_complexity(level) for level in range(7)},
     }
 )
@@ -431,10 +419,10 @@ TASKS: Mapping[str, AnchorTask] = MappingProxyType(
 
 
 def named_task(name: str) -> AnchorTask:
-    """The preset task of a name.
+    """The task of a name.
 
     Raises:
-        ConfigError: an unknown name, with the known ones.
+        ConfigError: the name is unknown; the message lists the known ones.
     """
     if checked(name, str, "the task's name") not in TASKS:
         known = ", ".join(TASKS)
@@ -442,7 +430,3 @@ def named_task(name: str) -> AnchorTask:
             f"no task is called {shown(name)}{suggestion(name, TASKS)}; known: {known}"
         )
     return TASKS[name]
-
-
-MAX_SEQUENCES = 1 << 31
-"""Most sequences of one request."""

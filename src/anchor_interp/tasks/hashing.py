@@ -1,80 +1,27 @@
-"""Randomness as a function: counter-based hashing of (seed, stream, index).
+"""Counter-based randomness: every number is a function of (seed, stream, index).
 
-A 64-bit mixing function (the finalizer of SplitMix64; Steele, Lea and Flood 2014) is applied to a
-counter, so no generator has a state, the first m of n draws are those of a request for m, and batch
-size, thread count and device change nothing.
+A 64-bit mixing function (the finalizer of SplitMix64; Steele, Lea and Flood 2014) hashes a counter.
+Nothing has a state, so the first m of n draws equal a request for m draws, and batch size, thread
+count and device change nothing. Streams with different names are independent.
 """
 
 import functools
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Bool, Int64, UInt64
 
 from anchor_interp._util.schema import checked
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-def choose(
-    allowed: Bool[np.ndarray, "n options"], *, seed: int, stream: str
-) -> Int64[np.ndarray, " n"]:
-    """One allowed option for every row, drawn uniformly; every row must allow one."""
-    counter = np.arange(len(allowed), dtype=np.uint64)
-    bits = hash_counter(stream_key(seed, stream), counter) >> np.uint64(32)
-    rank = bits * allowed.sum(1).astype(np.uint64) >> np.uint64(32)
-    chosen: Int64[np.ndarray, " n"] = (allowed.cumsum(1) > rank.astype(np.int64)[:, None]).argmax(1)
-    return chosen
-
-
-@functools.lru_cache(maxsize=2)
-def epoch_order(n: int, epoch: int, *, seed: int) -> Int64[np.ndarray, " n"]:
-    """The permutation of n training sequences in an epoch."""
-    order = np.argsort(epoch_keys(n, epoch, seed=seed))
-    order.flags.writeable = False  # the cache hands out the same array again
-    return order
-
-
-def epoch_keys(n: int, epoch: int, *, seed: int) -> UInt64[np.ndarray, " n"]:
-    """What the sequences of an epoch are sorted by.
-
-    It is a hash that is one-to-one in the index, so no two sequences tie.
-    """
-    return hash_counter(stream_key(seed, f"epoch-{epoch}"), np.arange(n, dtype=np.uint64))
-
-
-def epoch_parts(start: int, stop: int, n: int) -> list[tuple[int, slice]]:
-    """Where the sequences ``start`` to ``stop`` of all epochs stand: epochs, and parts of them.
-
-    Epochs of n sequences follow each other without a gap.
-    """
-    parts = []
-    while start < stop:
-        epoch, offset = divmod(start, n)
-        taken = min(stop - start, n - offset)
-        parts.append((epoch, slice(offset, offset + taken)))
-        start += taken
-    return parts
-
-
-def batch_indices(step: int, batch_size: int, n: int, *, seed: int) -> Int64[np.ndarray, " batch"]:
-    """The training sequences of an optimizer step: a function of (seed, step) alone.
-
-    A batch may end one epoch and begin the next.
-    """
-    parts = epoch_parts(step * batch_size, (step + 1) * batch_size, n)
-    return np.concatenate([epoch_order(n, epoch, seed=seed)[part] for epoch, part in parts])
-
-
 def stream_key(seed: int, stream: str) -> np.uint64:
-    """The 64-bit key of a named stream of a seed.
+    """The 64-bit key of a named stream.
 
     Raises:
-        ConfigError: a seed outside 0 to 2^63 - 1.
+        ConfigError: the seed is outside 0 to 2^63 - 1.
     """
     seed = checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
     name = int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little")
@@ -93,9 +40,71 @@ def hash_counter(key: np.uint64, counter: UInt64[np.ndarray, " n"]) -> UInt64[np
     return z
 
 
+def random_bits(n: int, *, seed: int, stream: str) -> UInt64[np.ndarray, " n"]:
+    """N uniform 64-bit values of a stream; no two of them are equal."""
+    return hash_counter(stream_key(seed, stream), np.arange(n, dtype=np.uint64))
+
+
+def random_integers(n: int, bound: int, *, seed: int, stream: str) -> Int64[np.ndarray, " n"]:
+    """N uniform integers from 0 to bound - 1 of a stream; the bias is below bound / 2^63."""
+    return (random_bits(n, seed=seed, stream=stream) >> np.uint64(1)).astype(np.int64) % bound
+
+
+def random_choice(
+    allowed: Bool[np.ndarray, "n options"], *, seed: int, stream: str
+) -> Int64[np.ndarray, " n"]:
+    """One allowed option for every row, drawn uniformly; every row must allow one."""
+    bits = random_bits(len(allowed), seed=seed, stream=stream)
+    return nth_allowed(allowed, below(bits, allowed.sum(1)))
+
+
+def nth_allowed(
+    allowed: Bool[np.ndarray, "n options"], rank: Int64[np.ndarray, " n"]
+) -> Int64[np.ndarray, " n"]:
+    """The option of each row that has ``rank`` allowed options before it."""
+    chosen: Int64[np.ndarray, " n"] = (allowed.cumsum(1) > rank[:, None]).argmax(1)
+    return chosen
+
+
 def below(
-    bits: UInt64[np.ndarray, " n"], bound: int, *, high: bool = True
-) -> npt.NDArray[np.int64]:
+    bits: UInt64[np.ndarray, " n"], bound: int | Int64[np.ndarray, " n"], *, high: bool = True
+) -> Int64[np.ndarray, " n"]:
     """Map the high (or low) 32 bits to 0 .. bound - 1; the bias is below bound / 2^32."""
     half = bits >> np.uint64(32) if high else bits & np.uint64(0xFFFFFFFF)
-    return (half * np.uint64(bound) >> np.uint64(32)).astype(np.int64)
+    return (half * np.asarray(bound, np.uint64) >> np.uint64(32)).astype(np.int64)
+
+
+@functools.lru_cache(maxsize=2)
+def epoch_order(n: int, epoch: int, *, seed: int) -> Int64[np.ndarray, " n"]:
+    """The order of the n training sequences in an epoch: a read-only permutation."""
+    order = np.argsort(epoch_keys(n, epoch, seed=seed))
+    order.flags.writeable = False  # the cache returns the same array to every caller
+    return order
+
+
+def epoch_keys(n: int, epoch: int, *, seed: int) -> UInt64[np.ndarray, " n"]:
+    """The values by which an epoch sorts its sequences; no two are equal."""
+    return random_bits(n, seed=seed, stream=f"epoch-{epoch}")
+
+
+def epoch_parts(start: int, stop: int, n: int) -> list[tuple[int, slice]]:
+    """The epochs, and the part of each, that hold sequences ``start`` to ``stop`` of all epochs.
+
+    Epochs of n sequences follow each other without a gap.
+    """
+    parts = []
+    while start < stop:
+        epoch, offset = divmod(start, n)
+        taken = min(stop - start, n - offset)
+        parts.append((epoch, slice(offset, offset + taken)))
+        start += taken
+    return parts
+
+
+def batch_indices(step: int, batch_size: int, n: int, *, seed: int) -> Int64[np.ndarray, " batch"]:
+    """The training sequences of an optimizer step, a function of (seed, step) alone.
+
+    A batch may end one epoch and begin the next.
+    """
+    parts = epoch_parts(step * batch_size, (step + 1) * batch_size, n)
+    return np.concatenate([epoch_order(n, epoch, seed=seed)[part] for epoch, part in parts])

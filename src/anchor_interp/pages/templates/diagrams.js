@@ -13,7 +13,7 @@
   const runsOf = Map.groupBy ? Map.groupBy(rows, (row) => row.dataset.cell) : group(rows);
   const wordsOf = new Map(cellRows.map((row) => [row.dataset.cell, row.dataset.words]));
   const statesOf = new Map(cellRows.map((row) => [row.dataset.cell, row.querySelector(".short").textContent]));
-  const hits = new Map(); // every place of a cell, by its number
+  const hits = new Map(); // the elements of a cell in all figures, by its number
   let picked = null;
 
   function group(list) {
@@ -68,7 +68,7 @@
     return [box.left + box.width / 2, box.top + box.height / 2];
   }
 
-  /** The next cell in a direction: what is nearest to it, sideways counting twice. */
+  /** The nearest cell in a direction; sideways distance counts twice. */
   function nearest(from, all, [across, down]) {
     const [x, y] = centre(from);
     let best = null;
@@ -94,7 +94,7 @@
     about.replaceChildren(make("h2", wordsOf.get(cell)));
     if (cell === picked) {
       const close = make("button", "×", "close");
-      close.setAttribute("aria-label", "Let the cell go");
+      close.setAttribute("aria-label", "Unmark the cell");
       close.addEventListener("click", () => pick(null, hit));
       about.append(close);
     }
@@ -122,7 +122,7 @@
     if (move) place(hit);
   }
 
-  /** Beside the cell where there is room, else at the end of the window that is farther from it. */
+  /** Beside the cell if there is room, else at the end of the window away from it. */
   function place(hit) {
     const [box, own, gap] = [hit.getBoundingClientRect(), about.getBoundingClientRect(), 8];
     const [wide, high] = [document.documentElement.clientWidth, window.innerHeight];

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from anchor_interp._util.errors import ConfigError
@@ -15,23 +16,18 @@ def tasks(draw: Any) -> AnchorTask:
     length = draw(st.integers(3, 12))
     key_min = draw(st.integers(60, 80))
     key_max = key_min + draw(st.integers(1, 90))
-    modulus = key_max - key_min + 1
-
-    def function() -> Affine:
-        if draw(st.booleans()):
-            return Affine(draw(st.integers(-15, 15)))
-        add, mul = draw(st.integers(-200, 200)), draw(st.integers(-9, 9))
-        return Affine(add, mul, modulus=modulus, origin=key_min)
-
     ring = draw(st.booleans())
     anchors = []
     for token in range(1, n_anchors + 1):
-        chosen = function()
-        if ring and chosen.modulus is None:
-            chosen = Affine(chosen.add, chosen.mul, modulus=modulus, origin=key_min)
-        elif not ring:
-            chosen = Affine(draw(st.integers(-15, 15)))
-        anchors.append(Anchor(token, chosen))
+        function = Affine(draw(st.integers(-15, 15)))
+        if ring:
+            function = Affine(
+                draw(st.integers(-200, 200)),
+                draw(st.integers(-9, 9)),
+                modulus=key_max - key_min + 1,
+                origin=key_min,
+            )
+        anchors.append(Anchor(token, function))
     pairs = [(a, b) for a in range(1, n_anchors + 1) for b in range(1, n_anchors + 1)]
     roles: dict[Pair, str] = {
         pair: draw(st.sampled_from(("inferential", "inferential", "overridden", "unseen")))
@@ -53,7 +49,5 @@ def tasks(draw: Any) -> AnchorTask:
             length=length,
             split=draw(st.sampled_from(("key", "every-position"))),
         )
-    except ConfigError:  # no test key, or nothing left to train on
-        from hypothesis import reject
-
+    except ConfigError:  # no test key, or no pair left to train on
         reject()

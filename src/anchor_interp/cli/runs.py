@@ -1,0 +1,286 @@
+"""Commands about single runs: train, evaluate, export, report, analyze, presets."""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+
+from cyclopts import App, Group, Parameter
+from docstring_parser import parse_from_object
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import to_dict
+from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName, check_values
+from anchor_interp.models.shapes import MODELS
+from anchor_interp.runs.config import RunConfig, override, read_config, run_id
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.tracking import Track
+from anchor_interp.tasks.anchor import TASKS
+
+if TYPE_CHECKING:
+    from anchor_interp.runs.phase import Evaluation
+    from anchor_interp.runs.run import Run
+
+_LOGGER = logging.getLogger(__name__)
+
+Preset = Annotated[str | None, Parameter(choices=tuple(RUNS), show_default="tiny")]
+
+Task = Annotated[str | None, Parameter(choices=tuple(TASKS))]
+
+
+def starting_point(
+    *, preset: Preset = None, config: Path | None = None, task: Task = None
+) -> RunConfig:
+    """The configuration that the flags of ``train`` change.
+
+    Raises:
+        ConfigError: a preset and a file are given, or the file cannot be read.
+    """
+    if preset is not None and config is not None:
+        raise ConfigError("--preset and --config both give the start; use one of them")
+    base = RUNS[preset or "tiny"] if config is None else read_config(config)
+    return base if task is None else override(base, task=TASKS[task])
+
+
+def train(
+    *,
+    out: Path,
+    preset: Preset = None,
+    config: Path | None = None,
+    task: Task = None,
+    device: Device = "auto",
+    threads: int | None = None,
+    track: Track | None = None,
+    output: Outputs = PLAIN,
+    **changes: Any,
+) -> None:
+    """Train one model into a run folder, or resume it.
+
+    Args:
+        out: The run folder; give the same command again to resume.
+        preset: Named run to start from (see the presets command); the flags below change it.
+        config: Configuration file to start from instead, such as RUN/config.json.
+        task: Named task (see the presets command) instead of that of the preset or file.
+        threads: CPU threads; PyTorch's choice if none.
+        track: Show the metrics there as well; needs the package of that name.
+    """
+    wanted = override(starting_point(preset=preset, config=config, task=task), **changes)
+    from anchor_interp.runs.train import train
+
+    run = train(wanted, out, device=device, threads=threads, quiet=output.quiet, track=track)
+    output.show(facts(run, run.evaluation), f"{run.path}: {run.phase} ({run.reason})")
+
+
+def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
+    """:func:`train` with a flag for every field of a configuration.
+
+    The preset, file and task among the arguments of a command line give the flags their defaults.
+    """
+    options = App(
+        help_flags=(), version_flags=(), config=check_values, default_command=starting_point
+    )
+    start, given, *_ = options.parse_known_args(arguments)
+    base: RunConfig = start(*given.args, **given.kwargs)
+    command: Any = functools.wraps(train)(lambda **values: train(**values))
+    signature = inspect.signature(train)
+    *own, _changes = signature.parameters.values()
+    training = Group("Training", sort_key=4)
+    flags = [
+        *_flags(Group("Task", sort_key=1), base.task, "split", "length", "key_min", "key_max"),
+        *_flags(Group("Model", sort_key=2), base.model),
+        *_flags(Group("Initialisation", sort_key=3), base.init),
+        *_flags(training, base.train),
+        *_flags(training, base, "seed"),
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *flags])
+    return cast(Callable[..., None], command)
+
+
+def _flags(group: Group, part: Any, *names: str) -> Iterator[inspect.Parameter]:
+    """A flag for each field of a configuration, or for those named, at its value there."""
+    hints = get_type_hints(type(part))
+    for text in parse_from_object(type(part)).params:  # the docstrings under the fields
+        if not names or text.arg_name in names:
+            about = " ".join((text.description or "").replace("``", "").split())
+            yield inspect.Parameter(
+                text.arg_name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(part, text.arg_name),
+                annotation=Annotated[hints[text.arg_name], Parameter(help=about, group=group)],
+            )
+
+
+def evaluate(
+    run: RunName,
+    /,
+    *,
+    step: int | None = None,
+    n: int = 500,
+    seed: int = 0,
+    device: Device = "cpu",
+    output: Outputs = PLAIN,
+) -> None:
+    """Measure a run's model and name its phase.
+
+    Args:
+        step: Checkpoint to measure; the newest if none.
+        n: Sequences per ordered pair and side of the split.
+        seed: Seed of the evaluation sequences.
+    """
+    from anchor_interp.runs.phase import decide
+    from anchor_interp.runs.run import load
+
+    found = load(run, step=step, device=device)
+    _LOGGER.info("measuring %s at step %d", found.path, found.step)
+    evaluation = found.evaluate(n=n, seed=seed)
+    decision, cells = decide(evaluation), evaluation.cells
+    lines = [f"{found.path} at step {found.step}: {decision.phase} ({decision.reason})"]
+    for name, value in to_dict(evaluation).items():
+        if isinstance(value, int | float) and name not in ("schema", "steps"):
+            lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
+    lines.append("  mean accuracy          training keys, test keys")
+    for title, train_keys, test_keys in (
+        ("seen", cells.seen_train_keys, cells.seen_test_keys),
+        ("unseen", cells.unseen_train_keys, cells.unseen_test_keys),
+    ):
+        if train_keys is not None:
+            lines.append(f"    {title + ' pairs':<20} {train_keys:.3f}  {test_keys:.3f}")
+    lines.append("  accuracy per pair      training keys, test keys")
+    for pair in evaluation.pair_accuracy:
+        lines.append(
+            f"    {pair.pair}  {pair.role:<12} {pair.train_keys:.3f}  {pair.test_keys:.3f}"
+        )
+    output.show(facts(found, evaluation), *lines)
+
+
+def facts(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
+    """A run with its measurements, as JSON values."""
+    from anchor_interp.runs.phase import decide
+
+    decision = decide(evaluation)
+    return {
+        "run": str(run.path),
+        "run_id": run_id(run.config),
+        "phase": decision.phase,
+        "reason": decision.reason,
+        **to_dict(evaluation),
+        "config": to_dict(run.config),
+    }
+
+
+def export(run: RunName, /, *, out: Path, step: int | None = None, output: Outputs = PLAIN) -> None:
+    """Write a run's weights as one safetensors file that plain TransformerLens can read.
+
+    Args:
+        out: The file; an existing one is replaced.
+        step: Checkpoint to write; the newest if none.
+    """
+    from anchor_interp.runs.run import load
+
+    found = load(run, step=step)
+    path = found.export(out)
+    written = {"run": str(found.path), "run_id": run_id(found.config), "step": found.step}
+    text = f"{path}: the weights of {found.path} at step {found.step}"
+    output.show(written | {"weights": str(path)}, text)
+
+
+def report(
+    *runs: Annotated[RunName, Parameter(required=True)],
+    out: Path = Path("report.html"),
+    pictures: Path | None = None,
+    output: Outputs = PLAIN,
+) -> None:
+    """Write one self-contained HTML page about one or several runs.
+
+    Args:
+        out: The page; an existing one is replaced.
+        pictures: Folder for every figure as PNG and SVG as well.
+    """
+    from anchor_interp.analysis.findings import gather
+    from anchor_interp.pages.report import write_report
+
+    found = gather(runs)
+    page, *drawn = write_report(found, out, pictures=pictures)
+    named = {run.name: {"phase": run.decision.phase, "step": run.step} for run in found}
+    lines = [f"report: {page}"]
+    if drawn:
+        lines.append(f"pictures: {len(drawn)} files in {pictures}")
+    output.show({"report": str(page), "runs": named, "pictures": list(map(str, drawn))}, *lines)
+
+
+def analyze(
+    run: Path,
+    /,
+    *,
+    out: Path,
+    step: int | None = None,
+    device: Device = "cpu",
+    output: Outputs = PLAIN,
+) -> None:
+    """Look inside one model: flow, masks, patching, representations, complexity.
+
+    Args:
+        run: A run folder, a named model (tiny/inferential/1, exact/symmetric), or a .safetensors
+            file of a HookedTransformer's weights, of which only the complexity is measured.
+        out: Folder for the page, the figures and the numbers.
+        step: Checkpoint of the run; the newest if none.
+    """
+    from anchor_interp.analysis.overview import analyze, analyze_model
+    from anchor_interp.pages.analysis_page import analysis_folder, write_analysis
+    from anchor_interp.runs.export import load_transformer
+
+    analysis_folder(out)
+    if run.suffix == ".safetensors" and not run.is_dir():
+        if step is not None:
+            raise ConfigError("step is of no use with a file of weights; leave it out")
+        found = analyze_model(load_transformer(run, device=device), name=run.stem)
+    else:
+        found = analyze(run, step=step, device=device)
+    page, numbers, *figures = write_analysis(found, out)
+    for reason in found.left_out:
+        _LOGGER.warning("left out: %s", reason)
+    lines = []
+    if found.mechanism is not None and (routes := found.mechanism.routes) is not None:
+        lines.append(
+            f"symmetric route {routes.symmetric:.2f}, inferential route {routes.inferential:.2f}"
+        )
+        if found.mechanism.circuit is not None:
+            lines.append(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
+    output.show_pages(page, numbers, len(figures), *lines)
+
+
+def presets(*, output: Outputs = PLAIN) -> None:
+    """List the named runs, model shapes, tasks and sweeps."""
+    from anchor_interp.sweeps.spec import SWEEPS, read_sweep, to_plain
+
+    sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
+    lines = ["runs (anchor-interp train --preset NAME)"]
+    for name, run in RUNS.items():
+        task_name = next(title for title, task in TASKS.items() if task == run.task)
+        lines.append(
+            f"  {name:<14} {task_name}, {run.model.normalization}-LayerNorm, "
+            f"{run.model.n_layers} layers x {run.model.n_heads} heads, d_model "
+            f"{run.model.d_model}, gamma {run.init.gamma:g}, weight decay "
+            f"{run.train.weight_decay:g}, {run.train.n_sequences:,} sequences, "
+            f"{run.train.steps:,} steps"
+        )
+    lines.append("tasks (anchor-interp train --task NAME)")
+    for name, task in TASKS.items():
+        functions = ", ".join(f"{anchor.token}: {anchor.function}" for anchor in task.anchors)
+        overridden = ", ".join(f"{o.pair} -> {o.function}" for o in task.overrides) or "none"
+        unseen = ", ".join(map(str, task.unseen)) or "none"
+        lines.append(f"  {name:<22} {functions}; unseen {unseen}; overridden {overridden}")
+    lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")
+    for name, sweep in sweeps.items():
+        axes = " x ".join(
+            f"{len(v)} {axis}" for grid in sweep.grids for axis, v in grid.axes.items()
+        )
+        seeds = ", ".join(f"{len(grid.seeds)} seeds" for grid in sweep.grids)
+        lines.append(f"  {name:<22} {axes}, {seeds}: {len(sweep.configs()):,} runs")
+    named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
+    plain = {name: to_plain(sweep) for name, sweep in sweeps.items()}
+    output.show(
+        {kind: to_dict(entries) for kind, entries in named.items()} | {"sweeps": plain}, *lines
+    )

@@ -1,0 +1,184 @@
+"""Commands about many runs: sweep, status, table, diagram."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, to_dict
+from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
+
+if TYPE_CHECKING:
+    from anchor_interp.sweeps.engine import Engine
+    from anchor_interp.sweeps.folder import SweepFolder
+
+_MOST_ERRORS = 20
+
+Folder = Annotated[Path, Parameter(help="The sweep folder.")]
+
+
+def sweep(
+    spec: str,
+    /,
+    *axes: str,
+    out: Path,
+    seeds: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    workers: Workers = None,
+    batch: int = 1,
+    device: Device = "auto",
+    address: str | None = None,
+    gpus: float = 0.0,
+    dry_run: Switch = False,
+    output: Outputs = PLAIN,
+) -> int:
+    """Train many runs: every combination of the axes that is not done yet.
+
+    Args:
+        spec: A sweep's file, the name of one that comes along (tiny-decay, ...), or a preset to
+            start from.
+        axes: With a preset. gamma=0.3,0.5 is an axis, steps=2000 holds for all.
+        out: Folder of the sweep; give the same command again to resume, another sweep to extend it.
+        seeds: With a preset. Seeds of every combination, counted from 0.
+        engine: Worker processes on this machine, or tasks on a Ray cluster (needs the package ray).
+        batch: Runs of one shape that a worker trains together as a batch of models; 0 chooses.
+        address: With ray. The cluster, such as auto or 10.0.0.1:6379; if none, one on this machine.
+        gpus: With ray. GPUs of each task, also a share such as 0.25.
+        dry_run: Only say how many runs are missing, and how much time and disk they take.
+    """
+    from anchor_interp.sweeps.spec import typed_sweep
+
+    plan = typed_sweep(spec, axes, seeds=seeds)
+    checked(batch, int, "batch", low=0)
+    if engine == "local" and (address is not None or gpus):
+        name = "gpus" if address is None else "address"
+        raise ConfigError(f"{name} is for the ray engine; add --engine ray")
+    from anchor_interp._util.progress import format_seconds
+    from anchor_interp.sweeps.estimate import estimate
+    from anchor_interp.sweeps.folder import SweepFolder
+    from anchor_interp.sweeps.local import LocalEngine
+
+    runner = (
+        _ray(workers, batch, device, address, gpus)
+        if engine == "ray"
+        else LocalEngine(workers, device)
+    )
+    if not dry_run:
+        from anchor_interp.sweeps.sweep import sweep
+
+        done = sweep(plan, out, engine=runner, batch=batch, quiet=output.quiet)
+        return _show_status(SweepFolder(done.path), output)
+    # how much room a cluster will have is not known
+    at_a_time = runner.slots() if isinstance(runner, LocalEngine) else 1
+    found = estimate(plan.configs(), SweepFolder(out), workers=at_a_time, device=device)
+    output.show(
+        to_dict(found),
+        f"runs: {found.runs}, of which {found.todo} are to be done",
+        f"time: {format_seconds(found.seconds)} with {at_a_time} at a time "
+        f"({format_seconds(found.core_seconds)} one after the other), from {found.basis}",
+        f"disk: {found.disk_bytes / 1e6:,.0f} MB; free: {found.free_bytes / 1e6:,.0f} MB",
+    )
+    return 0
+
+
+def _ray(
+    workers: int | None, batch: int, device: str, address: str | None, gpus: float
+) -> "Engine":
+    from anchor_interp.sweeps.ray import RayEngine
+
+    if workers is not None:
+        raise ConfigError(
+            "workers is for the local engine; a cluster decides by its free resources"
+        )
+    if batch == 0:
+        raise ConfigError(
+            "batch is 0, which chooses by this machine's device; expected a number of runs with "
+            "--engine ray"
+        )
+    return RayEngine(address=address, gpus=gpus, device=device)
+
+
+def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
+    """Say how far a sweep is and what went wrong."""
+    from anchor_interp.sweeps.folder import sweep_folder
+
+    _show_status(sweep_folder(sweep), output)
+
+
+def _show_status(folder: "SweepFolder", output: Output) -> int:
+    """Print how far a sweep is; 1 if a run failed."""
+    from anchor_interp.sweeps.table import counts, phases, rows
+
+    found = rows(folder)
+    states, ended = counts(found), phases(found)
+    failed = [row for row in found if row["error"] is not None]
+    lines = [f"{folder.path}: {len(found)} runs"]
+    for title, numbers in (("states", states), ("phases", ended)):
+        shown = ", ".join(f"{number} {name}" for name, number in numbers.items())
+        lines.append(f"{title}: {shown or 'none'}")
+    lines += [f"{row['status']}: {row['run_id']}: {row['error']}" for row in failed[:_MOST_ERRORS]]
+    if len(failed) > _MOST_ERRORS:
+        lines.append(f"and {len(failed) - _MOST_ERRORS} more; table --json has all")
+    errors = {row["run_id"]: row["error"] for row in failed}
+    facts = {"runs": len(found), "states": states, "phases": ended, "errors": errors}
+    output.show({"path": str(folder.path), **facts}, *lines)
+    return 1 if states.get("failed") else 0
+
+
+def table(
+    sweep: Folder, /, *, csv: Switch = False, mechanism: Switch = False, output: Outputs = PLAIN
+) -> int:
+    """Bring a sweep's table.parquet up to date; print it as CSV or JSON if asked to.
+
+    Args:
+        csv: Print the table as CSV on standard output.
+        mechanism: First measure the mechanism of finished runs that lack it; seconds a run.
+    """
+    from anchor_interp.sweeps.folder import sweep_folder
+    from anchor_interp.sweeps.table import measure_mechanisms, to_csv, to_json, write_table
+
+    if csv and output.json:
+        raise ConfigError("csv and json are two forms of one output; use one of them")
+    folder = sweep_folder(sweep)
+    failed = measure_mechanisms(folder, quiet=output.quiet) if mechanism else 0
+    found = write_table(folder)
+    if csv:
+        print(to_csv(found), end="")
+    elif output.json:
+        print(to_json(found))
+    else:
+        print(f"{folder.path / 'table.parquet'}: {len(found)} runs")
+    return 1 if failed else 0
+
+
+def diagram(
+    sweep: Path,
+    /,
+    *where: str,
+    out: Path,
+    x: str | None = None,
+    y: str | None = None,
+    best_over: str | None = None,
+    output: Outputs = PLAIN,
+) -> None:
+    """Draw a sweep's phase diagrams: a page, figures and numbers.
+
+    Args:
+        sweep: The sweep folder, or its table (.parquet or .csv).
+        where: Runs to draw, such as lr=0.001 or n_layers=2,3; all if none is given.
+        out: Folder for the page, the figures and the numbers.
+        x: Field of the horizontal axis; found from the runs if none.
+        y: Field of the vertical axis; found from the runs if none.
+        best_over: Field, such as lr; the best accuracy of each seed over its values counts, as in
+            figure 2 of the NeurIPS paper. Every run counts if none.
+    """
+    from anchor_interp.pages.diagram_page import write_diagrams
+    from anchor_interp.sweeps.diagrams import read_where
+    from anchor_interp.sweeps.table import read_table
+
+    rows, name = read_table(sweep), sweep.resolve().name
+    page, numbers, table, *figures = write_diagrams(
+        rows, out, x=x, y=y, where=read_where(where), best_over=best_over or (), name=name
+    )
+    output.show_pages(page, numbers, len(figures), f"table: {table}")

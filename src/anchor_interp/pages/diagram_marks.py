@@ -1,0 +1,76 @@
+"""How phase diagrams show a run's state, and what their figures share.
+
+Colour and letter tell a phase; a mark tells a run that is not done. Every cell has an SVG group
+``cell-NUMBER``, by which a page finds it in every figure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anchor_interp.pages.style import INK
+from anchor_interp.sweeps.cells import STATE_MARKS, Cell, RunState
+from anchor_interp.sweeps.settings import label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS: dict[RunState, str] = {
+    "undertrained": "#BBBBBB",
+    "memorizing": "#E69F00",
+    "composite": "#CC79A7",
+    "symmetric": "#56B4E9",
+    "inferential": "#009E73",
+    "other": "#F0E442",
+    "diverged": "#3A3A3A",
+}
+"""Colours of states (Okabe and Ito, and greys); the others are empty frames."""
+BLACK = "#000000"
+
+
+def state_style(state: RunState) -> dict[str, Any]:
+    """Fill and frame of a state; ``diverged`` is framed because it is as dark as a dark page."""
+    return {
+        "facecolor": COLOURS.get(state, "none"),
+        "edgecolor": INK if state not in COLOURS or state == "diverged" else "none",
+        "linestyle": (0, (2, 2)) if state == "missing" else "-",
+    }
+
+
+def write_mark(axes: "Axes", x: float, y: float, state: RunState, **style: Any) -> None:
+    """Write the letter or mark of a state, centred."""
+    colour = "white" if state == "diverged" else BLACK if state in COLOURS else INK
+    axes.text(x, y, STATE_MARKS[state], ha="center", va="center_baseline", color=colour, **style)
+
+
+def add_hit_area(axes: "Axes", cell: int, corner: tuple[float, float], w: float, h: float) -> None:
+    """Add an invisible rectangle that a page turns into a button."""
+    from matplotlib.patches import Rectangle
+
+    hit = Rectangle(corner, w, h, facecolor="none", edgecolor="none", zorder=20, gid=f"cell-{cell}")
+    axes.add_patch(hit)
+
+
+def state_handles(cells: Iterable[Cell]) -> list[Any]:
+    """Legend entries of the states that occur."""
+    from matplotlib.patches import Patch
+
+    present = {state for cell in cells for state in cell.states}
+    return [
+        Patch(linewidth=0.7, label=f"{mark}  {state}", **state_style(state))
+        for state, mark in STATE_MARKS.items()
+        if state in present
+    ]
+
+
+def add_legend(figure: "Figure", handles: Sequence[Any], *, columns: int = 3) -> None:
+    """Put a legend below the figure, if there are entries."""
+    if handles:
+        figure.legend(handles=handles, frameon=False, fontsize=7.5, ncols=columns,
+                      loc="outside lower center", handlelength=1.3, columnspacing=1.2)  # fmt: skip
+
+
+def best_words(best_over: Mapping[str, int]) -> str:
+    """What the best is taken over, such as ``best of 9 learning rates``; empty if nothing."""
+    values = " x ".join(f"{n} {label(name)}s" for name, n in best_over.items())
+    return f"best of {values}" if values else ""

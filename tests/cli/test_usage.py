@@ -1,0 +1,210 @@
+"""Wrong usage: one line, exit code 2, nothing written, and no torch where it is not needed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anchor_interp._util.schema import to_dict
+from anchor_interp.cli.main import main
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.run import Run
+
+
+def _with(**changes: Any) -> str:
+    return json.dumps(to_dict(RUNS["tiny"]) | changes)
+
+
+FILES = {
+    "empty.json": "",
+    "deep.json": "[" * 50_000,
+    "twice.json": _with(seed=0)[:-1] + ', "seed": 1}',
+    "schema.json": _with(schema=2),
+    "field.json": _with(train={"stepz": 3}),
+    "huge.json": _with(model={"d_model": 1 << 16, "n_layers": 1000}),
+    "escape.json": _with(train={"precision": "\x1b[31m\nfp8"}),
+}
+
+TRAIN = ["train", "--out", "run"]
+
+WITHOUT_TORCH: list[tuple[list[str], str]] = [
+    ([], "no command; expected one of quickstart, train, evaluate"),
+    (["trian"], 'Unknown command "trian". Did you mean "train"?'),
+    (["--quiet", "train"], 'Unknown command "--quiet"'),
+    (["train"], "parameter --out requires an argument. See anchor-interp train --help."),
+    (["train", "--out"], "--out requires an argument"),
+    (["train", "--out", "--quiet"], "--out requires an argument"),
+    (["train", "--out="], "--out is ''; expected a value"),
+    (["train", "--out", "a\0b"], r"--out is 'a\x00b'; expected a value"),
+    ([*TRAIN, "--gama", "1"], "Unknown option: --gama. Did you mean --gamma?"),
+    ([*TRAIN, "-gamma", "1"], "Unknown option: -gamma."),
+    ([*TRAIN, "--\x1b[31mred"], r"Unknown option: --\x1b[31mred."),
+    ([*TRAIN, "--gamma", "1", "--gamma", "2"], "--gamma specified multiple times"),
+    ([*TRAIN, "--bias", "--no-bias"], "--no-bias specified multiple times"),
+    ([*TRAIN, "--gamma", "9"], "--gamma is 9.0; expected at most 4"),
+    ([*TRAIN, "--gamma", "abc"], '--gamma: unable to convert "abc" into float'),
+    ([*TRAIN, "--steps", "abc"], "--steps is 'abc'; expected an integer"),
+    ([*TRAIN, "--steps", "1.5"], "--steps is '1.5'; expected an integer"),
+    ([*TRAIN, "--steps", "9" * 5000], "expected an integer"),
+    ([*TRAIN, "--lr", "9" * 5000], "--lr is inf; expected a finite number"),
+    ([*TRAIN, "--lr", "x" * 5000], "--lr: unable to convert"),
+    ([*TRAIN, "--seed="], "--seed is ''; expected a value"),
+    ([*TRAIN, "--seed", "-1"], "--seed is -1; expected at least 0"),
+    ([*TRAIN, "--n_sequences", "0"], "--n-sequences is 0; expected at least 1"),
+    ([*TRAIN, "--clip", "lots"], '--clip: unable to convert "lots" into float'),
+    ([*TRAIN, "--clip", "0"], "--clip is 0.0; expected more than 0"),
+    ([*TRAIN, "--lr", "nan"], "--lr is nan; expected a finite number"),
+    ([*TRAIN, "--act-fn", "elu"], '"elu" for --act-fn. Choose from: "relu", "gelu".'),
+    ([*TRAIN, "--bias", "yes"], "Unexpected argument 'yes'"),
+    ([*TRAIN, "--bias=maybe"], '--bias: unable to convert "maybe" into bool'),
+    ([*TRAIN, "--preset", "tinny"], 'Did you mean "tiny"?'),
+    ([*TRAIN, "--preset"], "--preset requires an argument. See anchor-interp train --help."),
+    ([*TRAIN, "--preset", ""], "--preset is ''; expected a value"),
+    ([*TRAIN, "--task", "neurip"], 'Did you mean "neurips"?'),
+    ([*TRAIN, "--track", "tensorbord"], 'Did you mean "tensorboard"?'),
+    ([*TRAIN, "--weight-decay", "-1"], "--weight-decay is -1.0; expected at least 0"),
+    ([*TRAIN, "--batch-size", "999999999"], "--batch-size is 999999999; expected at most 16777216"),
+    ([*TRAIN, "--eval-every", "30"], "expected a multiple of --log-every (20)"),
+    ([*TRAIN, "--d-vocab", "50"], "--d-vocab is 50; the task's tokens and targets need at least"),
+    ([*TRAIN, "--key-min", "200"], "--key-max is 99; expected more than --key-min"),
+    ([*TRAIN, "--quiet", "--verbose"], "contradict each other"),
+    ([*TRAIN, "--config", "a", "--preset", "tiny"], "use one of them"),
+    ([*TRAIN, "--config", ""], "--config is ''; expected a value"),
+    ([*TRAIN, "--config", "missing.json"], "missing.json: No such file or directory"),
+    ([*TRAIN, "--config", "."], "cannot read the configuration .:"),
+    ([*TRAIN, "--config", "pipe"], "cannot read the configuration pipe:"),  # does not wait for it
+    ([*TRAIN, "--config", "empty.json"], "the text is empty"),
+    ([*TRAIN, "--config", "deep.json"], "nested too deeply"),
+    ([*TRAIN, "--config", "twice.json"], "the name 'seed'"),
+    ([*TRAIN, "--config", "schema.json"], "schema is 2; this version"),
+    ([*TRAIN, "--config", "field.json"], "train has no field 'stepz' (did you mean 'steps'?)"),
+    ([*TRAIN, "--config", "huge.json"], "TiB of memory"),
+    ([*TRAIN, "--config", "escape.json"], r"precision is '\x1b[31m\nfp8'"),
+    (["evaluate"], "RUN requires an argument"),
+    (["evaluate", "x", "y"], "Unexpected argument 'y'"),
+    (["evaluate", "x", "--n", "many"], "--n is 'many'; expected an integer"),
+    (["export", "x"], "--out requires an argument"),
+    (["report"], "RUNS requires an argument"),
+    (["status"], "SWEEP requires an argument"),
+    (["completion", "ksh"], '"ksh" for SHELL. Choose from: "bash", "zsh", "fish".'),
+    (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1; expected at least 0"),
+    (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
+    (["sweep", "tiny", "--out", "x", "gama=1"], "(did you mean 'gamma'?)"),
+    (["quickstart", "--workers", "1.5"], "--workers is '1.5'; expected an integer"),
+    (["quickstart", "--seed", "-1"], "--seed is -1; expected at least 0"),
+]
+
+SCRIPT = """
+import contextlib, io, json, sys
+from anchor_interp.cli.main import main
+def answer(arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    return code, out.getvalue(), err.getvalue()
+print(json.dumps([answer(arguments) for arguments in json.load(sys.stdin)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """The answers to all command lines in one process, where importing torch is an error."""
+    stub = tmp_path_factory.mktemp("path")
+    (stub / "torch.py").write_text("raise AssertionError('torch is not needed here')\n")
+    folder = tmp_path_factory.mktemp("work")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    os.mkfifo(folder / "pipe")
+    before = sorted(folder.rglob("*"))
+    paths = [str(stub), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=json.dumps([arguments for arguments, _ in WITHOUT_TORCH]),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "error"},
+        check=True,
+    )
+    assert done.stderr == ""
+    assert sorted(folder.rglob("*")) == before
+    found = json.loads(done.stdout)
+    return {repr(a): answer for (a, _), answer in zip(WITHOUT_TORCH, found, strict=True)}
+
+
+def check(code: int, out: str, err: str, message: str) -> None:
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.isascii()
+    assert err.strip().isprintable()
+    assert len(err) < 600
+    assert err.startswith("anchor-interp: ")
+    assert message in err
+    assert not re.search(r"__|\b[A-Z]\w+Config\b", err)
+
+
+@pytest.mark.parametrize(("arguments", "message"), WITHOUT_TORCH)
+def test_wrong_usage_is_one_line_and_needs_no_torch(
+    arguments: list[str], message: str, answers: dict[str, tuple[int, str, str]]
+) -> None:
+    check(*answers[repr(arguments)], message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*TRAIN, "--device", "meta"], "--device is 'meta'"),
+        ([*TRAIN, "--device", "gpu"], "--device is 'gpu', which cannot be used"),
+        ([*TRAIN, "--threads", "0"], "--threads is 0; expected 1 to 1024"),
+        ([*TRAIN, "--threads", "99999"], "--threads is 99999; expected 1 to 1024"),
+        (["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected 1 to"),
+        (["quickstart", "--workers", "0"], "--workers is 0; expected at least 1"),
+        (["table", "{run}", "--csv", "--json"], "two forms of one output; use one of them"),
+    ],
+)
+def test_wrong_values_that_only_torch_or_a_run_can_tell(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    finished_run: Run,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = main([text.format(run=finished_run.path) for text in arguments])
+    check(code, *capsys.readouterr(), message)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "/missing"], "/missing is"),
+        (["evaluate", "/missing", "--json"], "/missing is"),
+        (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
+        (["evaluate", "{damaged}"], "config.json is damaged: no valid JSON"),
+        (["train", "--out", "{run}"], "holds another run"),
+        (["train", "--out", "{run}/config.json"], "is a file"),
+    ],
+)
+def test_trouble_at_run_time_is_one_line_and_exit_code_1(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    finished_run: Run,
+) -> None:
+    (tmp_path / "config.json").write_text("{")
+    places = {"run": finished_run.path, "damaged": tmp_path}
+    assert main([text.format(**places) for text in arguments]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("anchor-interp: ")
+    assert told.err.count("\n") == 1
+    assert message in told.err

@@ -1,0 +1,48 @@
+"""Small models: exact models of a task with few keys, and narrow random ones."""
+
+from functools import lru_cache
+
+import torch
+
+from anchor_interp.models.exact import Mechanism, exact_model
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
+from anchor_interp.models.transformer import HookedTransformer, build_model
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+
+LAYOUTS: list[Normalization] = ["post", "pre"]
+FEW_KEYS = AnchorTask(key_max=31, unseen=TASKS["complexity-control"].unseen)
+"""The complexity-control task with 12 keys, which makes its exact models narrow."""
+
+
+@lru_cache
+def small_exact(mechanism: Mechanism, normalization: Normalization) -> HookedTransformer:
+    """The exact model of :data:`FEW_KEYS`. All tests share it, so none may change it."""
+    return exact_model(mechanism, FEW_KEYS, normalization=normalization)
+
+
+def random_model(
+    normalization: Normalization = "post",
+    *,
+    n_layers: int = 3,
+    n_heads: int = 2,
+    seed: int = 0,
+) -> HookedTransformer:
+    """A narrow random model in float64; each of its edges has a small effect."""
+    shape = ModelConfig(
+        n_layers=n_layers, n_heads=n_heads, d_model=16, d_head=5, d_mlp=12,
+        normalization=normalization, d_vocab=120, n_ctx=10, bias=True,
+    )  # fmt: skip
+    return build_model(shape, InitConfig(gamma=0.2), seed=seed, dtype=torch.float64)
+
+
+def with_offsets(model: HookedTransformer, *, seed: int = 1) -> HookedTransformer:
+    """The same model after random changes to its biases and LayerNorm parameters.
+
+    They start at 0 or 1, where mistakes do not show.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".b" in name or ".w" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator))
+    return model
