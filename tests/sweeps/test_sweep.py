@@ -415,7 +415,7 @@ def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Pat
     )
     sink = pa.BufferOutputStream()
     pq.write_table(doubled, sink)
-    with pytest.raises(ValueError, match="there twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         from_parquet(bytes(sink.getvalue()))
 
 
