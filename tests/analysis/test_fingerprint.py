@@ -139,7 +139,7 @@ def test_a_kept_fingerprint_is_measured_again_if_it_is_damaged(
     monkeypatch.setattr(fingerprints, "fingerprint", again)
     assert keep_fingerprint(run) == first
     assert not measured  # read, not measured
-    path = run.folder.path / "fingerprint.json"
+    path = run.folder.path / "measurements.json"
     for damage in (path.read_text()[:-20], path.read_text().replace(name, "another-run")):
         path.write_text(damage)
         assert kept_fingerprint(run.folder.path, name, run.step) is None

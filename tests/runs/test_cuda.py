@@ -67,14 +67,11 @@ def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Me
     return found
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["plain", "graph"])
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_a_batch_steps_like_each_model_alone(
-    short: RunConfig, normalization: str, graph: bool
-) -> None:
+def test_a_batch_steps_as_each_alone(short: RunConfig, normalization: str) -> None:
     shape = {"normalization": normalization, "n_heads": 2, "bias": True, "eps": 1e-6}
     batch, alone = (_members(short, torch.float64, **shape) for _ in range(2))
-    Stack(batch, graph=graph).advance(10)
+    Stack(batch).advance(10)
     for member, its in zip(batch, alone, strict=True):
         objective = AnchorObjective(its.config, GPU)
         for _ in range(10):

@@ -60,8 +60,8 @@ def train_phases(
     from anchor_interp.pages.run_figures import RunView, overview
     from anchor_interp.pages.style import save
     from anchor_interp.runs.run import load
+    from anchor_interp.sweeps.engine import each_alone
     from anchor_interp.sweeps.local import LocalEngine
-    from anchor_interp.sweeps.worker import each_alone
 
     sizes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
     with reporting(sizes, quiet=quiet) as progress:

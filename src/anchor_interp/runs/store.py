@@ -8,7 +8,7 @@
           metrics.jsonl      one line per logged step
           checkpoints/00000400/   weights.safetensors, optimizer.safetensors, state.json
           result.json        written last: its presence means that the run is done
-          fingerprint.json   the mechanism of the last checkpoint, if it was measured
+          measurements.json  what was measured of its checkpoints
 
 Every file carries a schema number: JSON files and lines of metrics as ``schema``, safetensors in
 their metadata. ``state.json`` also records the run's identifier and the size and SHA-256 of the

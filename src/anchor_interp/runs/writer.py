@@ -299,10 +299,6 @@ class RunWriter(RunFolder):
         files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
 
     @_guarded
-    def keep_fingerprint(self, found: Row) -> None:
-        """Write ``fingerprint.json``, see :mod:`anchor_interp.analysis.fingerprint`."""
-        files.write_json(self.path / "fingerprint.json", found)
-
     def _retire(self, step: int) -> None:
         folder = self.checkpoint(step)
         folder.rename(folder.with_name(f".{folder.name}.partial"))
