@@ -26,8 +26,8 @@ from anchor_interp.runs.config import RunConfig, override, run_id, total_decay
 from anchor_interp.runs.phase import Evaluation, Phase
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import load
+from anchor_interp.sweeps.engine import RunResult, each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.worker import RunResult, each_alone
 from anchor_interp.tasks.anchor import TASKS
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"

@@ -29,13 +29,13 @@ from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import checked_path, shown
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import Phase
+from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.estimate import Estimate, estimate
 from anchor_interp.sweeps.folder import STATES, SweepFolder
 from anchor_interp.sweeps.local import LocalEngine, available_cores
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import CIRCUMSTANCES, COLUMNS, Kind, parsed, read_table
-from anchor_interp.sweeps.worker import Engine
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 
 from .measures import SECONDS, kept

@@ -121,7 +121,7 @@ def test_it_is_kept_and_made_anew_when_it_is_damaged(
     name = ai.run_id(run.config)
     assert kept_fingerprint(run.path, name, run.step) is None
     first = keep_fingerprint(run)
-    path = run.path / "fingerprint.json"
+    path = run.path / "measurements.json"
     path.write_text(path.read_text()[:-20])
     assert kept_fingerprint(run.path, name, run.step) is None
     assert keep_fingerprint(run) == first == kept_fingerprint(run.path, name, run.step)

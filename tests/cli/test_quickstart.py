@@ -23,8 +23,8 @@ from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, Uns
 from anchor_interp.runs.presets import PHASES
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
+from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.worker import each_alone
 from anchor_interp.tasks.anchor import TASKS
 
 SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
@@ -82,7 +82,7 @@ SCRIPT = """
 from pathlib import Path
 import anchor_interp
 from anchor_interp._util.progress import Silent
-from anchor_interp.sweeps.worker import each_alone
+from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 print("once")
 config = anchor_interp.preset("tiny", **{short})

@@ -13,7 +13,8 @@ import torch
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.sweeps.worker import Job, RunResult, train_job
+from anchor_interp.sweeps.engine import Job, RunResult
+from anchor_interp.sweeps.worker import do_job
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 
 LAYOUTS: list[Normalization] = ["post", "pre"]
@@ -73,7 +74,7 @@ class Here:
 
     def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
         """Do a job."""
-        yield from train_job(job, folder, device="cpu", threads=1)
+        yield from do_job(job, folder, device="cpu", threads=1)
 
 
 @dataclass

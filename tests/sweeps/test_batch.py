@@ -33,8 +33,8 @@ from anchor_interp.runs.train import train
 from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps import stacked
 from anchor_interp.sweeps.batch import batch_size, train_batch
+from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack, epoch_order_on
-from anchor_interp.sweeps.worker import RunResult
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import epoch_order
 from anchor_interp.tasks.sequences import sample

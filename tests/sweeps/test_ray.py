@@ -33,8 +33,8 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps import ray as module
+from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.ray import Depot, RayEngine
-from anchor_interp.sweeps.worker import Job, RunResult, each_alone
 
 LONG = SHORT | {"steps": 2000, "eval_every": 500, "log_every": 20, "checkpoint_every": 100}
 """Long enough for a node to die in the middle of it."""

@@ -32,6 +32,7 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.training import TrainState
 from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps import sweep as driver_module
+from anchor_interp.sweeps.engine import Job, RunResult
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
@@ -47,7 +48,6 @@ from anchor_interp.sweeps.table import (
     to_parquet,
     write_table,
 )
-from anchor_interp.sweeps.worker import Job, RunResult
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
@@ -315,10 +315,10 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
     assert second in measured
 
 
-def test_an_export_does_not_replace_a_fingerprint(small: SweepFolder) -> None:
+def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
     run = load(next(small.runs.iterdir()))
-    with pytest.raises(StoreError, match=r"fingerprint\.json"):
-        run.export(run.path / "fingerprint.json")
+    with pytest.raises(StoreError, match=r"measurements\.json"):
+        run.export(run.path / "measurements.json")
 
 
 def test_waiting_for_another_process_is_said_once(
@@ -327,7 +327,9 @@ def test_waiting_for_another_process_is_said_once(
     first = next(iter(SMALL.configs()))
     (copy.runs / first / "result.json").unlink()
     with RunFolder(copy.runs / first).writing(SMALL.configs()[first]):
-        todo = driver_module._Todo(copy, SMALL.configs(), 1, "cpu", Overall(4, 4.0, None))
+        measures = dict.fromkeys(SMALL.configs(), ())
+        overall = Overall(4, 4.0, None)
+        todo = driver_module._Todo(copy, SMALL.configs(), measures, 1, "cpu", overall)
         todo.begin()
         jobs = todo.jobs()
         assert [next(jobs) for _ in range(3)] == [None] * 3

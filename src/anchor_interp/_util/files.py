@@ -29,7 +29,7 @@ RUN_FILES = frozenset(
         "provenance.json",
         "metrics.jsonl",
         "result.json",
-        "fingerprint.json",
+        "measurements.json",
         ".lock",
         "checkpoints",
     )

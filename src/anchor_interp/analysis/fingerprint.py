@@ -32,8 +32,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_fields, checked, from_dict, to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.routes import RouteName, route_scores
@@ -50,7 +49,9 @@ from anchor_interp.models.complexity import complexity, first_query_matrix, meas
 from anchor_interp.models.complexity import condensation as condensation_of
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer, check_fits
+from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
+from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import ExactRun, Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
@@ -152,19 +153,21 @@ NUMBERS: tuple[str, ...] = tuple(
 """The names of the numbers."""
 
 
-def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
-    """The fingerprint that a run folder keeps, if it can be read and is this one.
+FINGERPRINT = Measure("fingerprint", f"{__name__}:fingerprint", version=2)
+"""The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
-    It is derived: :func:`anchor_interp.analysis.fingerprint.keep_fingerprint` makes it anew.
+
+def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
+    """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured.
 
     Args:
         run: the run folder.
         run_id: the run's identity.
-        step: the checkpoint that it must be of.
+        step: the checkpoint.
     """
     try:
-        found = from_dict(Fingerprint, files.read_json(run / "fingerprint.json"))
-    except (StoreError, ConfigError):
+        found = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
+    except ConfigError:
         return None
     return found if (found.run_id, found.step) == (run_id, step) else None
 
@@ -221,19 +224,18 @@ def fingerprint_model(
 
 
 def keep_fingerprint(run: Run) -> Fingerprint:
-    """The fingerprint of a run's last checkpoint, from ``fingerprint.json`` if it is there.
+    """The fingerprint of a run's last checkpoint: the kept one, or a new one, which is then kept.
 
     Raises:
-        StoreError: a damaged run, or one that cannot be written.
-        LockedError: a run that another process is writing.
+        StoreError: the run is damaged or cannot be written; LockedError if another process writes
+            it.
     """
     last = run.at(run.steps[-1])
     found = kept_fingerprint(run.path, run_id(run.config), last.step)
     if found is not None:
         return found
     found = fingerprint(last)
-    with run.folder.writing(run.config) as writer:
-        writer.keep_fingerprint(to_dict(found))
+    measurements.keep(last, FINGERPRINT, to_dict(found))
     return found
 
 

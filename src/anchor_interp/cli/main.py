@@ -52,8 +52,8 @@ from anchor_interp.tasks.anchor import TASKS, named_task
 if TYPE_CHECKING:
     from anchor_interp.runs.phase import Evaluation
     from anchor_interp.runs.run import Run
+    from anchor_interp.sweeps.engine import Engine
     from anchor_interp.sweeps.folder import SweepFolder
-    from anchor_interp.sweeps.worker import Engine
 
 
 _LOGGER = logging.getLogger("anchor_interp")

@@ -16,8 +16,8 @@ from anchor_interp.pages.style import save
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import PHASES
 from anchor_interp.runs.run import Run, load
+from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.worker import each_alone
 
 NARROWEST = 100
 

@@ -8,7 +8,7 @@
           metrics.jsonl      one line a logged step
           checkpoints/00000400/   weights.safetensors, optimizer.safetensors, state.json
           result.json        written last: its presence means that the run is done
-          fingerprint.json   the mechanism of the last checkpoint, where it was asked for
+          measurements.json  what was measured of its checkpoints
 
 A file is written beside its place and renamed into it; a checkpoint is a folder that is renamed
 into place, which is its commit. So a reader sees a file or checkpoint whole or not at all, and a

@@ -28,8 +28,8 @@ from anchor_interp.runs.memory import check_training_fits, explained, memory_lim
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import Session, is_done, memory_advice
 from anchor_interp.runs.training import StepEvent, check_finite_step, check_precision
+from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
-from anchor_interp.sweeps.worker import RunResult
 from anchor_interp.tasks.sequences import Sequences, sample
 
 MOST_MODELS = 256

@@ -26,7 +26,9 @@ from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, memory_bytes
-from anchor_interp.sweeps.worker import Job, Meter, RunResult, train_job
+from anchor_interp.runs.measurements import Measure
+from anchor_interp.sweeps.engine import Job, Meter, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 WORKER_BYTES = 600 << 20
 """About what a worker's memory holds beside its runs: Python, torch and TransformerLens."""
@@ -56,7 +58,7 @@ work(**setup)
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Worker processes on this machine (an :class:`anchor_interp.sweeps.worker.Engine`)."""
+    """Worker processes on this machine (an :class:`anchor_interp.sweeps.engine.Engine`)."""
 
     workers: int | None = None
     """Processes at a time; if None the number of usable cores, or one on a GPU. Fewer run where
@@ -81,7 +83,7 @@ class LocalEngine:
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
-        """Do jobs; see :meth:`anchor_interp.sweeps.worker.Engine.run`.
+        """Do jobs; see :meth:`anchor_interp.sweeps.engine.Engine.run`.
 
         Raises:
             ConfigError: a device that this machine does not have.
@@ -132,7 +134,7 @@ class _Worker:
     def give(self, job: Job) -> None:
         """Let it do a job."""
         self.job, self.results = job, []
-        self._tell({name: to_dict(config) for name, config in job.configs.items()})
+        self._tell(to_dict(job))
 
     def news(self) -> list[RunResult]:
         """Log what the process has logged since the last time; the results that came with it."""
@@ -290,11 +292,13 @@ def work(folder: str, device: str, reports: int, parent: int, level: int) -> Non
     _LOGGER.addHandler(driver)
     try:
         for line in sys.stdin:
-            job = Job({n: from_dict(RunConfig, config) for n, config in json.loads(line).items()})
-            for result in train_job(job, Path(folder), device=device, threads=1):
+            told = json.loads(line)
+            configs = {n: from_dict(RunConfig, config) for n, config in told["configs"].items()}
+            job = Job(configs, tuple(from_dict(Measure, one) for one in told["measures"]))
+            for result in do_job(job, Path(folder), device=device, threads=1):
                 error = result.error
-                told = None if error is None else (type(error).__name__, str(error))
-                driver.send("result", result.name, told)
+                failure = None if error is None else (type(error).__name__, str(error))
+                driver.send("result", result.name, failure)
             driver.send("idle")
     except (InterruptedRunError, KeyboardInterrupt):
         raise SystemExit(130) from None

@@ -45,7 +45,8 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.sweeps.worker import Job, Meter, RunResult, train_job
+from anchor_interp.sweeps.engine import Job, Meter, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 if TYPE_CHECKING:
     from anchor_interp.runs.store import RunWriter
@@ -77,7 +78,7 @@ _LOGGER = logging.getLogger("anchor_interp")
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Tasks on a Ray cluster (an :class:`anchor_interp.sweeps.worker.Engine`)."""
+    """Tasks on a Ray cluster (an :class:`anchor_interp.sweeps.engine.Engine`)."""
 
     address: str | None = None
     """The cluster, as ``HOST:PORT`` of its head; this process must run on one of its machines. If
@@ -98,7 +99,7 @@ class RayEngine:
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
-        """Do jobs; see :meth:`anchor_interp.sweeps.worker.Engine.run`.
+        """Do jobs; see :meth:`anchor_interp.sweeps.engine.Engine.run`.
 
         Raises:
             ConfigError: Ray is not installed, a value that cannot be used, no such cluster, or one
@@ -196,7 +197,8 @@ class _Task:
     def job(self) -> Job:
         """The runs without a result."""
         configs = self.order.job.configs
-        return Job({name: config for name, config in configs.items() if name in self.left})
+        left = {name: config for name, config in configs.items() if name in self.left}
+        return Job(left, self.order.job.measures)
 
 
 def _run(
@@ -594,7 +596,7 @@ def _work(order: _Order) -> Iterator[_Begun | _Said | RunResult]:
 
 
 def _train_here(order: _Order) -> Iterator[RunResult]:
-    return train_job(order.job, order.folder, device=order.device, threads=order.threads)
+    return do_job(order.job, order.folder, device=order.device, threads=order.threads)
 
 
 def _train_away(order: _Order, messages: "_Messages") -> Iterator[RunResult]:
@@ -614,9 +616,9 @@ def _train_away(order: _Order, messages: "_Messages") -> Iterator[RunResult]:
                 raise InterruptedRunError("stopped before training began")
             if not couriers:
                 return
-            job = Job({name: order.job.configs[name] for name in couriers})
+            job = Job({name: order.job.configs[name] for name in couriers}, order.job.measures)
             with _delivering(list(couriers.values())):
-                for result in train_job(
+                for result in do_job(
                     job, Path(scratch), device=order.device, threads=order.threads
                 ):
                     failure = result.error

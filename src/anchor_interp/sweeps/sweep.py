@@ -9,7 +9,7 @@ another one trains is left to it and taken up if it is abandoned.
 import contextlib
 import logging
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,11 +24,12 @@ from anchor_interp._util.progress import Overall, Progress, reporting_all
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, shape_key
-from anchor_interp.sweeps.folder import ENDED, SweepFolder
+from anchor_interp.runs.measurements import Measure, lacking
+from anchor_interp.sweeps.engine import Engine, Job, RunResult
+from anchor_interp.sweeps.folder import ENDED, State, SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Sweep, read_sweep
 from anchor_interp.sweeps.table import counts, write_table
-from anchor_interp.sweeps.worker import Engine, Job, RunResult
 
 TRIES = 3
 """How often a run is tried before it counts as failed, until the sweep is started again."""
@@ -49,22 +50,25 @@ def sweep(
     out: str | Path,
     *,
     engine: Engine | None = None,
+    measures: Sequence[Measure] | Mapping[str, Sequence[Measure]] = (),
     batch: int = 1,
     quiet: bool = False,
 ) -> SweepFolder:
-    """Train every run of a sweep that is not done yet.
+    """Train every run of a sweep that is not done yet, and measure what the runs do not keep.
 
     Args:
         spec: the sweep, or the path of its file.
         out: the sweep folder; created, or extended by what it has not been asked for before.
         engine: where runs are trained; worker processes on this machine if None.
+        measures: what to measure of every run once it is done, or of some runs by their names.
         batch: most runs of one shape that one worker trains at a time as a batch of models; 0
             chooses what the device's memory takes and pays.
         quiet: report no progress.
 
     Returns:
         The folder with its table up to date. Runs that diverged or failed are rows of the table,
-        with their errors; failed ones are tried again when the sweep is started again.
+        with their errors; failed ones are tried again when the sweep is started again. Measurements
+        are in the run folders (:mod:`anchor_interp.runs.measurements`).
 
     Raises:
         ConfigError: a sweep, a device or a number of workers that cannot be used.
@@ -75,9 +79,13 @@ def sweep(
     configs = plan.configs()
     folder = SweepFolder(checked_path(out, "out"))
     engine = LocalEngine() if engine is None else engine
-    work = {name: work_of(config) for name, config in configs.items()}
-    with reporting_all(len(configs), sum(work.values()), quiet=quiet) as overall:
-        todo = _Todo(folder, configs, batch, engine.device, overall)
+    of_each = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
+    wanted = {name: tuple(of_each.get(name, ())) for name in configs}
+    total = len(configs) + sum(map(_n_measurements, wanted.values()))
+    what = "runs" if total == len(configs) else "runs and measurements"
+    work = sum(map(work_of, configs.values()))
+    with reporting_all(total, work, what=what, quiet=quiet) as overall:
+        todo = _Todo(folder, configs, wanted, batch, engine.device, overall)
         results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses what cannot be
         folder.extend(plan)
         write_table(folder)
@@ -101,12 +109,17 @@ def work_of(config: RunConfig) -> float:
     return config.train.steps * config.train.batch_size * n_parameters(config.model)
 
 
+def _n_measurements(measures: Sequence[Measure]) -> int:
+    return sum(len(measure.steps) or 1 for measure in measures)
+
+
 @dataclass
 class _Todo:
     """Which runs are still to be done, and by whom."""
 
     folder: SweepFolder
     configs: Mapping[str, RunConfig]
+    measures: Mapping[str, tuple[Measure, ...]]
     batch: int
     device: str
     overall: Overall
@@ -128,11 +141,15 @@ class _Todo:
     def begin(self) -> None:
         """See what there is to do."""
         states = self.folder.states(self.configs)
-        ended = [name for name, state in states.items() if state in ENDED]
-        self.waiting = {name: None for name in states if states[name] not in ENDED}
+        ended = [name for name, state in states.items() if self._has_ended(name, state)]
+        self.waiting = dict.fromkeys(name for name in states if name not in set(ended))
         if self.batch != 1:
-            self.shapes = {name: shape_key(config) for name, config in self.configs.items()}
-        self.overall.begin(len(ended), sum(work_of(self.configs[name]) for name in ended))
+            self.shapes = {
+                name: (shape_key(config), self.measures[name])
+                for name, config in self.configs.items()
+            }
+        count = sum(1 + _n_measurements(self.measures[name]) for name in ended)
+        self.overall.begin(count, sum(work_of(self.configs[name]) for name in ended))
 
     def progress(self, name: str) -> Progress:
         """What a run reports to."""
@@ -150,7 +167,7 @@ class _Todo:
             if names:
                 self.under_way |= set(names)
                 self.in_batch |= set(names[1:] and names)
-                yield Job({name: self.configs[name] for name in names})
+                yield Job({name: self.configs[name] for name in names}, self.measures[names[0]])
             elif self.under_way or self.elsewhere:
                 self._say_if_waiting()
                 yield None
@@ -223,11 +240,18 @@ class _Todo:
         state = self.folder.state(name)
         if state == "running":
             self.elsewhere.add(name)
-        elif state in ENDED:
+        elif self._has_ended(name, state):
             self._end(name)
         else:
             return True
         return False
+
+    def _has_ended(self, name: str, state: State) -> bool:
+        """Whether a run needs neither training nor measuring."""
+        if state != "done" or not self.measures[name]:
+            return state in ENDED
+        last = self.configs[name].train.steps
+        return not lacking(self.folder.runs / name, self.measures[name], last)
 
     def _look_elsewhere(self) -> None:
         """Take up what another process has ended or abandoned."""
@@ -249,6 +273,8 @@ class _Todo:
 
     def _end(self, name: str, *, failed: bool = False) -> None:
         self.overall.end(name, work_of(self.configs[name]), failed=failed)
+        for _ in range(_n_measurements(self.measures[name])):
+            self.overall.end(name, 0.0)
 
     def _keep(self, name: str, error: AnchorInterpError) -> None:
         try:

@@ -5,10 +5,10 @@ fields' own names, what was measured of its final checkpoint, and how it came ab
 failed, diverged or were never started are rows like all others; what they lack is null.
 
 The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the run's
-``fingerprint.json``; :func:`measure_mechanisms` makes the missing ones.
+``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
 
 A row is taken over from the table that is there while the run's ``result.json`` and
-``fingerprint.json`` are the same files; remove the table to have every row made anew.
+``measurements.json`` are the same files; remove the table to have every row made anew.
 """
 
 import csv
@@ -119,7 +119,7 @@ COLUMNS: Mapping[str, Kind] = {
 """What each column holds. ``censored`` is a run without a phase that counts: not done, diverged,
 or undertrained. ``seconds`` adds up the wall time of the sessions, each to its last checkpoint
 where it was stopped; the runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
-these files were written."""
+``result.json`` and ``measurements.json`` were written."""
 
 
 _ADDED = (
@@ -378,7 +378,7 @@ def _row(folder: SweepFolder, row: Row, state: State) -> Row:
     result = folder.runs / name / "result.json"
     written = {
         "result_ns": _written(result) if state == "done" else None,
-        "fingerprint_ns": _written(result.with_name("fingerprint.json")),
+        "fingerprint_ns": _written(result.with_name("measurements.json")),
     }
     if state == "done" and row["status"] == "done" and written.items() <= row.items():
         return row
