@@ -1,7 +1,9 @@
 # make quickstart   install into .venv and run the main job: one model per phase, table, picture,
 #                   report (SEED=1 and OUT=folder for another seed and place)
 # make test         install into .venv and run every check
-# make check        format, lint, types and tests in the environment that is there
+# make check        format, lint, import contracts, types and tests in the environment that is there
+# make fast-tests   the tests that start no other program: a few minutes
+# make claims       the papers' claims: train and measure what is missing, then judge
 # make docs         build the documentation into site/; open site/index.html
 # make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
 # make evidence     the measurements in docs/evidence that are missing; remove one to make it anew
@@ -14,7 +16,7 @@ OUT ?= runs/quickstart
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
-.PHONY: quickstart test check format-check lint types tests docs public-api evidence clean
+.PHONY: quickstart test check format-check lint types tests fast-tests docs public-api evidence clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/anchor-interp quickstart --out $(OUT) --seed $(SEED)
@@ -37,6 +39,10 @@ types:
 
 tests: # a process for each core
 	$(BIN)/pytest --numprocesses auto --dist loadfile --durations 25
+
+fast-tests:
+	$(BIN)/pytest --numprocesses auto --dist loadfile \
+		$(addprefix tests/,util tasks models runs interventions analysis pages papers)
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,9 +1,9 @@
 """Records what the program computes, and compares two records.
 
-Weights, verdicts, tables and names must agree exactly, analyses to 1e-6. Every number comes from the
-command line of the checkout that PYTHONPATH names, so one script serves two layouts of the package::
+Weights, verdicts, tables and names must agree exactly, analyses to 1e-6. Every number comes from
+the command line of a checkout, so one script serves two layouts of the package::
 
-    PYTHONPATH=OLD/src python benchmarks/before_after.py record OLD before.json
+    python benchmarks/before_after.py record OLD before.json
     python benchmarks/before_after.py record . after.json
     python benchmarks/before_after.py compare before.json after.json
 """

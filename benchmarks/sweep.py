@@ -45,7 +45,11 @@ WAYS = {
 """How the same runs are trained; the last gets their number."""
 AIMS = {"2 workers": 1.8, "1 worker, one batch": 1.0}
 """What a way is meant to reach against one worker."""
-EXPAND = "import sys; from anchor_interp.sweeps.spec import read_sweep; read_sweep(sys.argv[1]).configs()"
+EXPAND = """
+import sys
+from anchor_interp.sweeps.spec import read_sweep
+read_sweep(sys.argv[1]).configs()
+"""
 MANY = 10_000
 MOST_SECONDS = 3.0
 MOST_BYTES = 500_000_000

@@ -6,7 +6,9 @@ after ``::`` and tables ruled with ``=``. Here they become Markdown, and a field
 """
 
 import ast
+import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import griffe
@@ -53,16 +55,30 @@ def markdown(text: str, owner: griffe.Object) -> str:
 
 
 def _path(name: str, owner: griffe.Object) -> str:
-    """The canonical path of a name: seen from its owner, else from the package."""
+    """The canonical path of a name: seen from its owner, else the one place that ends with it."""
     head, dot, rest = name.partition(".")
     try:
         found = owner.resolve(head) + dot + rest
     except griffe.NameResolutionError:
-        found = f"{PACKAGE}.{name}"
+        ends = [path for path in _paths(owner) if path.endswith(f".{name}")]
+        found = ends[0] if len(ends) == 1 else name
     try:
         return str(owner.modules_collection[found].canonical_path)
     except (KeyError, griffe.AliasResolutionError):
         return name  # the build says that there is no such name
+
+
+@functools.cache
+def _paths(owner: griffe.Object) -> tuple[str, ...]:
+    """The path of everything that the package defines."""
+
+    def below(member: griffe.Object) -> Iterator[str]:
+        yield member.path
+        for inner in member.members.values():
+            if isinstance(inner, griffe.Object):
+                yield from below(inner)
+
+    return tuple(below(owner.modules_collection[PACKAGE]))
 
 
 def _tables(text: str) -> str:

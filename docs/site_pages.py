@@ -4,6 +4,7 @@ The reference is made from docstrings and from ``--help``, home, changelog and c
 the files of that name in the root, so that nothing is written twice.
 """
 
+import ast
 import posixpath
 import re
 from collections.abc import Iterator
@@ -81,7 +82,19 @@ def _reference(page: str) -> str:
         return _public_names()
     if name == "command-line":
         return _command_line()
-    return f"---\ntitle: {name}\n---\n\n::: anchor_interp.{name}\n"
+    return _room(name)
+
+
+def _room(name: str) -> str:
+    """The page of a room of the package: its docstring, then every module."""
+    folder = ROOT / "src" / "anchor_interp" / name
+    about = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    parts = [
+        f"::: anchor_interp.{name}.{module}\n    options:\n      heading_level: 2\n"
+        for module in modules
+    ]
+    return "\n".join([f"# {name}\n\n{about}\n", *parts])
 
 
 def _public_names() -> str:
@@ -102,7 +115,9 @@ def _public_names() -> str:
         found = package[home]
         about = markdown(found.docstring.value, found).splitlines()[0] if found.docstring else ""
         lines += [f"[`{name}`][anchor_interp.{home}]", f":   {about}", ""]
-    return "\n".join([*lines, "The pages of this section go through the package module by module."])
+    return "\n".join(
+        [*lines, "Each page of this section is one room of the package, module by module."]
+    )
 
 
 def _command_line() -> str:

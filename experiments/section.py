@@ -20,13 +20,13 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+import papers.command  # loads torch with what papers sets
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.progress import format_seconds
 from anchor_interp.pages.page import output_folder
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.local import LocalEngine
-from papers import command
 from papers.claims import judge_ledger, section_claims
 from papers.effects import Rows
 from papers.gathering import gather, plan, unfinished
@@ -83,9 +83,9 @@ def run(
 ) -> int:
     """Does what :func:`main` does and returns the exit code."""
     path = Path(draw.__code__.co_filename)
-    parser = command.parser(path.name, str(draw.__globals__["__doc__"]))
+    parser = papers.command.parser(path.name, str(draw.__globals__["__doc__"]))
     parser.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
-    return command.exit_code(
+    return papers.command.exit_code(
         path.stem, lambda: _run(path.stem, draw, studies, parser.parse_args(arguments))
     )
 
@@ -95,7 +95,7 @@ def _run(
 ) -> int:
     claims = section_claims(name)
     needed = list(dict.fromkeys([*studies, *(study for c in claims for study in c.studies)]))
-    place = command.tables_folder(asked)
+    place = papers.command.tables_folder(asked)
     pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
     lacking: list[str] = []
     if not asked.judge:

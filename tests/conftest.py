@@ -1,9 +1,12 @@
 """Shared fixtures: small configurations, one short run, a browser."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded
 
 import pytest
 import torch

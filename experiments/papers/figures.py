@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from anchor_interp.pages.diagram_figures import COLOURS
-from anchor_interp.pages.mechanism_figures import NEITHER
-from anchor_interp.pages.style import INK, plain_ticks, single
+from anchor_interp.pages.style import INK, NEITHER, plain_ticks, single
 from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.anchor import Pair
 

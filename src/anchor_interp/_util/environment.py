@@ -1,4 +1,4 @@
-"""The process and machine around a run: what they are, threads, and signals to stop."""
+"""The process and the machine of a run: their description, threads, devices and signals."""
 
 import contextlib
 import platform
@@ -17,19 +17,12 @@ from anchor_interp._util.errors import ConfigError, InterruptedRunError
 from anchor_interp._util.schema import checked, shown, suggestion
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
-"""What must stay the same for a resumed run to end in the same weights bit for bit."""
-
+"""A resumed run ends in the same weights bit for bit if all of these stay the same."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-
-
 MAX_THREADS = 1024
-
-
 PATIENCE_SECONDS = 2.0
-"""How long after a signal to stop a second one is not waited for."""
-
-
+"""A second signal after this many seconds stops the process at once."""
 _PACKAGES = ("anchor-interp", "torch", "transformer-lens", "numpy", "safetensors")
 
 
@@ -46,7 +39,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The processor's name, as far as the system tells."""
+    """The name of the processor, or ``unknown``."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -60,10 +53,10 @@ def now() -> str:
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
-    """The device of a name; ``auto`` takes a CUDA GPU if there is one, else the CPU.
+    """The device of this name; ``auto`` is a CUDA GPU if there is one, else the CPU.
 
     Raises:
-        ConfigError: an unknown device, or one that this machine does not have.
+        ConfigError: the device is unknown, or this machine does not have it.
     """
     checked(name, str | torch.device, "device")
     if name == "auto":
@@ -88,10 +81,10 @@ def resolve_device(name: str | torch.device) -> torch.device:
 
 @contextlib.contextmanager
 def limited_threads(threads: int | None) -> Iterator[None]:
-    """Use this many CPU threads inside the block; PyTorch's setting if None.
+    """Use this many CPU threads inside the block; None keeps PyTorch's setting.
 
     Raises:
-        ConfigError: not 1 to 1024 threads.
+        ConfigError: the number is not within 1 to 1024.
     """
     if threads is None:
         yield
@@ -107,19 +100,19 @@ def limited_threads(threads: int | None) -> Iterator[None]:
 
 
 class StopRequest:
-    """Whether SIGINT or SIGTERM came; asked by a loop when it suits it."""
+    """Says whether SIGINT or SIGTERM has arrived, to a loop that asks between two steps."""
 
     def __init__(self) -> None:
         self._first: float | None = None
         self._at_once: str | None = None
 
     def __call__(self) -> bool:
-        """Whether a signal came."""
+        """Whether a signal has arrived."""
         return self._first is not None
 
     @contextlib.contextmanager
     def at_once(self, message: str) -> Iterator[None]:
-        """Inside this block, which writes nothing, a signal ends the work right away.
+        """Stop at once on a signal inside this block, which must not write anything.
 
         Raises:
             InterruptedRunError: with this message.
@@ -133,9 +126,9 @@ class StopRequest:
             self._at_once = None
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of the signals."""
-        # One Ctrl-C can arrive twice, through the terminal and through the parent; a second one
-        # after a while means that the loop takes too long to ask.
+        """Handle a signal."""
+        # One Ctrl-C can arrive twice: from the terminal and from the parent. A later second one
+        # means that the user does not want to wait for the loop.
         if self._first is not None and time.monotonic() - self._first > PATIENCE_SECONDS:
             raise KeyboardInterrupt
         if self._first is None:
@@ -146,11 +139,10 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a question that a loop asks when it suits it.
+    """Collect SIGINT and SIGTERM in a :class:`StopRequest` inside the block.
 
-    A second signal, more than two seconds later, raises KeyboardInterrupt at once.
-
-    Outside the main thread signals cannot be handled; there the answer is always no.
+    A second signal more than two seconds later raises KeyboardInterrupt. Outside the main thread
+    Python cannot handle signals: the request then never reports one.
     """
     request = StopRequest()
     with _handling(request.note):
@@ -159,7 +151,7 @@ def stop_signals() -> Iterator[StopRequest]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt inside the block, in the main thread."""
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt inside the block (main thread only)."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

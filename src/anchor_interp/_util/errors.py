@@ -1,20 +1,19 @@
-"""Every error that this package raises on purpose, one class per kind of cause.
+"""The errors that this package raises on purpose, one class per kind of cause.
 
-A message names the value found, what was expected and what to do. It is one line, whatever names
-and values stand in it. The command line prints it and ends with the class's exit code.
+A message names the value found, what was expected and what to do, on one line. The command line
+prints it and exits with the class's exit code.
 """
 
-_LONGEST = 10_000
-"""Longer messages are cut; a path has up to 4,096 characters and may stand in one twice."""
+_LONGEST = 10_000  # a path has up to 4,096 characters and may stand in a message twice
 
 
 class AnchorInterpError(Exception):
-    """Base of all errors raised on purpose; ends the command line with exit code 1."""
+    """Base of all errors raised on purpose; exit code 1."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message on one line: what a file's name or contents hide in it is written out."""
+        """The message on one line: control characters of names and values are escaped."""
         escaped = (
             c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__()
         )
@@ -23,21 +22,21 @@ class AnchorInterpError(Exception):
 
 
 class ConfigError(AnchorInterpError, ValueError):
-    """A value in a configuration, a call or a command line that cannot be used."""
+    """A value in a configuration, a call or a command line that cannot be used; exit code 2."""
 
     exit_code = 2
 
 
 class HookError(ConfigError):
-    """A hook that does not exist, did not fire, or returned something else than it was given."""
+    """A hook that does not exist, did not fire, or returned another shape, dtype or device."""
 
 
 class StoreError(AnchorInterpError):
-    """A run folder that cannot be read or written as asked."""
+    """A run folder or file that cannot be read or written as asked."""
 
 
 class UnknownSchemaError(StoreError):
-    """A file whose layout belongs to another version of this package."""
+    """A file written by another version of this package."""
 
 
 class LockedError(StoreError):
@@ -45,14 +44,14 @@ class LockedError(StoreError):
 
 
 class OutOfMemoryError(AnchorInterpError):
-    """The machine's or the device's memory did not suffice."""
+    """The memory of the machine or the device is too small."""
 
 
 class DivergedError(AnchorInterpError):
-    """Training met a loss or a gradient that is not a finite number."""
+    """The loss or a gradient is not a finite number."""
 
 
 class InterruptedRunError(AnchorInterpError):
-    """A signal asked the process to stop; what was checkpointed stays and is resumed from."""
+    """A signal stopped the process; the last checkpoint stays and can be resumed; exit code 130."""
 
     exit_code = 130

@@ -1,9 +1,9 @@
-"""Files read with suspicion and written whole.
+"""Reads files with suspicion and writes them whole.
 
-What is read may come from anywhere: only regular files are opened (a FIFO or a device would hang,
-a symbolic link would lead out of its folder), their size is checked before any of it is in memory,
-and JSON is refused where two readers could understand it differently. What is written is written
-beside its place and renamed into it, so that a reader sees it whole or not at all.
+A file may come from anywhere. Only regular files are opened: a FIFO or a device would hang, and a
+symbolic link would lead out of its folder. The size is checked before anything is read, and
+ambiguous JSON is refused. A file is written beside its place and renamed into it, so a reader sees
+all of it or nothing.
 """
 
 import json
@@ -18,25 +18,11 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import parse_json
 
 MAX_JSON_BYTES = 1 << 26
-
-
 MAX_LINE_BYTES = 1 << 20
-
-
-RUN_FILES = frozenset(
-    (
-        "config.json",
-        "provenance.json",
-        "metrics.jsonl",
-        "result.json",
-        "measurements.json",
-        ".lock",
-        "checkpoints",
-    )
-)
-"""Names in a run folder that are the run's own."""
-
-
+RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} | {
+    "measurements.json", ".lock", "checkpoints",
+}  # fmt: skip
+"""Names that belong to the run in a run folder."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a symbolic link",
@@ -48,10 +34,10 @@ _KINDS = {
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything, also a link that leads nowhere, has this name.
+    """Whether anything has this name, even a broken link.
 
     Raises:
-        StoreError: a name that no file can have, or a folder that cannot be searched.
+        StoreError: the name is impossible, or the folder cannot be searched.
     """
     try:
         path.lstat()
@@ -63,10 +49,10 @@ def is_there(path: Path) -> bool:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, and nothing else.
+    """Open a regular file for reading.
 
     Raises:
-        StoreError: no such file, another kind of file, or one that may not be read.
+        StoreError: the file does not exist, is not a regular file or may not be read.
     """
     try:
         _check_kind(path, os.lstat(path).st_mode)  # before opening: some devices act on it
@@ -82,13 +68,13 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
     """The contents of a regular file.
 
     Raises:
-        StoreError: as :func:`open_regular`, or a file larger than ``limit`` bytes.
+        StoreError: as :func:`open_regular`, or the file has more than ``limit`` bytes.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise StoreError(
-                f"{path} has {size:,} bytes; expected at most {limit:,}: it is no file of this run"
+                f"{path} has {size:,} bytes; expected at most {limit:,}, too many for a run"
             )
         try:
             return file.read(limit)
@@ -100,7 +86,7 @@ def read_json(path: Path, *, advice: str = "restore it or remove it") -> Any:
     """The contents of a JSON file of at most 64 MiB; see :func:`schema.parse_json`.
 
     Raises:
-        StoreError: a file that cannot be read or holds no valid JSON.
+        StoreError: the file cannot be read or does not hold valid JSON.
     """
     try:
         return parse_json(read_bytes(path, limit=MAX_JSON_BYTES).decode("utf-8"))
@@ -109,10 +95,10 @@ def read_json(path: Path, *, advice: str = "restore it or remove it") -> Any:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The finished lines of a file with their numbers; a last one without its end is left out.
+    """The complete lines of a file with their numbers; an unfinished last line is left out.
 
     Raises:
-        StoreError: a file that cannot be read, or a line of a mebibyte or more.
+        StoreError: the file cannot be read, or a line has 1 MiB or more.
     """
     with open_regular(path) as file:
         number = 0
@@ -127,13 +113,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def output_file(path: Path) -> Path:
-    """Where a file that a user asks for will lie: links are followed, nothing precious is replaced.
+    """Where the file that a user asks for will lie: links are followed, runs are protected.
 
-    To be called before the work whose result the file takes.
+    Call this before the work whose result goes into the file.
 
     Raises:
-        StoreError: a folder, a device or the like, a file of a run, or a name that no file can
-            have.
+        StoreError: the path is a folder, a device or a file of a run, or the name is impossible.
     """
     try:
         target = path.resolve()
@@ -141,7 +126,7 @@ def output_file(path: Path) -> Path:
     except (OSError, RuntimeError) as error:
         raise StoreError(f"cannot write {path}: {error}") from error
     if not stat.S_ISREG(kind):
-        what = _KINDS.get(stat.S_IFMT(kind), "no regular file")
+        what = _KINDS.get(stat.S_IFMT(kind), "not a regular file")
         raise StoreError(f"{path} is {what}; name a file")
     for run in target.parents:
         mine = target.relative_to(run).parts[0]
@@ -151,10 +136,10 @@ def output_file(path: Path) -> Path:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file that a user asks for, whole or not at all, creating its folder.
+    """Write the file that a user asks for, whole or not at all; its folder is created.
 
     Raises:
-        StoreError: as :func:`output_file`, or a file that cannot be written.
+        StoreError: as :func:`output_file`, or the file cannot be written.
     """
     target = output_file(path)
     try:
@@ -187,7 +172,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a new file and wait until it is on the disk; what had its name is unlinked first."""
+    """Write a new file and wait until it is on disk; an old file of this name is unlinked first."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:  # x: through no link, into no FIFO
         file.write(data)
@@ -196,7 +181,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk."""
+    """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -206,8 +191,8 @@ def sync(path: Path) -> None:
 
 def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
-        raise StoreError(f"{path} is {kind}; expected a regular file of the folder's own")
+        kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+        raise StoreError(f"{path} is {kind}; expected a regular file in its own folder")
 
 
 def _umask() -> int:

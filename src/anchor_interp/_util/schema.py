@@ -1,18 +1,16 @@
 """Frozen dataclasses as validated, canonical JSON.
 
-Every configuration and every result of this package is a frozen dataclass that holds only
-numbers, strings, booleans, ``None``, tuples, dictionaries with string keys and other such
-dataclasses; a result may also hold numpy arrays, which become lists. This module gives them four
-things, derived from the fields' types alone:
+Every configuration and result is a frozen dataclass of numbers, strings, booleans, ``None``,
+tuples, dictionaries with string keys and other such dataclasses. A result may also hold numpy
+arrays, which become lists. The types of the fields give four things:
 
-* :func:`check_fields`: each field has its declared type and lies within its declared bounds
-  (:func:`checked` and :func:`checked_path` say the same of a function's argument);
-* :func:`to_dict` and :func:`from_dict`: the way to JSON and back, unknown names refused;
-* :func:`canonical_json`: one text per value, whatever order it was built in;
-* :func:`digest`: a hash of that text which survives new fields, as long as they are at their
-  default.
+* :func:`check_fields` checks every field against its type and bounds; :func:`checked` and
+  :func:`checked_path` check an argument of a function in the same way;
+* :func:`to_dict` and :func:`from_dict` convert to JSON values and back, and refuse unknown names;
+* :func:`canonical_json` gives one text per value, in whatever order it was built;
+* :func:`digest` hashes that text, and stays the same when a later version adds a field.
 
-It imports neither torch nor numpy.
+This module imports neither torch nor numpy.
 """
 
 import dataclasses
@@ -34,19 +32,10 @@ from anchor_interp._util.errors import ConfigError
 
 T = TypeVar("T")
 
-
 _SCALARS = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
-
-
-_EXACT = (int, str, bool)
-"""Types whose own values need no look."""
-
-
 _WHOLE = "the top level"
-
-
-_LONGEST_NAME = 100
-"""Longer names are not compared with the known ones."""
+_LONGEST_NAME = 100  # longer names are not compared with the known ones
+_MOST_DIGITS = 40
 
 
 def bounded(
@@ -60,33 +49,31 @@ def bounded(
     """A dataclass field with a default and bounds.
 
     Args:
-        default: the field's default.
-        low: smallest value allowed.
-        high: largest value allowed.
+        default: the default value.
+        low: the smallest value allowed.
+        high: the largest value allowed.
         above: the value must be strictly greater than this.
-        since: the schema number that introduced the field. A field added after schema 1 stays
-            out of :func:`digest` while it is at its default, so that old identifiers hold.
+        since: the schema number that introduced the field. At its default, a field added after
+            schema 1 stays out of :func:`digest`, so older identifiers remain valid.
     """
     bounds = {"low": low, "high": high, "above": above, "since": since}
     return dataclasses.field(default=default, metadata=bounds)
 
 
 def check_fields(config: Any, owner: str = "") -> None:
-    """Validate every field of a frozen dataclass against its type and bounds.
+    """Validate every field of a frozen dataclass; call it from ``__post_init__``.
 
-    Integers given for a float field become floats and lists become tuples, so that equal
-    configurations have equal text. A field named ``schema`` must be at its default. To be called
-    from ``__post_init__``.
+    Integers in float fields become floats and lists become tuples, so equal configurations have
+    equal text. A field named ``schema`` must be at its default.
 
     Args:
         config: the dataclass.
-        owner: what messages call it, such as ``train`` for ``train.lr is 0``; its fields stand by
-            themselves if empty.
+        owner: what messages call it: ``train`` gives ``train.lr is 0``.
 
     Raises:
         ConfigError: names the field, the value found and what is allowed.
     """
-    for field, hint in _typed_fields(config.__class__):
+    for field, hint in _typed_fields(config.__class__).values():
         where = _member(owner, field.name)
         value = checked(getattr(config, field.name), hint, where, **field.metadata)
         if field.name == "schema":
@@ -104,14 +91,14 @@ def checked(
     above: float | None = None,
     **_: Any,
 ) -> Any:
-    """A value that has a type and lies within bounds; see :func:`bounded`.
+    """The value, if it has a type and lies within bounds; see :func:`bounded`.
 
     Args:
-        value: what was given; numpy's numbers become Python's, lists become tuples.
-        hint: the type: of a configuration's field, or any class.
+        value: numpy's numbers become Python's, lists become tuples.
+        hint: the type of a configuration's field, or any class.
         where: what messages call the value.
-        low: smallest value allowed.
-        high: largest value allowed.
+        low: the smallest value allowed.
+        high: the largest value allowed.
         above: the value must be strictly greater than this.
 
     Raises:
@@ -130,10 +117,10 @@ def checked(
 
 
 def checked_path(path: Any, where: str) -> Path:
-    """A path that the system can be asked for.
+    """The path, if the file system can look it up.
 
     Raises:
-        ConfigError: it is empty, no text, or holds a character that no path can hold.
+        ConfigError: the path is empty, not a text, or holds a character that no path can hold.
     """
     try:
         encoded = os.fsencode(path)
@@ -145,14 +132,11 @@ def checked_path(path: Any, where: str) -> Path:
     return Path(os.fsdecode(encoded))
 
 
-_MOST_DIGITS = 40
-
-
 def parse_json(text: str) -> Any:
-    """Parse JSON strictly: no name twice in an object, no number that is not finite or immense.
+    """Parse JSON strictly: names are unique in an object, numbers finite and of sensible length.
 
     Raises:
-        ConfigError: what is wrong with the text.
+        ConfigError: says what is wrong with the text.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -165,7 +149,9 @@ def parse_json(text: str) -> Any:
         return found
 
     def refuse(number: str) -> NoReturn:
-        raise ConfigError(f"{shown(number)[1:-1]} is no finite number; give one, or null for none")
+        raise ConfigError(
+            f"{shown(number)[1:-1]} is not a finite number; give one, or null for none"
+        )
 
     def finite(digits: str) -> float:
         number = float(digits)
@@ -176,28 +162,28 @@ def parse_json(text: str) -> Any:
             raise ConfigError(f"{shown(digits)[1:-1]} has more digits than any number here")
         return int(digits)
 
-    hooks: dict[str, Any] = {"parse_float": finite, "parse_int": whole, "parse_constant": refuse}
     if not text.strip():
-        raise ConfigError("no valid JSON: the text is empty")
+        raise ConfigError("not valid JSON: the text is empty")
+    hooks: dict[str, Any] = {"parse_float": finite, "parse_int": whole, "parse_constant": refuse}
     try:
         return json.loads(text, object_pairs_hook=unique, **hooks)
     except ConfigError:
         raise
     except RecursionError:
-        raise ConfigError("no valid JSON: it is nested too deeply") from None
+        raise ConfigError("not valid JSON: it is nested too deeply") from None
     except ValueError as error:
-        raise ConfigError(f"no valid JSON: {error}") from error
+        raise ConfigError(f"not valid JSON: {error}") from error
 
 
 def to_dict(value: Any) -> Any:
-    """Turn a dataclass (or a container of them) into plain JSON values."""
+    """Turn a dataclass, or a container of them, into plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(name): to_dict(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_dict(item) for item in value]
-    if hasattr(value, "tolist"):  # an array or a number of numpy's, of results only
+    if hasattr(value, "tolist"):  # numpy's arrays and numbers, in results only
         return to_dict(value.tolist())
     return value
 
@@ -221,21 +207,25 @@ def canonical_json(value: Any) -> str:
 def digest(value: Any) -> str:
     """16 hexadecimal digits of the SHA-256 of a value's canonical JSON.
 
-    Left out are fields named ``schema`` and fields introduced after schema 1 that are at their
-    default: adding a field to a later version leaves existing identifiers as they were.
+    Fields named ``schema`` do not count. Neither do fields introduced after schema 1 that are at
+    their default, so a new field leaves existing identifiers unchanged.
     """
     is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
     text = _fields_text(value) if is_config else _identity_text(value)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _canonical(plain: Any) -> str:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def shown(value: Any) -> str:
     """A value as messages show it: its ``repr``, cut short."""
     return _SHORT.repr(value)
+
+
+def suggestion(found: str, known: Iterable[str]) -> str:
+    """`` (did you mean ...?)`` for a misspelt name, or the empty string."""
+    if len(found) > _LONGEST_NAME:
+        return ""
+    close = difflib.get_close_matches(found, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class _Short(reprlib.Repr):
@@ -255,18 +245,43 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 
 
-def suggestion(found: str, known: Iterable[str]) -> str:
-    """`` (did you mean ...?)`` for a misspelt name, or the empty string."""
-    if len(found) > _LONGEST_NAME:
-        return ""
-    close = difflib.get_close_matches(found, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+def _canonical(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _identity_text(value: Any) -> str:
+    """Canonical JSON of what identifies a value."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        part: Any = value
+        try:
+            return _cached_fields_text(part)
+        except TypeError:  # a field without a hash
+            return _fields_text(part)
+    if isinstance(value, tuple | list):
+        return f"[{','.join(map(_identity_text, value))}]"
+    return _canonical(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_fields_text(part: Any) -> str:
+    """Cached because the configurations of a sweep share most of their parts."""
+    return _fields_text(part)
+
+
+def _fields_text(value: Any) -> str:
+    kept = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        added_later = field.metadata.get("since", 1) > 1 and item == field.default
+        if field.name != "schema" and not added_later:
+            kept[field.name] = _identity_text(item)
+    return "{" + ",".join(f"{_canonical(name)}:{kept[name]}" for name in sorted(kept)) + "}"
 
 
 @functools.cache
-def _typed_fields(cls: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+def _typed_fields(cls: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
-    return tuple((field, hints[field.name]) for field in dataclasses.fields(cls))
+    return {field.name: (field, hints[field.name]) for field in dataclasses.fields(cls)}
 
 
 def _member(owner: str, name: str) -> str:
@@ -281,44 +296,6 @@ def _check_schema(found: Any, field: dataclasses.Field[Any], where: str) -> None
         )
 
 
-def _identity_text(value: Any) -> str:
-    """Canonical JSON of what identifies a value."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        part: Any = value
-        try:
-            return _kept_text(part)
-        except TypeError:  # a field without a hash
-            return _fields_text(part)
-    if isinstance(value, tuple | list):
-        return f"[{','.join(map(_identity_text, value))}]"
-    return _canonical(value)
-
-
-@functools.lru_cache(maxsize=1024)
-def _kept_text(part: Any) -> str:
-    """Kept, because the configurations of a sweep have most of their parts in common."""
-    return _fields_text(part)
-
-
-def _fields_text(value: Any) -> str:
-    kept = {}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        added_later = field.metadata.get("since", 1) > 1 and item == field.default
-        if field.name != "schema" and not added_later:
-            kept[field.name] = _identity_text(item)
-    return "{" + ",".join(f"{_canonical(name)}:{kept[name]}" for name in sorted(kept)) + "}"
-
-
-def _hints(cls: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
-    return {field.name: (field, hint) for field, hint in _typed_fields(cls)}
-
-
-def _is_plain_class(hint: Any) -> bool:
-    """Whether a type is a class of its own, such as a dataclass, and nothing more."""
-    return isinstance(hint, type) and hint not in _SCALARS and hint is not Any
-
-
 @functools.lru_cache(maxsize=1024)
 def _options(hint: Any) -> tuple[Any, ...]:
     """The members of a union type, or the type alone."""
@@ -328,11 +305,13 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _conform(value: Any, hint: Any, where: str) -> Any:
-    if type(value) is hint and hint in _EXACT:
+    if type(value) is hint and hint in (int, str, bool):
         return value
     options = _options(hint)
-    if any(_is_plain_class(option) and isinstance(value, option) for option in options):
-        return value
+    for option in options:
+        is_class = isinstance(option, type) and option not in _SCALARS and option is not Any
+        if is_class and isinstance(value, option):
+            return value
     errors = []
     for option in options:
         try:
@@ -347,103 +326,74 @@ def _conform(value: Any, hint: Any, where: str) -> Any:
 
 def _conform_one(value: Any, hint: Any, where: str) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        value = value.tolist()  # numpy's numbers and arrays are as good as Python's
+        value = value.tolist()
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-
-    def refused() -> ConfigError:
-        is_name = origin is Literal and isinstance(value, str)
-        close = suggestion(value, map(str, args)) if is_name else ""
-        return ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
-
-    if hint is None or hint is type(None):
-        if value is None:
-            return None
-        raise refused()
-    if origin is Literal:
-        if any(type(value) is type(arg) and value == arg for arg in args):
-            return value
-        raise refused()
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            raise refused()
-        if args[-1] is not Ellipsis:
-            if len(value) != len(args):
-                raise refused()
-            kinds = args
-        else:
-            kinds = (args[0],) * len(value)
-        pairs = zip(value, kinds, strict=True)
-        return tuple(_conform(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(pairs))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise refused()
+    if hint is Any or (hint in (None, type(None)) and value is None):
+        return value
+    if origin is Literal and any(type(value) is type(arg) and value == arg for arg in args):
+        return value
+    if origin is tuple and isinstance(value, tuple | list):
+        kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
+        if len(kinds) == len(value):
+            items = enumerate(zip(value, kinds, strict=True))
+            return tuple(_conform(item, kind, f"{where}[{i}]") for i, (item, kind) in items)
+    if origin is dict and isinstance(value, Mapping):
         return {
             str(name): _conform(item, args[1], f"{where}[{shown(str(name))[1:-1]}]")
             for name, item in value.items()
         }
-    if hint is Any:
-        return value
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            number = float(value) + 0.0  # -0.0 is 0.0, so that equal values have equal text
+            number = float(value) + 0.0  # -0.0 becomes 0.0: equal values have equal text
         except OverflowError:
             number = math.inf
-        if not math.isfinite(number):
-            raise refused()
-        return number
-    if hint in (int, str, bool) and type(value) is hint:
+        if math.isfinite(number):
+            return number
+    elif hint in (int, str, bool) and type(value) is hint:
         return value
-    raise refused()
+    is_name = origin is Literal and isinstance(value, str)
+    close = suggestion(value, map(str, args)) if is_name else ""
+    raise ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
 
 
 def _build(hint: Any, data: Any, where: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    classes = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
+    classes: list[Any] = [o for o in _options(hint) if dataclasses.is_dataclass(o)]
     if classes and isinstance(data, Mapping):
-        return _build_dataclass(_choose(classes, data), data, where)
+        # of a union, the class whose field names cover the given names best
+        best = min(classes, key=lambda cls: len(set(data) - set(_typed_fields(cls))))
+        return _build_dataclass(best, data, where)
     if origin is tuple and isinstance(data, list | tuple):
         kinds = (args[0],) * len(data) if args[-1] is Ellipsis else args
         if len(kinds) == len(data):
-            items = zip(data, kinds, strict=True)
-            return tuple(
-                _build(kind, item, f"{where}[{i}]") for i, (item, kind) in enumerate(items)
-            )
+            items = enumerate(zip(data, kinds, strict=True))
+            return tuple(_build(kind, item, f"{where}[{i}]") for i, (item, kind) in items)
     if origin is dict and isinstance(data, Mapping):
         return {name: _build(args[1], item, f"{where}[{name}]") for name, item in data.items()}
     if classes and (data is not None or type(None) not in _options(hint)):
-        known = " or ".join(", ".join(name for name in _hints(cls)) for cls in classes)
+        known = " or ".join(", ".join(_typed_fields(cls)) for cls in classes)
         raise ConfigError(
             f"{where or _WHOLE} is {shown(data)}; expected an object with the fields {known}"
         )
     return data
 
 
-def _choose(classes: list[Any], data: Mapping[str, Any]) -> Any:
-    """The class of a union whose field names cover the given names best."""
-
-    def unknown(cls: Any) -> int:
-        return len(set(data) - {field.name for field in dataclasses.fields(cls)})
-
-    return min(classes, key=unknown)
-
-
 def _build_dataclass(cls: Any, data: Mapping[str, Any], where: str) -> Any:
-    hints = _hints(cls)
-    if "schema" in hints and "schema" in data:  # first: other versions have other fields
-        _check_schema(data["schema"], hints["schema"][0], _member(where, "schema"))
+    known = _typed_fields(cls)
+    if "schema" in known and "schema" in data:  # first: other versions have other fields
+        _check_schema(data["schema"], known["schema"][0], _member(where, "schema"))
     for name in data:
-        if name not in hints:
+        if name not in known:
             raise ConfigError(
-                f"{where or _WHOLE} has no field {shown(name)}{suggestion(str(name), hints)}; "
-                f"known: {', '.join(hints)}"
+                f"{where or _WHOLE} has no field {shown(name)}{suggestion(str(name), known)}; "
+                f"known: {', '.join(known)}"
             )
     values = {}
-    for name, (field, hint) in hints.items():
-        missing = dataclasses.MISSING
+    for name, (field, hint) in known.items():
         if name in data:
             at = _member(where, name)
             values[name] = checked(_build(hint, data[name], at), hint, at, **field.metadata)
-        elif field.default is missing and field.default_factory is missing:
+        elif field.default is field.default_factory:  # both are dataclasses.MISSING
             raise ConfigError(f"{where or _WHOLE} lacks the field {name!r}")
     return cls(**values)
 
@@ -453,11 +403,10 @@ def _describe(hint: Any) -> str:
     if hint is None or hint is type(None):
         return "null"
     if origin is Literal:
-        return "one of " + ", ".join(repr(arg) for arg in args)
+        return "one of " + ", ".join(map(repr, args))
     if origin is tuple:
-        if args[-1] is Ellipsis:
-            return f"a list of {_describe(args[0])}"
-        return f"a list of {len(args)} items"
+        is_list = args[-1] is Ellipsis
+        return f"a list of {_describe(args[0])}" if is_list else f"a list of {len(args)} items"
     if origin is dict:
         return "an object"
     if hint in _SCALARS:

@@ -1,4 +1,4 @@
-"""The page of an analysis: how one model does it."""
+"""The page of an analysis: how one model works."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,26 +10,25 @@ from anchor_interp.pages import mechanism_figures, style
 from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, output_folder
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.overview import Analysis
+    from anchor_interp.analysis.overview import Analysis, Mechanism
 
 
 def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
     """Write an analysis as a page, its figures and its numbers.
 
     Args:
-        analysis: what to show.
-        out: a folder, created if need be; files of the same names in it are replaced, each when
-            the new one is complete.
+        analysis: the analysis to show.
+        out: the folder. It is created; an old file is replaced once the new one is complete.
 
     Returns:
         ``index.html``, ``analysis.json`` and the figures, ``figures/*.png`` and ``*.svg``.
 
     Raises:
-        StoreError: a file cannot be written, or the folder is a run's or no folder.
-        ConfigError: no path.
+        StoreError: a file cannot be written, or the path is a file or a run's folder.
+        ConfigError: the path is empty.
     """
     out = analysis_folder(out)
-    pictures = list(_mechanism_pictures(analysis))
+    pictures = list(_pictures(analysis))
     page, numbers = out / "index.html", out / "analysis.json"
     write_output(numbers, canonical_json(analysis).encode())
     written = [
@@ -42,18 +41,18 @@ def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
 
 
 def analysis_folder(out: str | Path) -> Path:
-    """A folder that an analysis can be written into; to be asked before the analysis is made.
+    """The folder, if an analysis can be written into it; call this before the analysis.
 
     Raises:
-        StoreError: a run's folder, or no folder.
-        ConfigError: no path.
+        StoreError: the path is a file or a run's folder.
+        ConfigError: the path is empty.
     """
     return output_folder(out, "the analysis")
 
 
 def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = None) -> str:
     """The page of an analysis as HTML."""
-    drawn = list(_mechanism_pictures(analysis)) if pictures is None else pictures
+    drawn = list(_pictures(analysis)) if pictures is None else pictures
     mechanism = analysis.mechanism
     attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
     return fill_page(
@@ -67,48 +66,9 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     )
 
 
-def _mechanism_pictures(analysis: "Analysis") -> Iterator[Picture]:
-    m = analysis.mechanism
-    if m is not None and m.flow is not None:
-        kept = "" if m.circuit is None else ", in colour those of the pruned circuit"
-        yield Picture(
-            "flow",
-            "Attention as a graph, layers upwards, on the probe sequence (its tokens below, what "
-            "the model predicts at each position above). A line's width is the attention, its "
-            f"darkness the effect of that edge on the answer{kept}.",
-            mechanism_figures.information_flow(m.flow, m.circuit),
-        )
-    if m is not None and m.routes is not None:
-        yield Picture(
-            "routes",
-            "How much of the tokens' effect on the answer takes each mechanism's route.",
-            mechanism_figures.route_bars(m.routes),
-        )
-    if m is not None and m.comparison is not None:
-        yield Picture(
-            "circuit",
-            "Faithfulness of the pruned circuit beside circuits of the same size.",
-            mechanism_figures.circuit_baselines(m.comparison),
-        )
-    for patched in () if m is None else m.patches:
-        yield Picture(
-            f"patching-{patched.contrast}",
-            f"{_CONTRASTS[patched.contrast]} differs: how much of the clean answer comes back when "
-            "one clean activation is put into the corrupted run (mean over examples).",
-            mechanism_figures.patch_map(patched.result),
-        )
-    for similarity in () if m is None else m.similarities:
-        yield Picture(
-            f"similarity-{similarity.state.replace('_', '-').lower()}",
-            f"{_SIMILARITIES[similarity.state]} Boxes: equal values.",
-            mechanism_figures.similarity_map(similarity),
-        )
-    for clusters in () if m is None else m.clusters:
-        yield Picture(
-            f"clusters-{clusters.state.replace('_', '-').lower()}",
-            f"{_CLUSTERS[clusters.state]} (t-SNE; colour: unordered pair, marker: order).",
-            mechanism_figures.cluster_map(clusters),
-        )
+def _pictures(analysis: "Analysis") -> Iterator[Picture]:
+    if analysis.mechanism is not None:
+        yield from _inside(analysis.mechanism)
     yield Picture(
         "stable-rank",
         "Stable rank of every weight matrix.",
@@ -125,6 +85,7 @@ def _mechanism_pictures(analysis: "Analysis") -> Iterator[Picture]:
             "Cosines between the input weights of the neurons of W_Q in layer 1.",
             mechanism_figures.condensation_map(analysis.neurons),
         )
+    m = analysis.mechanism
     if m is not None and m.embedding is not None:
         yield Picture(
             "embedding",
@@ -145,17 +106,56 @@ def _mechanism_pictures(analysis: "Analysis") -> Iterator[Picture]:
         )
 
 
+def _inside(m: "Mechanism") -> Iterator[Picture]:
+    if m.flow is not None:
+        kept = "" if m.circuit is None else ", in colour those of the pruned circuit"
+        yield Picture(
+            "flow",
+            "Attention as a graph, layers upwards, on the probe sequence (its tokens below, what "
+            "the model predicts at each position above). A line's width is the attention, its "
+            f"darkness the effect of that edge on the answer{kept}.",
+            mechanism_figures.information_flow(m.flow, m.circuit),
+        )
+    if m.routes is not None:
+        yield Picture(
+            "routes",
+            "The share of the tokens' effect on the answer that each mechanism's route carries.",
+            mechanism_figures.route_bars(m.routes),
+        )
+    if m.comparison is not None:
+        yield Picture(
+            "circuit",
+            "Faithfulness of the pruned circuit beside circuits of the same size.",
+            mechanism_figures.circuit_baselines(m.comparison),
+        )
+    for patched in m.patches:
+        yield Picture(
+            f"patching-{patched.contrast}",
+            f"{_CONTRASTS[patched.contrast]} differs: how much of the clean answer comes back when "
+            "one clean activation is put into the corrupted run (mean over examples).",
+            mechanism_figures.patch_map(patched.result),
+        )
+    for similarity in m.similarities:
+        yield Picture(
+            f"similarity-{similarity.state.replace('_', '-').lower()}",
+            f"{_SIMILARITIES[similarity.state]} Boxes: equal values.",
+            mechanism_figures.similarity_map(similarity),
+        )
+    for clusters in m.clusters:
+        yield Picture(
+            f"clusters-{clusters.state.replace('_', '-').lower()}",
+            f"{_CLUSTERS[clusters.state]} (t-SNE; colour: unordered pair, marker: order).",
+            mechanism_figures.cluster_map(clusters),
+        )
+
+
 _CONTRASTS = {"key": "The key", "first": "The first anchor", "second": "The second anchor"}
-
-
 _SIMILARITIES = {
     "V": "Cosines of V in layer 2 at the first anchor, across keys and first anchors.",
     "OV": "The same of what the heads write (V through W_O), which no basis inside a head changes.",
     "X_ao": "Cosines after attention of layer 2 at the last position, across keys and pairs.",
     "logits": "Cosines of the logits with the second anchor masked, across keys and first anchors.",
 }
-
-
 _CLUSTERS = {
     "logits": "Logits with the key masked",
     "X_ao": "The state after attention of layer 1 at the last position",

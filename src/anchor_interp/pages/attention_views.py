@@ -1,10 +1,10 @@
-"""CircuitsVis views of attention that work without a network, in a notebook and in a page.
+"""CircuitsVis views of attention that work offline, in a notebook and in a page.
 
-CircuitsVis itself loads its script from the network whenever there is one. Its wheel also ships
-the script, so a view here is a place (``<div id>``) and a call of ``CircuitsVis.render``; a page
-needs the script once, however many views it has. :func:`attention_views` is for notebooks: all
-its views are one output, which has the script and so works by itself when the page is loaded
-again; where several outputs meet in a page, the first one's script serves them all.
+CircuitsVis loads its script from the network, but its wheel ships the script as well. A view here
+is a place (``<div id>``) and a call of ``CircuitsVis.render``, and a page holds the script once,
+however many views it has. :func:`attention_views` is for notebooks: one output holds all views and
+the script, so it still works after the page is loaded again. If a page has several outputs, all
+use the script of the first.
 """
 
 import importlib.util
@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 
 _ROLES = {"key": "key", "first": "a1", "second": "a2", "noise": ""}
 """Short names for charts."""
-
-
 _LONG_ROLES = {"key": "key", "first": "1st anchor", "second": "2nd anchor"}
-
-
 _FRAMES = {"key": "#e69f00", "first": "#56b4e9", "second": "#009e73", "last": "#cc79a7"}
-
-
 _STYLE = """
 .anchor-views { background: #fff; color: #1c2024; padding: .75rem; font: 14px/1.4 sans-serif; }
 .anchor-views section + section { margin-top: 1rem; padding-top: 1rem; border-top: 1px solid #ddd; }
@@ -53,29 +47,23 @@ _STYLE = """
 .anchor-views .view div:has(> div > div > h4) { flex: 0 0 5rem !important;
   width: 5rem !important; max-width: none !important; }
 """
-
-
 _TOKEN = '<div role="listitem" class="token{}"{}><b>{}</b><i>{}</i></div>'
-
-
 _BLANK = "This view needs JavaScript; in Jupyter, trust the notebook or run the cell."
-"""What stands in a view's place until it is drawn."""
-
-
+"""Shown in the place of a view until it is drawn."""
 _LONGEST = 16
-"""Characters of a label in a chart; a longer one would leave no room for the chart."""
+"""Characters of a label in a chart; longer ones would leave no room for the chart."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One CircuitsVis element; a notebook shows it, offline too."""
+    """One CircuitsVis element; a notebook shows it, also offline."""
 
     element: str
     """CircuitsVis's name of the element, such as ``AttentionHeads``."""
     id: str
     """The id of its place in the page."""
     props: dict[str, Any]
-    """What the element shows, as JSON values."""
+    """The properties of the element, as JSON values."""
 
     def call(self) -> str:
         """The JavaScript that draws the view; safe inside ``<script>``."""
@@ -88,24 +76,23 @@ class View:
 
 @dataclass(frozen=True)
 class AttentionViews:
-    """Attention in several sequences, for a notebook; one view for each sequence and layer."""
+    """Attention in several sequences for a notebook, one view per sequence and layer."""
 
     rows: tuple[tuple[View, ...], ...]
-    """The views of every sequence, one a layer."""
+    """The views of every sequence, one per layer."""
     layers: tuple[int, ...]
-    """The layers shown, from 0 on."""
+    """The 0-based layers shown."""
     words: tuple[tuple[str, ...], ...]
-    """What the tokens of every sequence are called."""
+    """The names of the tokens of every sequence."""
     roles: tuple[tuple[str, ...], ...]
-    """What stands at each of their positions."""
+    """The role of every position."""
     answers: tuple[int, ...]
     """What the model predicts at the end of every sequence."""
 
     def html(self) -> str:
-        """All views with one script: an output, or a page, that needs nothing else.
+        """All views with one script, complete in itself.
 
-        The places of the views have other ids each time, so that what is shown twice is there
-        twice.
+        Every call uses new ids, so the same views can stand in a page twice.
         """
         prefix = f"view-{uuid.uuid4().hex}"
         views, sections = [], []
@@ -144,14 +131,14 @@ class AttentionViews:
 def attention_views(
     found: "AttentionPatterns", *, layers: Sequence[int] | None = None
 ) -> AttentionViews:
-    """Attention in several sequences: in a notebook, the last line of a cell.
+    """Attention in several sequences; make it the last line of a notebook cell.
 
     Args:
         found: what :func:`anchor_interp.analysis.attention.attention_patterns` found.
         layers: 0-based layers to show; all if None.
 
     Raises:
-        ConfigError: a layer that does not exist.
+        ConfigError: a layer does not exist.
     """
     n_layers, n = found.patterns.shape[:2]
     shown = tuple(range(n_layers) if layers is None else layers)
@@ -184,12 +171,12 @@ def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
 
 
 def labels(example: "AttentionExample") -> list[str]:
-    """The tokens with their roles; CircuitsVis drops blanks and appends the position."""
+    """The tokens with their roles. CircuitsVis drops blanks and appends the position."""
     return _labelled([str(token) for token in example.tokens], roles(example))
 
 
 def roles(example: "AttentionExample") -> list[str]:
-    """``key``, ``a1``, ``a2``, or nothing for noise, of every position."""
+    """``key``, ``a1``, ``a2``, or nothing for noise, at every position."""
     named = {0: "key", 1: "a1", 2: "a2"}
     return [named.get(place - example.position, "") for place in range(len(example.tokens))]
 
@@ -198,7 +185,7 @@ def bundle() -> str:
     """CircuitsVis's script, safe inside ``<script>``.
 
     Raises:
-        AnchorInterpError: CircuitsVis is not installed, or without its script.
+        AnchorInterpError: CircuitsVis or its script is not installed.
     """
     spec = importlib.util.find_spec("circuitsvis")
     folders = [] if spec is None else spec.submodule_search_locations or []
@@ -207,7 +194,7 @@ def bundle() -> str:
         if path.is_file():
             text = path.read_text(encoding="utf-8")
             text = re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE)
-            # they occur in string literals, which read the escape as the same character
+            # these occur in string literals, where the escape means the same character
             return re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE)
     raise AnchorInterpError("circuitsvis is not installed with its script; pip install circuitsvis")
 
@@ -233,7 +220,7 @@ def _labelled(words: Sequence[str], roles: Sequence[str]) -> list[str]:
 
 
 def _script(views: Sequence[View]) -> str:
-    """Draws views; CircuitsVis is there once a page, under a name that is nobody else's."""
+    """Draw the views. CircuitsVis exists once per page, under a name that nobody else uses."""
     calls = "\n".join(view.call() for view in views)
     return (
         "<script>(() => {\n"
@@ -243,6 +230,6 @@ def _script(views: Sequence[View]) -> str:
 
 
 def _js(value: Any) -> str:
-    """JSON that no browser takes for markup."""
+    """JSON that a browser cannot mistake for markup."""
     text = json.dumps(value, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

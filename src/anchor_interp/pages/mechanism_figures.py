@@ -1,8 +1,6 @@
-"""Figures from results: nothing is computed here and no model is loaded.
+"""Figures of one model's mechanism. Nothing is computed here and no model is loaded.
 
-One style for all: colours that colour-blind readers can tell apart (Okabe and Ito), labels in the
-papers' words, accuracies from 0 to 1. :func:`overview` is the one picture of several runs; the
-other figures show one thing each, so that a narrow page can stack them.
+Each figure shows one thing, so a narrow page can stack them. Labels use the papers' words.
 """
 
 import itertools
@@ -10,12 +8,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.pages.style import INK, box, or_nan, plain_ticks, single
+from anchor_interp.pages.style import (
+    ATTENTION,
+    CHOSEN,
+    INFERENTIAL,
+    INK,
+    NEITHER,
+    QUALITATIVE,
+    SYMMETRIC,
+    frame,
+    or_nan,
+    plain_ticks,
+    single,
+)  # fmt: skip
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from anchor_interp.analysis.circuits import Circuit, Comparison
     from anchor_interp.analysis.clusters import Clusters
     from anchor_interp.analysis.flow import InformationFlow
@@ -27,38 +38,16 @@ if TYPE_CHECKING:
     from anchor_interp.models.embeddings import EmbeddingStructure
 
 
-INFERENTIAL, SYMMETRIC, NEITHER = "#D55E00", "#56B4E9", "#999999"
-"""Colours of answers."""
-
-
-UNSEEN, OVERRIDDEN = "#CC79A7", "#E69F00"
-"""Colours of the frames around pairs."""
-
-
-ATTENTION, CHOSEN = "#555555", "#D55E00"
-"""Colours of attention edges, and of those that a circuit keeps."""
-
-
 _ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}
-
-
 _ROLE_COLOURS = {"key": "#F0E442", "first": "#56B4E9", "second": "#009E73", "last": "#CC79A7"}
-
-
-_QUALITATIVE = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
-    "#999999", "#7B4F9D",
-)  # fmt: skip
-"""Okabe and Ito's eight colours and two more."""
 
 
 def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) -> "Figure":
     """The attention graph with roles, layers upwards (NeurIPS paper, figures 3a and 3c).
 
-    A line's width is the attention weight, its darkness the causal effect of the edge on the
-    answer; the edges of a pruned circuit are drawn in its own colour. Edges that cannot reach the
-    output are faint. Several heads of a layer share its lines: the largest weight, the summed
-    effect.
+    The width of a line is the attention weight, its darkness the causal effect of the edge on the
+    answer. The edges of a pruned circuit have their own colour; edges that cannot reach the output
+    are faint. The heads of a layer share its lines: the largest weight, the summed effect.
     """
     attention = flow.attention.max(1)  # [layer, query, key]
     effect = np.abs(flow.logit_difference.sum(1))
@@ -109,8 +98,8 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
 def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure":
     """Cosines between vectors, sorted by the rule's value: equal values lie in blocks.
 
-    With ``centred`` the mean over all keys is removed anchor by anchor; without, they are the
-    papers' plain cosines (NeurIPS paper, figure 4; complexity-control paper, figures 4B and 4D).
+    Source: NeurIPS paper, figure 4; complexity-control paper, figures 4B and 4D. With ``centred``
+    each anchor's mean over all keys is subtracted first; the papers' cosines are plain.
     """
     order = np.lexsort((similarity.keys, similarity.values))
     matrix = (similarity.centred if centred else similarity.cosine)[np.ix_(order, order)]
@@ -120,7 +109,7 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
         image = axes.imshow(matrix, vmin=-1, vmax=1, cmap="PuOr_r", interpolation="nearest")
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1), len(values)]
         for start, stop in itertools.pairwise(edges):
-            box(axes, start, stop)
+            frame(axes, (start - 0.5, start - 0.5), stop - start, edgecolor=INK, linewidth=0.9)
         middles = [(start + stop - 1) / 2 for start, stop in itertools.pairwise(edges)]
         ticks: list[float] = []
         for middle in middles:  # of neighbours that would overlap, the first
@@ -141,7 +130,7 @@ def cluster_map(clusters: "Clusters") -> "Figure":
     Source: NeurIPS paper, figure 3b; complexity-control paper, figures 4A and 4C.
 
     Raises:
-        ConfigError: the clusters were made without an embedding.
+        ConfigError: the clusters have no t-SNE.
     """
     if clusters.embedding is None:
         raise ConfigError("these clusters have no t-SNE; make them with tsne=True")
@@ -156,7 +145,7 @@ def cluster_map(clusters: "Clusters") -> "Figure":
                 clusters.embedding[rows, 1],
                 s=14,
                 linewidths=0.8,
-                color=_QUALITATIVE[group % len(_QUALITATIVE)],
+                color=QUALITATIVE[group % len(QUALITATIVE)],
                 marker="o" if pair[0] <= pair[1] else "x",
                 label=f"({pair[0]}, {pair[1]})",
             )
@@ -188,7 +177,7 @@ def patch_map(result: "PatchResult") -> "Figure":
 
 
 def route_bars(scores: "RouteScores") -> "Figure":
-    """How much of the tokens' effect takes each route."""
+    """The share of the tokens' effect that each route carries."""
     names = ("symmetric", "inferential", "gathered")
     with single(4.2, 1.9) as figure:
         axes = figure.subplots()
@@ -201,7 +190,7 @@ def route_bars(scores: "RouteScores") -> "Figure":
 
 
 def circuit_baselines(comparison: "Comparison") -> "Figure":
-    """Faithfulness of a circuit beside circuits that were found without looking at effects."""
+    """Faithfulness of a circuit beside circuits that ignore causal effects."""
     names = ["pruned by effect", *(other.name for other in comparison.others), "random"]
     values = [comparison.faithfulness, *(other.faithfulness for other in comparison.others)]
     with single(5.6, 0.9 + 0.42 * len(names)) as figure:
@@ -232,7 +221,7 @@ def circuit_baselines(comparison: "Comparison") -> "Figure":
 def stable_ranks(complexity: "Complexity") -> "Figure":
     """Stable rank of every matrix now, at initialisation and of Gaussian weights.
 
-    One row a matrix; of models with more than four layers one curve over the layers a matrix.
+    One row per matrix; beyond four layers, one curve over the layers per matrix.
     """
     entries = [entry for entry in complexity.matrices if entry.stable_rank is not None]
     if len({entry.layer for entry in entries}) > 5:
@@ -265,7 +254,7 @@ def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
         for index, name in enumerate(dict.fromkeys(entry.name for entry in inside)):
             mine = [entry for entry in inside if entry.name == name]
             layers = [1 + (entry.layer or 0) for entry in mine]
-            colour = _QUALITATIVE[index % len(_QUALITATIVE)]
+            colour = QUALITATIVE[index % len(QUALITATIVE)]
             now = [or_nan(entry.stable_rank) for entry in mine]
             axes.plot(layers, now, marker=".", color=colour, label=name)
             gaussian = [or_nan(entry.gaussian.stable_rank) for entry in mine]
@@ -278,7 +267,7 @@ def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
 
 
 def spectra(complexity: "Complexity") -> "Figure":
-    """Singular values of every head's QK and OV, relative to the largest, one line a head."""
+    """Singular values of every head's QK and OV, relative to the largest; one line per head."""
     with single(5.4, 3.0) as figure:
         axes = figure.subplots()
         styles = {"QK": "-", "OV": "--"}
@@ -293,7 +282,7 @@ def spectra(complexity: "Complexity") -> "Figure":
                 np.arange(1, len(values) + 1),
                 values / values[0],
                 styles[entry.name],
-                color=_QUALITATIVE[layers.index(entry.layer) % len(_QUALITATIVE)],
+                color=QUALITATIVE[layers.index(entry.layer) % len(QUALITATIVE)],
                 linewidth=1.2,
                 label=None if label in shown or len(layers) > 4 else label,
             )
@@ -343,9 +332,9 @@ def development(found: "Development") -> "Figure":
     with single(5.4, 3.2) as figure:
         axes = figure.subplots()
         for index, name in enumerate(found.names):
-            dashes = ("-", "--", ":", "-.")[index // len(_QUALITATIVE) % 4]
+            dashes = ("-", "--", ":", "-.")[index // len(QUALITATIVE) % 4]
             axes.plot(found.steps, found.stable_rank[:, index], dashes, marker=".", label=name,
-                      color=_QUALITATIVE[index % len(_QUALITATIVE)])  # fmt: skip
+                      color=QUALITATIVE[index % len(QUALITATIVE)])  # fmt: skip
         axes.set(xlabel="step", ylabel="stable rank", yscale="log")
         plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)

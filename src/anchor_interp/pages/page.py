@@ -1,4 +1,8 @@
-"""Self-contained pages: a template filled, with its pictures."""
+"""Self-contained pages: a template, filled, with its pictures.
+
+A page makes no request. Figures, attention views, styles and CircuitsVis's script are in the file,
+and its Content-Security-Policy allows nothing else.
+"""
 
 import base64
 import functools
@@ -8,9 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment
-from matplotlib.figure import Figure
-
 from anchor_interp import __version__
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.files import is_there, output_file
@@ -19,41 +20,39 @@ from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, attention_view, bundle, roles
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
+
     from anchor_interp.analysis.attention import AttentionExample
-    from anchor_interp.analysis.findings import Findings
     from anchor_interp.models.complexity import Complexity
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what is said about it."""
+    """A figure with its caption."""
 
     name: str
-    """Name of its file."""
+    """The name of its file, without the ending."""
     caption: str
-    """What it shows."""
     figure: "Figure"
-    """The figure."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """An example sequence with one view a layer."""
+    """An example sequence with one CircuitsVis view per layer."""
 
     example: "AttentionExample"
-    """The sequence."""
     roles: list[str]
     """The role of every token."""
     views: list[View]
-    """CircuitsVis views, one a layer."""
 
 
 def output_folder(out: str | Path, what: str) -> Path:
-    """A folder that a page and its figures can be written into.
+    """The folder, if a page and its figures can be written into it.
 
     Raises:
-        StoreError: a run's folder, or no folder.
-        ConfigError: no path.
+        StoreError: the path is a file or a run's folder.
+        ConfigError: the path is empty.
     """
     out = checked_path(out, "out")
     if out.exists() and not out.is_dir():
@@ -71,13 +70,13 @@ def fill_page(
     styles: Sequence[str] = (),
     **content: Any,
 ) -> str:
-    """A page from its template, with what every page has.
+    """Fill a template.
 
     Args:
-        template: name of the file, which extends ``base.html.jinja``.
-        views: attention views that it shows.
+        template: a file that extends ``base.html.jinja``.
+        views: the attention views of the page.
         styles: further style sheets among the templates.
-        content: the template's own names.
+        content: the names that the template uses.
     """
     return (
         _environment()
@@ -93,7 +92,7 @@ def fill_page(
 
 
 def template_text(name: str) -> str:
-    """A file among the templates."""
+    """The text of a file among the templates."""
     return files("anchor_interp.pages").joinpath("templates", name).read_text("utf-8")
 
 
@@ -102,7 +101,7 @@ def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("anchor_interp"),
+        loader=PackageLoader("anchor_interp.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -112,11 +111,8 @@ def _environment() -> "Environment":
     return environment
 
 
-def page_title(runs: Sequence["Findings"]) -> str:
-    return f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned"
-
-
 def draw_picture(picture: Picture, run: str) -> dict[str, str]:
+    """A picture as templates use it: inline SVG, and the whole file as a link."""
     whole = base64.b64encode(style.standalone_svg(picture.figure)).decode("ascii")
     return {
         "name": picture.name,
@@ -127,6 +123,7 @@ def draw_picture(picture: Picture, run: str) -> dict[str, str]:
 
 
 def attention_of(examples: Sequence["AttentionExample"], number: int) -> list[Attention]:
+    """The attention views of example sequences; ``number`` makes their ids unique in the page."""
     return [
         Attention(
             example,
@@ -141,7 +138,7 @@ def attention_of(examples: Sequence["AttentionExample"], number: int) -> list[At
 
 
 def matrix_rows(now: "Complexity", initial: "Complexity") -> list[dict[str, Any]]:
-    """Every matrix beside itself at initialisation."""
+    """Every matrix beside its initial state."""
     return [
         {"name": after.name, "layer": after.layer, "now": after, "initial": before}
         for after, before in zip(now.matrices, initial.matrices, strict=True)

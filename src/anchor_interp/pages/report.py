@@ -1,8 +1,6 @@
-"""Self-contained pages: what runs learned and how one can tell, and how one model does it.
+"""The report: what runs learned, and the measurements that show it.
 
-A page makes no request: figures, attention views, styles and CircuitsVis's script are in the
-file, and its Content-Security-Policy allows nothing else. This module loads no model: it shows
-what :func:`anchor_interp.analysis.findings.gather` or :func:`anchor_interp.analysis.overview.analyze` found.
+This module loads no model. It shows what :func:`anchor_interp.analysis.findings.gather` found.
 """
 
 import json
@@ -10,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
@@ -22,7 +20,6 @@ from anchor_interp.pages.page import (
     draw_picture,
     fill_page,
     matrix_rows,
-    page_title,
 )
 from anchor_interp.pages.run_figures import Side
 from anchor_interp.runs.phase import PAPER, Evaluation, Thresholds
@@ -34,14 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measure:
-    """A measurement beside the threshold that it is held against."""
+    """A measurement and its threshold."""
 
     name: str
-    """What was measured."""
     meaning: str
-    """The same in a sentence."""
+    """What the name stands for."""
     value: float | None
-    """The share; None where the task does not have it."""
+    """A share from 0 to 1; None if the task does not have it."""
     threshold: float
     """Where one phase ends and another begins."""
 
@@ -52,17 +48,17 @@ def write_report(
     """Write the page, and on request its figures as files.
 
     Args:
-        runs: what to show.
-        out: the HTML file; its folder is created, a file that is there is replaced at once, when
-            the new one is complete.
-        pictures: folder for every figure as PNG and SVG.
+        runs: the runs to show.
+        out: the HTML file. Its folder is created; an old file is replaced once the new one is
+            complete.
+        pictures: a folder for every figure as PNG and SVG.
 
     Returns:
         The files written, the page first.
 
     Raises:
-        StoreError: a file cannot be written, or is one of a run.
-        ConfigError: no run, or no path.
+        StoreError: a file cannot be written or belongs to a run.
+        ConfigError: there is no run, or the path is empty.
     """
     out = checked_path(out, "out")
     output_file(out)
@@ -86,7 +82,7 @@ def render(runs: Sequence["Findings"]) -> str:
     return fill_page(
         "report.html.jinja",
         views,
-        title=page_title(runs),
+        title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=[
             {
                 "id": f"run-{number}",
@@ -113,63 +109,40 @@ def render(runs: Sequence["Findings"]) -> str:
 
 
 def measures(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> list[Measure]:
-    """What decides a phase, in the order in which the rules ask for it."""
+    """The measurements that decide a phase, in the order of the rules."""
     e, t = evaluation, thresholds
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
-    return [
-        Measure(*train, t.train),
-        Measure("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
-        Measure("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
-        Measure(
-            "symmetric answers",
-            "unseen pairs, target of the other order",
-            e.symmetric_accuracy,
-            t.symmetric,
-        ),
-        Measure(
-            "commutativity",
-            "predictions that stay when the anchors change places",
-            e.commutativity,
-            t.commutativity,
-        ),
-        Measure(
-            "key dependence",
-            "predictions that change with the key",
-            e.key_dependence,
-            t.key_dependence,
-        ),
-    ]
+    rows = (
+        (*train, t.train),
+        ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
+        ("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
+        ("symmetric answers", "unseen pairs, target of the other order", e.symmetric_accuracy,
+         t.symmetric),
+        ("commutativity", "predictions that stay when the anchors change places", e.commutativity,
+         t.commutativity),
+        ("key dependence", "predictions that change with the key", e.key_dependence,
+         t.key_dependence),
+    )  # fmt: skip
+    return [Measure(*row) for row in rows]
 
 
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
-        loss = run_figures.loss_curve(run.metrics)
-        yield Picture("loss", "Training loss by step.", loss)
+        yield Picture("loss", "Training loss by step.", run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
-        yield Picture(
-            "accuracy",
-            "Accuracy by step: training sequences; ID, seen pairs with test keys; OOD, unseen "
-            "pairs.",
-            run_figures.accuracy_curves(run.metrics),
-        )
-    sides: tuple[tuple[Side, str], ...] = (
-        ("train_keys", "training keys"),
-        ("test_keys", "test keys"),
-    )
-    for side, keys in sides:
-        yield Picture(
-            f"pairs-{side.replace('_', '-')}",
-            f"Accuracy of every ordered pair, {keys}.",
-            run_figures.pair_map(run.evaluation, side),
-        )
+        caption = "Accuracy by step: training sequences; ID, seen pairs with test keys; OOD, unseen pairs."
+        yield Picture("accuracy", caption, run_figures.accuracy_curves(run.metrics))
+    for side in get_args(Side):
+        keys = run_figures.SIDES[side]
+        figure = run_figures.pair_map(run.evaluation, side)
+        name = f"pairs-{side.replace('_', '-')}"
+        yield Picture(name, f"Accuracy of every ordered pair, {keys}.", figure)
     if run.evaluation.unseen:
-        yield Picture(
-            "answers",
-            "Most frequent answers on the unseen pairs, relative to the key x.",
-            run_figures.unseen_answers(run.config, run.evaluation),
-        )
+        caption = "Most frequent answers on the unseen pairs, relative to the key x."
+        figure = run_figures.unseen_answers(run.config, run.evaluation)
+        yield Picture("answers", caption, figure)
 
 
 def _task_words(task: AnchorTask) -> dict[str, Any]:

@@ -2,23 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from anchor_interp.pages.mechanism_figures import (
+from anchor_interp.pages.style import (
     INFERENTIAL,
     NEITHER,
     OVERRIDDEN,
     SYMMETRIC,
     UNSEEN,
-)
-from anchor_interp.pages.style import single
+    frame,
+    single,
+)  # fmt: skip
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import Evaluation, UnseenAnswers, decide
 from anchor_interp.tasks.anchor import Pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CURVES = (
     ("train_accuracy", "training", "#0072B2", "-"),
@@ -26,18 +29,16 @@ CURVES = (
     ("ood_accuracy", "OOD", "#D55E00", "-."),
 )
 """Metric, label, colour and line style of the learning curves."""
-
-
 Side = Literal["train_keys", "test_keys"]
-"""The keys that a map of accuracies is about."""
-
-
+"""The keys that a map of accuracies shows."""
+SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
+"""The words for them."""
 _BARS = 6
 
 
 @dataclass(frozen=True)
 class RunView:
-    """What a figure needs to know of one run."""
+    """What the overview shows of one run."""
 
     name: str
     """Title of its row."""
@@ -50,15 +51,15 @@ class RunView:
 
 
 def overview(runs: Sequence[RunView]) -> "Figure":
-    """One row a run: learning curves, accuracy of every ordered pair, answers on unseen pairs."""
+    """One row per run: learning curves, accuracy of every ordered pair, answers on unseen pairs."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 3.6 * len(runs)), layout="constrained")
     grid = figure.subplots(len(runs), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1.5))
     for row, run in zip(grid, runs, strict=True):
         _curves(row[0], run)
-        _pairs(row[1], run.evaluation, "train_keys", "training keys")
-        image = _pairs(row[2], run.evaluation, "test_keys", "test keys")
+        _pairs(row[1], run.evaluation, "train_keys")
+        image = _pairs(row[2], run.evaluation, "test_keys")
         figure.colorbar(image, ax=row[2], label="accuracy", shrink=0.8)
         _answers(row[3], run.config, run.evaluation)
     return figure
@@ -89,10 +90,9 @@ def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
 def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
     """Accuracy of every ordered pair on one side of the split."""
     n = len({entry.pair[0] for entry in evaluation.pair_accuracy})
-    label = {"train_keys": "training keys", "test_keys": "test keys"}[side]
     with single(2.3 + 0.5 * n, 1.7 + 0.5 * n) as figure:
         axes = figure.subplots()
-        image = _pairs(axes, evaluation, side, label)
+        image = _pairs(axes, evaluation, side)
         figure.colorbar(image, ax=axes, label="accuracy", shrink=0.8)
     return figure
 
@@ -123,7 +123,7 @@ def _accuracies(axes: "Axes", metrics: Sequence[Mapping[str, Any]]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _pairs(axes: "Axes", evaluation: Evaluation, side: str, label: str) -> Any:
+def _pairs(axes: "Axes", evaluation: Evaluation, side: Side) -> Any:
     """Accuracy of the ordered pairs as a matrix, first anchor down, second across."""
     firsts = list(dict.fromkeys(entry.pair[0] for entry in evaluation.pair_accuracy))
     n = len(firsts)
@@ -135,21 +135,15 @@ def _pairs(axes: "Axes", evaluation: Evaluation, side: str, label: str) -> Any:
         colour = "black" if share > 0.6 else "white"
         axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=9)
         if entry.role != "inferential":
-            _outline(axes, row, column, UNSEEN if entry.role == "unseen" else OVERRIDDEN)
+            colour = UNSEEN if entry.role == "unseen" else OVERRIDDEN
+            frame(axes, (column - 0.46, row - 0.46), 0.92, edgecolor=colour, linewidth=2.5)
     axes.set_xticks(range(n), [str(token) for token in firsts])
     axes.set_yticks(range(n), [str(token) for token in firsts])
     roles = {entry.role for entry in evaluation.pair_accuracy}
     framed = [f"{role} framed" for role in ("unseen", "overridden") if role in roles]
-    axes.set_title(f"accuracy, {label}\n({', '.join(framed) or 'all pairs seen'})")
+    axes.set_title(f"accuracy, {SIDES[side]}\n({', '.join(framed) or 'all pairs seen'})")
     axes.set(xlabel="second anchor", ylabel="first anchor")
     return image
-
-
-def _outline(axes: "Axes", row: int, column: int, colour: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    corner = (column - 0.46, row - 0.46)
-    axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=colour, linewidth=2.5))
 
 
 def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
@@ -185,7 +179,7 @@ def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
 
 
 def known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
-    """Labels of the inferential and the symmetric answer, where they are a constant offset."""
+    """Labels of the inferential and the symmetric answer, if they are a constant offset."""
     keys = config.task.keys
     targets = {
         "symmetric": config.task.symmetric(pair, keys),

@@ -1,25 +1,55 @@
-"""What all figures share: ink, ticks, and how a figure becomes PNG or SVG."""
+"""What all figures share: colours, ink, ticks, and how a figure becomes PNG or SVG.
+
+Colour-blind readers can tell the colours apart (Okabe and Ito). matplotlib is loaded by the first
+figure that is drawn.
+"""
 
 import contextlib
 import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 
 from anchor_interp._util.files import write_output
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
 INK = "#1c2024"
-"""Colour of text and axes; :func:`inline_svg` makes it the surrounding text's."""
+"""Text and axes; :func:`inline_svg` replaces it by the colour of the text around the figure."""
+INFERENTIAL, SYMMETRIC, NEITHER = "#D55E00", "#56B4E9", "#999999"
+"""Answers."""
+UNSEEN, OVERRIDDEN = "#CC79A7", "#E69F00"
+"""Frames around pairs."""
+ATTENTION, CHOSEN = "#555555", "#D55E00"
+"""Attention edges, and those that a circuit keeps."""
+QUALITATIVE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
+    "#999999", "#7B4F9D",
+)  # fmt: skip
+"""Okabe and Ito's eight colours and two more."""
+
+
+@contextlib.contextmanager
+def single(width: float, height: float) -> Iterator["Figure"]:
+    """A figure of this size in inches; everything that is not data is drawn in ``INK``."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    open_frame = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
+    style: dict[Any, Any] = dict.fromkeys(inked, INK) | open_frame
+    with rc_context(style | {"axes.facecolor": "none", "axes.titlesize": 10}):
+        yield Figure(figsize=(width, height), layout="constrained")
 
 
 def plain_ticks(axis: "Axis") -> None:
-    """1, 2, 5, 10, 20 ... on a logarithmic axis, as plain numbers."""
+    """Label a logarithmic axis 1, 2, 5, 10, 20, ... as plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -27,8 +57,20 @@ def plain_ticks(axis: "Axis") -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def frame(axes: "Axes", corner: tuple[float, float], size: float, **style: Any) -> None:
+    """Draw an empty square with this lower left corner."""
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle(corner, size, size, fill=False, **style))
+
+
+def or_nan(value: float | None) -> float:
+    """The value, or NaN if None: matplotlib leaves NaN out."""
+    return np.nan if value is None else value
+
+
 def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
-    """Write a figure as PNG or, if the name ends so, as SVG, whole or not at all.
+    """Write a figure whole or not at all: SVG if the name ends in ``.svg``, else PNG.
 
     Raises:
         StoreError: the file cannot be written.
@@ -43,7 +85,7 @@ def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
 
 
 def settle(figure: "Figure") -> "Figure":
-    """Lay a figure out for good: one that is written several times takes half as long."""
+    """Fix the layout of a figure, so writing it several times takes half as long."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
@@ -55,17 +97,17 @@ def standalone_svg(figure: "Figure") -> bytes:
 
 
 def inline_svg(figure: "Figure", prefix: str) -> str:
-    """A figure as an ``<svg>`` element to stand in a page, hidden from screen readers.
+    """A figure as an ``<svg>`` element for a page, hidden from screen readers.
 
-    Its text and axes take the colour of the text around it, its background is transparent, and
-    its ids begin with the prefix, so that several fit in one page.
+    Text and axes take the colour of the text around it; the background is transparent. All ids
+    begin with the prefix, so several figures fit in one page.
     """
     bare = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     text = _svg(figure, facecolor="none", metadata=bare).decode("utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
     width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', text)
-    assert width is not None, "matplotlib gives an SVG its width in points"
+    assert width is not None, "matplotlib gives the width of an SVG in points"
     head = f'<svg aria-hidden="true" style="width: {float(width[1]) / 12:.2f}rem"'
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
     return text.replace("<svg", head, 1).replace(INK, "currentColor")
@@ -78,28 +120,3 @@ def _svg(figure: "Figure", **options: Any) -> bytes:
     with rc_context({"svg.hashsalt": "anchor-interp"}):
         figure.savefig(buffer, format="svg", **options)
     return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def single(width: float, height: float) -> Iterator["Figure"]:
-    """A figure of its own, in inches; everything that is no data is drawn in ``INK``."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    open_frame = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
-    style: dict[Any, Any] = dict.fromkeys(inked, INK) | open_frame
-    with rc_context(style | {"axes.facecolor": "none", "axes.titlesize": 10}):
-        yield Figure(figsize=(width, height), layout="constrained")
-
-
-def box(axes: "Axes", start: float, stop: float) -> None:
-    from matplotlib.patches import Rectangle
-
-    size = stop - start
-    corner = (start - 0.5, start - 0.5)
-    axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=INK, linewidth=0.9))
-
-
-def or_nan(value: float | None) -> float:
-    return np.nan if value is None else value

@@ -1,0 +1,113 @@
+"""What a busy neighbour costs: every command alone and beside one process that never rests.
+
+Threads of OpenMP that spin while they wait for each other lose most of their time when another
+process takes a core. ``OMP_WAIT_POLICY=PASSIVE`` lets them sleep instead; the command line and
+every worker set it. Beside a neighbour, a command should take at most 1.5 times as long as with one
+thread::
+
+    python benchmarks/busy.py --json
+    python benchmarks/busy.py --source OLD/src --commands train evaluate    # another version
+    python benchmarks/busy.py --table docs/evidence/busy.json
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from measuring import ROOT, Row, machine, number, table
+
+AIM = 1.5
+COMMANDS: dict[str, list[str]] = {
+    "train": [
+        "train", "--preset", "tiny", "--steps", "100", "--checkpoint-every", "100",
+        "--eval-every", "100", "--out", "OUT",
+    ],
+    "evaluate": ["evaluate", "tiny/symmetric/1"],
+    "analyze": ["analyze", "tiny/symmetric/1", "--out", "OUT"],
+    "sweep": [
+        "sweep", "tiny", "gamma=0.5,0.7", "steps=200", "checkpoint_every=200", "eval_every=200",
+        "--seeds", "1", "--workers", "2", "--out", "OUT",
+    ],
+}  # fmt: skip
+"""Commands by name; OUT stands for a fresh folder."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+def main() -> None:
+    """Measure, or print the table of a measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--source", type=Path, default=ROOT / "src", help="the package measured")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--table", type=Path, help="a measurement to print")
+    given = parser.parse_args()
+    if given.table is not None:
+        print(as_table(json.loads(given.table.read_text())["commands"]))
+        return
+    rows = [measure(name, given.source.resolve(), given.turns) for name in given.commands]
+    found = {"machine": machine(), "aim": AIM, "turns": given.turns, "commands": rows}
+    print(json.dumps(found, indent=1) if given.json else as_table(rows))
+
+
+def measure(name: str, source: Path, turns: int) -> Row:
+    """The fewest seconds of a command: calm, busy, and with one thread."""
+    seconds: dict[str, list[float]] = {}
+    for _ in range(turns):
+        for way, extra, neighbours in (
+            ("calm", {}, 0),
+            ("calm_one_thread", ONE_THREAD, 0),
+            ("busy", {}, 1),
+            ("busy_one_thread", ONE_THREAD, 1),
+        ):
+            with neighbour() if neighbours else contextlib.nullcontext():
+                seconds.setdefault(way, []).append(run(COMMANDS[name], source, extra))
+            print(f"{name}, {way}: {seconds[way][-1]:.1f} s", file=sys.stderr, flush=True)
+    best = {way: min(values) for way, values in seconds.items()}
+    return {"command": name} | best | {"ratio": best["busy"] / best["busy_one_thread"]}
+
+
+def run(command: list[str], source: Path, extra: dict[str, str]) -> float:
+    """Seconds of one command in a process of its own."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
+    environment |= {"PYTHONPATH": str(source)} | extra
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [str(Path(folder) / "out") if word == "OUT" else word for word in command]
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "anchor_interp", *arguments, "--quiet"],
+            env=environment, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def neighbour() -> Iterator[None]:
+    """A process that keeps one core busy inside the block."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def as_table(rows: list[Row]) -> str:
+    """The measurements in Markdown, in seconds."""
+    ways = ("calm", "calm_one_thread", "busy", "busy_one_thread")
+    head = ["command", "calm", "calm, one thread", "busy", "busy, one thread", "ratio when busy"]
+    lines = [
+        [row["command"], *(number(row[way]) for way in ways), number(row["ratio"])] for row in rows
+    ]
+    return table(head, lines)
+
+
+if __name__ == "__main__":
+    main()
