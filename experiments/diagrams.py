@@ -14,7 +14,7 @@ from anchor_interp._util.files import write_text
 from anchor_interp.pages.diagram_page import write_diagrams
 from anchor_interp.sweeps.spec import SWEEPS
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import counts, phases, read_table, rows, to_csv
+from anchor_interp.sweeps.table import Row, counts, phases, read_table, rows, to_csv
 from measured import table, tell
 from papers.diagram_claims import DIAGRAMS
 from papers.judging import judge
@@ -39,7 +39,7 @@ def main() -> int:
         write_text(pictures / "table.csv", to_csv(found))
     written = write_diagrams(found, pictures, name=name)
     print(f"page and figures: {written[0].parent}", file=sys.stderr)
-    verdicts = [
+    verdicts: list[Row] = [
         {"expectation": j.claim, "found": j.reason, "agrees": j.verdict == "supported"}
         for j in judge(DIAGRAMS[arguments.sweep], {"diagram": found}).values()
     ]

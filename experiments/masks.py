@@ -17,8 +17,8 @@ from anchor_interp.interventions.masks import Paths, leak
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.sequences import Place, drawn_sequences
+from margins import FRESH_SEEDS
 from measured import Measured, experiment, spread, table, tell
-from recipes import FRESH_SEEDS
 
 N = 40
 MASKS: dict[str, tuple[Paths, bool]] = {

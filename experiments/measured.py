@@ -16,9 +16,9 @@ from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import load
 from anchor_interp.sweeps.table import Row
+from margins import FRESH_SEEDS, MARGINS
 from papers.effects import Recipes, Rows
 from papers.judging import LEVEL, Family, judge
-from recipes import FRESH_SEEDS, MARGINS
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
 
@@ -110,8 +110,8 @@ def measure_recipes(
                 _say(f"{name}: {recipe}, seed {seed}")
                 measure_run(run.path, [measure])
             reached = run.phase == MARGINS[recipe].phase
-            row = {"recipe": recipe, "seed": seed, "phase": run.phase, "reached": reached}
-            rows.append(row | kept(run.path, measure, run.step))
+            row: Row = {"recipe": recipe, "seed": seed, "phase": run.phase, "reached": reached}
+            rows.append(row | dict(kept(run.path, measure, run.step) or {}))
     return rows
 
 

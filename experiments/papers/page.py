@@ -91,7 +91,7 @@ def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
 
 def render_ledger(ledger: Ledger) -> str:
     """The page as HTML."""
-    counted = Counter(found.verdict for found in ledger.judgements.values())
+    counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
     judged = [(claim, ledger.judgements[claim.name]) for claim in CLAIMS]
     return fill_page(
         "claims.html.jinja",

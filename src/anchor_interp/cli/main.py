@@ -489,7 +489,7 @@ def _run_diagram(command: Diagram) -> None:
 def _run_claims(command: Claims) -> int:
     from anchor_interp.pages.page import output_folder
     from papers.studies import STUDIES, study
-    from papers.tables import gather, tables_folder, unfinished
+    from papers.gathering import gather, unfinished
 
     names = list(dict.fromkeys(command.studies)) or list(STUDIES)
     for name in names:
@@ -501,7 +501,7 @@ def _run_claims(command: Claims) -> int:
     if command.judge and (command.studies or command.workers is not None):
         what = "a study" if command.studies else "workers"
         raise ConfigError(f"judge is for every table, without training; leave out {what}")
-    tables = tables_folder(command.out, command.tables)
+    tables = command.tables or command.out / "tables"
     if command.dry_run:
         _plan_claims(command, names, tables)
         return 0
@@ -542,7 +542,7 @@ def _run_claims(command: Claims) -> int:
 
 def _plan_claims(command: Claims, names: Sequence[str], tables: Path) -> None:
     from anchor_interp._util.progress import format_seconds
-    from papers.tables import plan
+    from papers.gathering import plan
 
     todo = plan(
         names,
