@@ -1,4 +1,4 @@
-"""The recipes of :data:`anchor_interp.runs.presets.RECIPES`: how they were found, and how they hold.
+"""The recipes of :data:`anchor_interp.runs.presets.RECIPES`: how they were found and how they hold.
 
 ``python experiments/recipes.py search`` trains what was tried, one or a few seeds each;
 ``python experiments/recipes.py judge`` trains every recipe on ten seeds that the search never saw

@@ -88,11 +88,11 @@ def _moved_anchors(row: Row) -> bool:
 
 
 def _late_decay(row: Row) -> bool:
-    return row["branch_weight_decay"] == 1.0 and row["branch_step"] * 4 > row["steps"]
+    return bool(row["branch_weight_decay"] == 1.0 and row["branch_step"] * 4 > row["steps"])
 
 
 def _low_decay_throughout(row: Row) -> bool:
-    return row["branch_step"] is None and row["weight_decay"] < 1
+    return bool(row["branch_step"] is None and row["weight_decay"] < 1)
 
 
 @dataclass(frozen=True)

@@ -386,7 +386,7 @@ def _grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[R
 
 
 def _interval(found: Comparison | None) -> tuple[float, float, float, float] | None:
-    return found and (found.mean, found.low, found.high, found.p_value)
+    return None if found is None else (found.mean, found.low, found.high, found.p_value)
 
 
 def _finding(
@@ -396,11 +396,15 @@ def _finding(
     **more: Any,
 ) -> Finding:
     """A finding about samples; ``effect`` is the effect, the ends of its interval, and p."""
+    value, low, high, p_value = effect or (None,) * 4
     return Finding(
-        tuple(map(len, samples)),
-        min((len({row["seed"] for row in sample}) for sample in samples), default=0),
-        censored,
-        *(effect or (None, None, None, None)),
+        n=tuple(map(len, samples)),
+        seeds=min((len({row["seed"] for row in sample}) for sample in samples), default=0),
+        censored=censored,
+        effect=value,
+        low=low,
+        high=high,
+        p_value=p_value,
         runs=tuple(sorted({row["run_id"] for sample in samples for row in sample})),
         **more,
     )

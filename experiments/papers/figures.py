@@ -52,7 +52,7 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
     """
     shown = [
         (judged, judged.finding)
-        for judged in reversed(judgements.values())
+        for judged in reversed([*judgements.values()])
         if judged.finding is not None and judged.finding.effect is not None
     ]
     with single(6.6, 1.1 + 0.27 * len(shown)) as figure:
@@ -305,7 +305,7 @@ def _panels(titles: Mapping[str, str], width: float) -> Iterator[tuple[Figure, A
 
 
 def _legend(
-    figure: Figure, handles: Sequence[Any], *, columns: int = 3, place: str = "outside lower center"
+    figure: Figure, handles: Sequence[Any], *, columns: int = 3, place: Any = "outside lower center"
 ) -> None:
     figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize=8)
 

@@ -115,7 +115,7 @@ def between(config: RunConfig) -> tuple[int, ...]:
 
 def measures_of(study: Study, config: RunConfig) -> dict[str, tuple[Measure, ...]]:
     """What a study measures of a run, by the names in :data:`MEASURES`."""
-    found = {name: (MEASURES[name],) for name in study.measures}
+    found: dict[str, tuple[Measure, ...]] = {n: (MEASURES[n],) for n in study.measures}
     if study.checkpoints and (steps := between(config)):
         for name in ALONG:
             along = replace(MEASURES[name], steps=steps)

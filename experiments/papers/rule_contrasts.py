@@ -54,9 +54,15 @@ class Grouping:
     def of(cls, found: Clusters) -> "Grouping":
         """The scores of clusters."""
         return cls(
-            *(found.silhouette_ordered, found.silhouette_unordered, found.silhouette_order),
-            *(found.n_clusters, found.at_limit, found.n_ordered, found.n_unordered),
-            *(found.agreement_ordered, found.agreement_unordered),
+            ordered=found.silhouette_ordered,
+            unordered=found.silhouette_unordered,
+            order=found.silhouette_order,
+            n_clusters=found.n_clusters,
+            at_limit=found.at_limit,
+            n_ordered=found.n_ordered,
+            n_unordered=found.n_unordered,
+            agreement_ordered=found.agreement_ordered,
+            agreement_unordered=found.agreement_unordered,
         )
 
 
