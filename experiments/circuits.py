@@ -20,9 +20,9 @@ from anchor_interp.analysis.circuits import Relative, compare_circuit, prune, sc
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.ablation import Ablation, Bench
 from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from measured import Measured, experiment, spread, table, tell
+from papers.rows import Row
 
 N = 100
 N_RANDOM = 100

@@ -18,9 +18,9 @@ import torch
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.table import Row
 from measured import Measured, comparisons, corrected, experiment, interval, spread, table, tell
 from papers.judging import LEVEL, Family
+from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
 
 PAIRS = (

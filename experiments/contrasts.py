@@ -11,10 +11,10 @@ from statistics import median
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis.similarity import Contrast
 from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.table import Row
 from measured import Measured, experiment, interval, spread, table, tell
 from papers.effects import Recipes
 from papers.judging import LEVEL, REVERSED, TOO_FEW, Judgement, judge
+from papers.rows import Row
 from papers.rule_contrasts import CONTRASTS, NUMBERS, Grouping, RuleContrasts, rule_contrasts
 
 DIFFERENCES = [name for name in NUMBERS if name.endswith("difference")]

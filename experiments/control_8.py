@@ -4,7 +4,7 @@ import section
 from neurips_6 import speed
 from papers.figures import pairs_learned, strips
 from papers.measures import LEVELS
-from papers.row_numbers import of_three_and_four
+from papers.rows import of_three_and_four
 
 SCORES = {"auroc_late": "late", "auroc_loss": "mean loss", "auroc_final": "final loss"}
 AGAINST = {"": "all", "_neighbours": "neighbours", "_strangers": "others"}

@@ -28,11 +28,11 @@ from anchor_interp.interventions.interchange import (
 )
 from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 from measured import Measured, comparisons, corrected, experiment, interval, spread, table, tell
 from papers.judging import Family
+from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
 
 SITE = Site("resid_post", 0, "first")

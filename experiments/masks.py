@@ -15,10 +15,10 @@ import torch
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.masks import Paths, leak
 from anchor_interp.runs.run import Run, load
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from margins import FRESH_SEEDS
 from measured import Measured, experiment, spread, table, tell
+from papers.rows import Row
 
 N = 40
 MASKS: dict[str, tuple[Paths, bool]] = {

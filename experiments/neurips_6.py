@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 import section
 from papers.figures import against
 from papers.measures import LEVELS
-from papers.row_numbers import never_came, steps_to
+from papers.rows import never_came, steps_to
 
 
 def speed(data: section.Data, column: str) -> Figure:

@@ -3,9 +3,8 @@
 from functools import partial
 
 import section
-from papers.effects import Rows
 from papers.figures import against, by_phase, strips
-from papers.row_numbers import never_came, steps_to
+from papers.rows import Rows, never_came, steps_to
 
 
 def branches(rows: Rows) -> dict[str, list[float]]:

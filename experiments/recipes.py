@@ -22,10 +22,10 @@ from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import load
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.anchor import TASKS
 from margins import FRESH_SEEDS, MARGINS
 from measured import table, tell
+from papers.rows import Row
 
 _SPARSE = {"log_every": 100, "eval_every": 500, "checkpoint_every": 100_000}
 _POST = {**_SPARSE, "normalization": "post", "act_fn": "relu", "lr": 1e-3, "steps": 4_000}

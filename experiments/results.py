@@ -15,11 +15,11 @@ import numpy as np
 from anchor_interp._util.files import write_text
 from anchor_interp.analysis.learning_order import detection
 from anchor_interp.analysis.statistics import mean_interval
-from anchor_interp.sweeps.table import Row
 from measured import table
 from papers import page
 from papers.claims import CLAIMS
 from papers.page import Ledger, told
+from papers.rows import Row
 from papers.studies import STUDIES
 from papers.tables import read_tables
 from papers.verdict_score import PHASES

@@ -28,9 +28,9 @@ from anchor_interp.pages.page import output_folder
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.local import LocalEngine
 from papers.claims import judge_ledger, section_claims
-from papers.effects import Rows
 from papers.gathering import gather, plan, unfinished
 from papers.page import told
+from papers.rows import Rows
 from papers.tables import read_tables
 
 DPI = 110

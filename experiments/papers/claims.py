@@ -17,31 +17,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from anchor_interp.sweeps.table import Row
-
-from .effects import (
-    BetweenCells,
-    Difference,
-    Effect,
-    Finding,
-    Mean,
-    Number,
+from .effects import BetweenCells, Difference, Effect, Finding, Mean, Number, Trend, Unexplained
+from .judging import Claim, Family, Judgement, judge
+from .rows import (
+    Row,
     Rows,
     Test,
-    Trend,
-    Unexplained,
-    having,
-    phase,
-)
-from .judging import Claim, Family, Judgement, judge
-from .row_numbers import (
     fresh,
+    having,
     initialised_large,
     initialised_small,
     log_final_loss,
     log_steps,
     moved,
     never_came,
+    phase,
     rank_share,
     slowed,
     with_end,

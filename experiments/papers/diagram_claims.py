@@ -13,11 +13,10 @@ import numpy as np
 from scipy.stats import permutation_test, rankdata
 
 from anchor_interp.runs.phase import PAPER
-from anchor_interp.sweeps.table import Row
 
-from .effects import Effect, Observation, Rows, Test, having, phase
+from .effects import Effect, Observation
 from .judging import LEVEL, Claim, Family
-from .row_numbers import rank_share
+from .rows import Row, Rows, Test, having, phase, rank_share
 
 _INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
 

@@ -19,19 +19,12 @@ from scipy.stats import rankdata, t
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.statistics import Comparison, against_zero, two_samples
-from anchor_interp.sweeps.table import Row
 
-Rows = Sequence[Row]
-Test = Callable[[Row], bool]
+from .rows import SETTINGS, Row, Rows, Test, columns_of, every, having, never
+
 Number = Callable[[Row], float | None] | str
 """A number of a run, or the name of its column."""
 Floats = npt.NDArray[np.float64]
-
-SETTINGS = (
-    "task", "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "normalization", "lr",
-    "steps", "n_sequences",
-)  # fmt: skip
-"""Columns that tell cells apart."""
 
 _DRAWN = 9_999
 
@@ -109,31 +102,6 @@ class Effect(ABC):
             counts = row["status"] == "done" and (self.untrained or not row["censored"])
             (kept if counts else censored).append(row)
         return kept, censored
-
-
-def phase(*names: str) -> Test:
-    """Runs of these phases."""
-    return lambda row: row["phase"] in names
-
-
-def having(**values: Any) -> Test:
-    """Runs with these settings."""
-    return lambda row: all(row[name] == value for name, value in values.items())
-
-
-def every(_: Row) -> bool:
-    """Every run."""
-    return True
-
-
-def never(_: Row) -> bool:
-    """No run."""
-    return False
-
-
-def cell(row: Row) -> tuple[Any, ...]:
-    """All settings of a run but its seed."""
-    return _key(row, SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -241,7 +209,9 @@ class BetweenCells(Effect):
         shared = [key for key in strata[0] if key in strata[1]]
         by_cell = {key: [_grouped(side[key], SETTINGS) for side in strata] for key in shared}
         used = [key for key in shared if min(map(len, by_cell[key])) > 1]
-        samples = [[row for row in sample if _key(row, self.within) in used] for sample in samples]
+        samples = [
+            [row for row in sample if columns_of(row, self.within) in used] for sample in samples
+        ]
         units = [
             (float(np.mean(_values(runs, self.number))), label, place)
             for place, key in enumerate(used)
@@ -374,14 +344,10 @@ def _values(rows: Rows, number: Number) -> list[float]:
     return [float(value) for row in rows if (value := _value(row, number)) is not None]
 
 
-def _key(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in columns)
-
-
 def _grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[_key(row, columns)].append(row)
+        groups[columns_of(row, columns)].append(row)
     return groups
 
 

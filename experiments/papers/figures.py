@@ -17,13 +17,11 @@ from matplotlib.lines import Line2D
 
 from anchor_interp.pages.diagram_figures import COLOURS
 from anchor_interp.pages.style import INK, NEITHER, plain_ticks, single
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.anchor import Pair
 
 from .claims import LEDGER
-from .effects import Rows, Test, never
 from .judging import Judgement
-from .row_numbers import pair_steps
+from .rows import Row, Rows, Test, never, pair_steps
 from .verdict_score import PHASES, EarlyScore, VerdictScore
 
 VERDICT_STYLES = {

@@ -19,10 +19,11 @@ from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import CIRCUMSTANCES, Row, read_table
+from anchor_interp.sweeps.table import CIRCUMSTANCES, read_table
 from anchor_interp.tasks.anchor import AnchorTask
 
 from .measures import ALONG, SECONDS, between, measures_of, numbers
+from .rows import Row
 from .studies import Study, broken_groups, study, study_sweep
 from .tables import check_scale, checkpoints_table, read_checkpoints, read_study, write_rows
 

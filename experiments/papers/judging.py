@@ -14,7 +14,8 @@ from scipy.stats import false_discovery_control
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.statistics import holm, smallest_p
 
-from .effects import Effect, Finding, Observation, Rows
+from .effects import Effect, Finding, Observation
+from .rows import Rows
 
 Verdict = Literal["supported", "not supported", "inconclusive", "not run"]
 

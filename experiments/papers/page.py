@@ -13,8 +13,8 @@ from anchor_interp.pages.page import fill_page, output_folder
 
 from . import figures
 from .claims import CLAIMS, judge_ledger
-from .effects import Rows
 from .judging import Judgement
+from .rows import Rows
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
 

@@ -17,9 +17,10 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import checked_path, shown
 from anchor_interp.runs.phase import Phase
 from anchor_interp.sweeps.folder import STATES
-from anchor_interp.sweeps.table import COLUMNS, Kind, Row, parsed
+from anchor_interp.sweeps.table import COLUMNS, Kind, parsed
 from anchor_interp.tasks.anchor import TASKS
 
+from .rows import Row
 from .studies import STUDIES
 
 _KINDS: Mapping[str, Kind] = {

@@ -31,9 +31,9 @@ from anchor_interp.analysis.fingerprint import NUMBERS, Fingerprint
 from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.analysis.verdict import THRESHOLDS, verdict
 from anchor_interp.runs.phase import PAPER, Phase
-from anchor_interp.sweeps.table import Row
 
-from .effects import Floats, Rows, cell
+from .effects import Floats
+from .rows import Row, Rows, cell
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""

@@ -19,10 +19,10 @@ from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.sweeps.table import Row
 from papers import __main__ as command
 from papers import gathering, measures, studies
 from papers.gathering import gather, plan, task_columns, unfinished
+from papers.rows import Row
 from papers.studies import Study, broken_task
 from papers.tables import checkpoints_table, read_checkpoints, read_study, read_tables
 

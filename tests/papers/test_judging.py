@@ -9,22 +9,11 @@ import numpy as np
 import pytest
 
 from anchor_interp.analysis.statistics import two_samples
-from anchor_interp.sweeps.table import Row
 from papers.claims import CLAIMS, COMPARED, LEDGER, judge_ledger, section_claims
-from papers.effects import (
-    BetweenCells,
-    Difference,
-    Effect,
-    Finding,
-    Mean,
-    Rows,
-    Trend,
-    Unexplained,
-    having,
-    phase,
-)
+from papers.effects import BetweenCells, Difference, Effect, Finding, Mean, Trend, Unexplained
 from papers.judging import Claim, Family, Judgement, judge
 from papers.page import Ledger
+from papers.rows import Row, Rows, having, phase
 from papers.studies import STUDIES
 
 ROOT = Path(__file__).parents[2]

@@ -14,12 +14,11 @@ from test_tables import TABLES
 
 import section
 from anchor_interp._util.errors import StoreError
-from anchor_interp.sweeps.table import Row
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
 from papers.page import Ledger, make_ledger, render_ledger
-from papers.row_numbers import of_three_and_four
+from papers.rows import Row, of_three_and_four
 from papers.tables import read_tables
 from papers.verdict_score import judge_verdict
 

@@ -17,11 +17,11 @@ from anchor_interp.analysis.similarity import (
 )
 from anchor_interp.models.exact import exact_model
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.anchor import Affine, Anchor, AnchorTask
 from contrasts import outcome
 from papers.effects import Recipes
 from papers.judging import Family, Judgement, judge
+from papers.rows import Row
 from papers.rule_contrasts import CONTRASTS, NUMBERS, RuleContrasts, recipe_claim, rule_contrasts
 
 SMALL = AnchorTask(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.sweeps.table import Row
 from papers import studies
+from papers.rows import Row
 from papers.tables import read_checkpoints, read_tables
 
 TABLES = Path(__file__).parents[2] / "experiments" / "tables" / "tiny"

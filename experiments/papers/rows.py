@@ -1,20 +1,59 @@
-"""Numbers that claims and figures take from rows of the studies' tables, and selections of rows."""
+"""Rows of tables, one a run: which runs they are, and the numbers that claims and figures take."""
 
 import math
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from anchor_interp.sweeps.table import Row
 from anchor_interp.tasks.anchor import Pair
 
-from .effects import Rows, Test
+Row = dict[str, Any]
+"""One run: its columns by name."""
+Rows = Sequence[Row]
+Test = Callable[[Row], bool]
+
+SETTINGS = (
+    "task", "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "normalization", "lr",
+    "steps", "n_sequences",
+)  # fmt: skip
+"""Columns that tell cells apart."""
 
 KNOWN_SEEDS = frozenset((300, 301, 302))
 """Seeds of ``decay`` and ``depth`` at ``tiny`` that were known when the claims were written."""
 
 _NUMBERED = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
 """Phases as the complexity-control paper counts them (section IV)."""
+
+
+def phase(*names: str) -> Test:
+    """Runs of these phases."""
+    return lambda row: row["phase"] in names
+
+
+def having(**values: Any) -> Test:
+    """Runs with these settings."""
+    return lambda row: all(row[name] == value for name, value in values.items())
+
+
+def every(_: Row) -> bool:
+    """Every run."""
+    return True
+
+
+def never(_: Row) -> bool:
+    """No run."""
+    return False
+
+
+def cell(row: Row) -> tuple[Any, ...]:
+    """All settings of a run but its seed."""
+    return columns_of(row, SETTINGS)
+
+
+def columns_of(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
+    """The values of some columns."""
+    return tuple(row.get(name) for name in names)
 
 
 def steps_to(row: Row, column: str) -> float | None:
