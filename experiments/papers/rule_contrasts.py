@@ -7,9 +7,9 @@ show one or a few models a phase and give no numbers: a claim is the direction o
 says, with near misses and unrelated models in the place of "high" and "low".
 
 The claims were committed before this measurement of the runs, but after exploratory looks at runs
-of these recipes: this is not a blind preregistration. The contrast of X^ao(2) was corrected after five
-seeds had been seen. Recipes differ in more than the phase (layout, activation function, number of
-sequences, one in its depth), so a difference is one between recipes.
+of these recipes: this is not a blind preregistration. The contrast of X^ao(2) was corrected after
+five seeds had been seen. Recipes differ in more than the phase (layout, activation function, number
+of sequences, one in its depth), so a difference is one between recipes.
 """
 
 import operator
