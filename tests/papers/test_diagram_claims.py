@@ -1,4 +1,4 @@
-"""What a diagram's runs are said to agree with, on tables whose answer is known."""
+"""The expectations of the two diagrams, on tables whose answer is known."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,39 +6,40 @@ from typing import Any
 import pytest
 from sweep_rows import done, not_done
 
-from anchor_interp.sweeps.settings import TableRow
-from diagrams import JUDGES, Trend
+from papers.diagram_claims import DIAGRAMS, spearman
+from papers.judging import judge
+from papers.rows import Row
 
 GAMMAS = (0.3, 0.5, 0.7, 0.9)
-Make = Callable[..., TableRow]
+Make = Callable[..., Row]
 
 
-def memorizing(**where: Any) -> TableRow:
+def memorizing(**where: Any) -> Row:
     return done(seen=0.1, ood=0.01, rank=40.0, **where)
 
 
-def composite(**where: Any) -> TableRow:
+def composite(**where: Any) -> Row:
     return done(ood=0.1, commutativity=0.2, rank=20.0, **where)
 
 
-def inferential(**where: Any) -> TableRow:
+def inferential(**where: Any) -> Row:
     return done(ood=0.9, rank=3.0, **where)
 
 
-def other(**where: Any) -> TableRow:
-    """Poor on seen pairs, good on unseen ones: no phase 2."""
+def other(**where: Any) -> Row:
+    """Poor on seen pairs, good on unseen ones: not phase 2."""
     return done(seen=0.5, ood=0.9, **where)
 
 
-def undertrained(**where: Any) -> TableRow:
+def undertrained(**where: Any) -> Row:
     return done(train=0.3, seen=0.3, **where)
 
 
-def unfinished(**where: Any) -> TableRow:
+def unfinished(**where: Any) -> Row:
     return not_done("failed", **where)
 
 
-def decay(rows: Mapping[float, str]) -> list[TableRow]:
+def decay(rows: Mapping[float, str]) -> list[Row]:
     """Three seeds of every cell; a row's letters are the cells along gamma."""
     make: dict[str, Make] = {
         "M": memorizing, "C": composite, "I": inferential, "O": other, "U": undertrained,
@@ -52,11 +53,17 @@ def decay(rows: Mapping[float, str]) -> list[TableRow]:
     ]
 
 
+def met(name: str, rows: list[Row]) -> list[bool]:
+    """Which expectations of a diagram its rows meet, in order."""
+    judged = judge(DIAGRAMS[name], {"diagram": rows})
+    return [found.verdict == "supported" for found in judged.values()]
+
+
 def verdicts(rows: Mapping[float, str]) -> list[bool]:
-    return [verdict.agrees for verdict in JUDGES["decay"](decay(rows))]
+    return met("decay", decay(rows))
 
 
-def test_runs_as_the_paper_has_them_agree_with_everything() -> None:
+def test_runs_like_the_papers_meet_every_expectation() -> None:
     assert all(verdicts({0.0: "MMCI", 0.01: "MCII", 0.1: "MCII", 1.0: "MIII"}))
 
 
@@ -65,7 +72,7 @@ def test_runs_as_the_paper_has_them_agree_with_everything() -> None:
     [("MCII", True), ("CCCC", False), ("MMII", False), ("CMII", False), ("MICI", False),
      ("MUII", False), ("MOII", False), ("MFII", False), ("UCII", False), ("MCUI", True)],
 )  # fmt: skip
-def test_phase_2_between_the_others(middle: str, agrees: bool) -> None:
+def test_phase_2_lies_between_the_others(middle: str, agrees: bool) -> None:
     assert verdicts({0.0: "MMCI", 0.01: middle, 1.0: "MIII"})[5] is agrees
 
 
@@ -74,11 +81,11 @@ def test_phase_2_between_the_others(middle: str, agrees: bool) -> None:
     [("MCCI", "MIII", True), ("MIII", "MIII", False), ("MIII", "MCCI", False),
      ("MCCC", "MIII", False), ("MCCI", "MCCC", False)],
 )  # fmt: skip
-def test_less_gamma_with_more_decay(low: str, high: str, agrees: bool) -> None:
+def test_more_decay_needs_less_gamma(low: str, high: str, agrees: bool) -> None:
     assert verdicts({0.0: "MMCI", 0.01: low, 1.0: high})[3] is agrees
 
 
-def test_corners_trends_and_ranks_can_fail() -> None:
+def test_corners_trends_and_ranks_can_disagree() -> None:
     turned = verdicts({0.0: "IICM", 0.01: "IICM", 0.1: "IICM", 1.0: "IIIM"})
     assert turned[:3] == [False, False, False]
     assert turned[4] is False
@@ -89,10 +96,10 @@ def test_runs_that_did_not_end_count_against_a_majority() -> None:
     corner = [row for row in rows if (row["gamma"], row["weight_decay"]) == (0.3, 0.0)]
     for row in corner[:2]:
         row.update(unfinished(gamma=0.3, weight_decay=0.0))
-    assert next(iter(JUDGES["decay"](rows))).agrees is False
+    assert met("decay", rows)[0] is False
 
 
-def depth(shares: Mapping[float, tuple[float, float, float]]) -> list[TableRow]:
+def depth(shares: Mapping[float, tuple[float, float, float]]) -> list[Row]:
     """ID, inferential and symmetric accuracy along gamma, at every depth alike."""
     return [
         done(seed, seen=seen, ood=ood, symmetric=symmetric, gamma=gamma, n_layers=layers)
@@ -105,8 +112,8 @@ def depth(shares: Mapping[float, tuple[float, float, float]]) -> list[TableRow]:
 PAPER_LIKE = {0.3: (0.5, 0.0, 0.9), 0.5: (1, 0.2, 0.7), 0.7: (1, 0.6, 0.3), 0.9: (1, 0.9, 0.0)}
 
 
-def test_depth_as_the_paper_has_it() -> None:
-    assert [v.agrees for v in JUDGES["depth"](depth(PAPER_LIKE))] == [True, True, True]
+def test_depth_like_the_paper_agrees() -> None:
+    assert met("depth", depth(PAPER_LIKE)) == [True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +128,9 @@ def test_depth_as_the_paper_has_it() -> None:
 def test_depth_can_disagree(
     change: dict[float, tuple[float, float, float]], agree: list[bool]
 ) -> None:
-    assert [v.agrees for v in JUDGES["depth"](depth(PAPER_LIKE | change))] == agree
+    assert met("depth", depth(PAPER_LIKE | change)) == agree
 
 
-def test_a_measure_that_never_changes_has_no_trend() -> None:
-    assert Trend.of([{"x": i, "y": 1.0} for i in range(9)], "x", "y") == Trend(9, 0.0, 1.0)
-    assert Trend.of([{"x": 1, "y": None}], "x", "y").n == 0
+def test_a_number_that_never_changes_has_no_trend() -> None:
+    assert spearman([{"x": i, "y": 1.0} for i in range(9)], "x", "y") == (9, 0.0, 1.0)
+    assert spearman([{"x": 1, "y": None}], "x", "y") == (0, 0.0, 1.0)
