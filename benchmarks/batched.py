@@ -21,8 +21,8 @@ import torch
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.stacked import Member, Stack
 from measuring import in_turns, machine, ratio
 

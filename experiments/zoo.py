@@ -41,7 +41,7 @@ def make(runs: Path, out: Path) -> None:
             _copy_rounded(run, folder)
             evaluation = _judge(run, folder)
             if not _keeps(evaluation, MARGINS[recipe]):
-                raise SystemExit(f"zoo: {run.path} no longer keeps its margin as float16")
+                raise SystemExit(f"zoo: {run.folder.path} no longer keeps its margin as float16")
             print(f"{folder.relative_to(new)}: seed {run.config.seed}, {load(folder).reason}")
     paths = sorted(path for path in new.rglob("*") if path.is_file())
     sums = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(new)}\n" for p in paths)
@@ -75,11 +75,11 @@ def _keeps(evaluation: Evaluation, margin: Margin) -> bool:
 
 def _copy_rounded(run: Run, folder: Path) -> None:
     """All of a specimen but its result."""
-    before = run.path / "checkpoints" / f"{run.step:08d}"
+    before = run.folder.path / "checkpoints" / f"{run.step:08d}"
     after = folder / "checkpoints" / before.name
     after.mkdir(parents=True)
     for name in ("config.json", "metrics.jsonl"):
-        write_bytes(folder / name, (run.path / name).read_bytes())
+        write_bytes(folder / name, (run.folder.path / name).read_bytes())
     rounded = {name: value.half() for name, value in run.folder.weights(run.step).items()}
     data = save(rounded, {"schema": str(SCHEMA)})
     write_bytes(after / _WEIGHTS, data)
@@ -105,7 +105,7 @@ def _judge(run: Run, folder: Path) -> Evaluation:
         "reason": decision.reason,
         "evaluation": to_dict(evaluation),
     }
-    write_json(folder / "result.json", read_json(run.path / "result.json") | judged)
+    write_json(folder / "result.json", read_json(run.folder.path / "result.json") | judged)
     return evaluation
 
 

@@ -28,6 +28,12 @@ def short() -> RunConfig:
     return anchor_interp.preset("tiny", **SHORT)
 
 
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = anchor_interp.preset("tiny", **SHORT)

@@ -57,7 +57,7 @@ def learning(run: Any) -> Numbers:
     """
     logged = [(row["step"], row["loss"]) for row in run.metrics if "loss" in row]
     if len(logged) < _LOGGED:
-        raise StoreError(f"{run.path} has {len(logged)} logged losses; {_LOGGED} are needed")
+        raise StoreError(f"{run.folder.path} has {len(logged)} logged losses; {_LOGGED} are needed")
     steps, losses = map(np.array, zip(*logged, strict=True))
     means = np.convolve(losses, np.full(_LOGGED, 1 / _LOGGED), mode="valid")
     found: Numbers = {"final_loss": float(means[-1])}

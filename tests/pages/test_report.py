@@ -29,7 +29,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def found(finished_run: Run) -> Findings:
-    return gather([finished_run.path])[0]
+    return gather([finished_run.folder.path])[0]
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +130,13 @@ def test_pictures_are_files_of_both_kinds(found: Findings, tmp_path: Path) -> No
 def test_two_runs_of_one_name_are_told_apart(finished_run: Run, tmp_path: Path) -> None:
     paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     for path in paths:
-        shutil.copytree(finished_run.path, path)
+        shutil.copytree(finished_run.folder.path, path)
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
 
 
 def test_a_run_that_is_not_done(tmp_path: Path, finished_run: Run) -> None:
     path = tmp_path / "run"
-    shutil.copytree(finished_run.path, path)
+    shutil.copytree(finished_run.folder.path, path)
     (path / "result.json").unlink()
     shutil.rmtree(path / "checkpoints" / "00000040")
     entry = gather([path])[0]
@@ -150,8 +150,8 @@ def test_a_failure_leaves_the_earlier_report(
     out = tmp_path / "report.html"
     out.write_text("earlier")
     for arguments, said in (
-        ([str(tmp_path / "missing")], "is no run folder"),
-        ([str(finished_run.path), str(tmp_path)], "is no run folder"),
+        ([str(tmp_path / "missing")], "is not a run folder"),
+        ([str(finished_run.folder.path), str(tmp_path)], "is not a run folder"),
         ([], "RUNS is missing"),
     ):
         assert main(["report", *arguments, "--out", str(out)])
@@ -166,10 +166,10 @@ def test_a_failure_leaves_the_earlier_report(
 
 def test_command(finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "report.html"
-    assert main(["report", str(finished_run.path), "--out", str(out), "--json"]) == 0
+    assert main(["report", str(finished_run.folder.path), "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["report"] == str(out)
-    assert told["runs"][finished_run.path.name]["phase"] == finished_run.phase
+    assert told["runs"][finished_run.folder.path.name]["phase"] == finished_run.phase
     assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
     assert finished_run.phase in words(out)
 

@@ -39,42 +39,42 @@ NORM = Measure("norm", f"{__name__}:norm")
 
 @pytest.fixture
 def run(finished_run: Run, tmp_path: Path) -> Run:
-    shutil.copytree(finished_run.path, tmp_path / "run")
+    shutil.copytree(finished_run.folder.path, tmp_path / "run")
     return load(tmp_path / "run")
 
 
 def test_a_value_is_kept_with_its_version_step_and_weights(run: Run) -> None:
     first, last = run.steps[0], run.steps[-1]
     both = Measure("norm", NORM.function, steps=(last, first))
-    assert lacking(run.path, [both], last) == [(both, last), (both, first)]
-    measure_run(run.path, [both])
-    assert kept(run.path, NORM, last) == norm(run)
-    assert kept(run.path, NORM, first) == norm(run.at(first))
-    assert lacking(run.path, [both, NORM], last) == []
+    assert lacking(run.folder.path, [both], last) == [(both, last), (both, first)]
+    measure_run(run.folder.path, [both])
+    assert kept(run.folder.path, NORM, last) == norm(run)
+    assert kept(run.folder.path, NORM, first) == norm(run.at(first))
+    assert lacking(run.folder.path, [both, NORM], last) == []
     newer = Measure("norm", NORM.function, version=2)
-    assert lacking(run.path, [newer], last) == [(newer, last)]
-    measure_run(run.path, [newer])
-    assert kept(run.path, NORM, last) is None  # a newer value replaces it
-    assert kept(run.path, NORM, first) is not None
-    state = run.path / "checkpoints" / f"{last:08d}" / "state.json"
+    assert lacking(run.folder.path, [newer], last) == [(newer, last)]
+    measure_run(run.folder.path, [newer])
+    assert kept(run.folder.path, NORM, last) is None  # a newer value replaces it
+    assert kept(run.folder.path, NORM, first) is not None
+    state = run.folder.path / "checkpoints" / f"{last:08d}" / "state.json"
     state.write_text(state.read_text().replace('"sha256": "', '"sha256": "0'))
-    assert kept(run.path, newer, last) is None
+    assert kept(run.folder.path, newer, last) is None
 
 
 def test_a_kept_value_is_not_measured_again(run: Run) -> None:
     keep(run, NORM, {"norm": -1.0})
-    measure_run(run.path, [NORM])
-    assert kept(run.path, NORM, run.step) == {"norm": -1.0}
+    measure_run(run.folder.path, [NORM])
+    assert kept(run.folder.path, NORM, run.step) == {"norm": -1.0}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 2, "measurements": []}'])
 def test_a_damaged_file_counts_as_empty(run: Run, text: str) -> None:
-    measure_run(run.path, [NORM])
-    (run.path / FILE).write_text(text)
-    assert kept(run.path, NORM, run.step) is None
-    measure_run(run.path, [NORM])
-    assert json.loads((run.path / FILE).read_text())["schema"] == 1
-    assert kept(run.path, NORM, run.step) == norm(run)
+    measure_run(run.folder.path, [NORM])
+    (run.folder.path / FILE).write_text(text)
+    assert kept(run.folder.path, NORM, run.step) is None
+    measure_run(run.folder.path, [NORM])
+    assert json.loads((run.folder.path / FILE).read_text())["schema"] == 1
+    assert kept(run.folder.path, NORM, run.step) == norm(run)
 
 
 @pytest.mark.parametrize(
@@ -88,26 +88,26 @@ def test_a_damaged_file_counts_as_empty(run: Run, text: str) -> None:
 def test_what_cannot_be_kept_is_refused(run: Run, function: Any, words: str) -> None:
     measure = Measure(function.__name__, f"{__name__}:{function.__name__}")
     with pytest.raises(AnchorInterpError, match=words):
-        measure_run(run.path, [measure])
-    assert not (run.path / FILE).exists()
+        measure_run(run.folder.path, [measure])
+    assert not (run.folder.path / FILE).exists()
 
 
 def test_an_unknown_function_is_refused(run: Run) -> None:
     with pytest.raises(ConfigError, match="function is 'norm'; expected module:function"):
         Measure("norm", "norm")
     with pytest.raises(ConfigError, match=r"cannot import the measure nowhere\.at:all"):
-        measure_run(run.path, [Measure("norm", "nowhere.at:all")])
+        measure_run(run.folder.path, [Measure("norm", "nowhere.at:all")])
     with pytest.raises(StoreError, match="no checkpoint at step 3"):
-        measure_run(run.path, [Measure("norm", NORM.function, steps=(3,))])
+        measure_run(run.folder.path, [Measure("norm", NORM.function, steps=(3,))])
 
 
 def test_a_worker_process_trains_and_measures(run: Run) -> None:
-    name, folder = run.path.name, run.path.parent
+    name, folder = run.folder.path.name, run.folder.path.parent
     wrong = Measure("wrong", f"{__name__}:broken")
     jobs = each_alone({name: run.config}, (NORM, wrong))
     (result,) = LocalEngine(workers=1, device="cpu").run(jobs, folder, lambda _: Silent())
     assert isinstance(result, RunResult)
-    assert kept(run.path, NORM, run.step) == norm(run)
+    assert kept(run.folder.path, NORM, run.step) == norm(run)
     assert "wrong of" in str(result.error)
     assert "ZeroDivisionError" in str(result.error)
 

@@ -32,6 +32,7 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.measurements import FILE, Measure, kept
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
@@ -137,7 +138,7 @@ def test_a_run_survives_the_death_of_its_node(
     assert watch.acted
     first, second = RunFolder(folder / "run").provenance()
     assert first["from_step"] == 0 < second["from_step"]
-    assert contents(folder / "run") == contents(alone.path)
+    assert contents(folder / "run") == contents(alone.folder.path)
     assert os.listdir(folder) == ["run"]
     assert signal.getsignal(signal.SIGTERM) == before
     for wrong, words in (
@@ -177,7 +178,7 @@ def test_runs_are_those_of_training_alone(
     results = run_all(engine, {"good": short, "bad": diverging}, tmp_path)
     assert results["good"] == RunResult("good", tmp_path / "good", None)
     assert any(f"{tmp_path / 'good'}: " in message for message in caplog.messages)
-    assert contents(tmp_path / "good") == contents(finished_run.path)
+    assert contents(tmp_path / "good") == contents(finished_run.folder.path)
     assert isinstance(results["bad"].error, DivergedError)
     assert RunFolder(tmp_path / "bad").metrics()
     again = run_all(engine, {"good": short}, tmp_path, (MEASURE,))
@@ -197,14 +198,14 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
     newest = folder.steps()[-1]
     assert newest % LONG["checkpoint_every"], "the step at which it was stopped"
     assert folder.optimizer(newest)
-    with folder.writing(long):  # nobody holds it
+    with writing(folder.path, long):  # nobody holds it
         pass
 
 
 def test_a_run_that_another_process_writes_is_left_to_it(
     connected: Nodes, short: RunConfig, tmp_path: Path
 ) -> None:
-    with RunFolder(tmp_path / "taken").writing(short):
+    with writing(tmp_path / "taken", short):
         results = run_all(RayEngine(shared=False), {"taken": short}, tmp_path)
     assert isinstance(results["taken"].error, LockedError)
 
@@ -228,7 +229,7 @@ def test_without_a_shared_folder_a_lost_run_starts_again(
 ) -> None:
     """On the node that replaces the dead one, from what the driver has of the run: step 0."""
     short, folder = finished_run.config, RunFolder(tmp_path / "run")
-    whole = pack(finished_run.path)
+    whole = pack(finished_run.folder.path)
     first_line = whole.files["metrics.jsonl"].splitlines(keepends=True)[0]
     begun = replace(
         whole, files={"metrics.jsonl": first_line}, checkpoints={0: whole.checkpoints[0]}
@@ -245,7 +246,7 @@ def test_without_a_shared_folder_a_lost_run_starts_again(
     (result,) = RayEngine(shared=False).run(each_alone({"run": short}), tmp_path, kill)
     assert killed
     assert result == RunResult("run", folder.path, None)
-    assert contents(folder.path) == contents(finished_run.path)
+    assert contents(folder.path) == contents(finished_run.folder.path)
 
 
 def test_as_many_tasks_as_the_machines_have_room_for(tmp_path: Path) -> None:
@@ -313,11 +314,11 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
 
 
 def test_an_unpacked_run_equals_the_packed_one(finished_run: Run, tmp_path: Path) -> None:
-    parcel = pack(finished_run.path)
+    parcel = pack(finished_run.folder.path)
     assert FILE not in parcel.files
     unpack(parcel, tmp_path / "run")
     unpack(parcel, tmp_path / "run")
-    assert contents(tmp_path / "run") == contents(finished_run.path)
+    assert contents(tmp_path / "run") == contents(finished_run.folder.path)
     wrong = replace(parcel, files=parcel.files | {"../evil": b""})
     with pytest.raises(StoreError, match=r"'\.\./evil', which no run has"):
         unpack(wrong, tmp_path / "other")

@@ -27,9 +27,10 @@ from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.cli.main import main
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.lock import is_held
+from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.training import TrainState
+from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps import sweep as driver_module
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
@@ -222,7 +223,7 @@ def test_a_run_of_another_process_is_left_to_it(copy: SweepFolder) -> None:
     """Until it lets go; then it is taken up."""
     name = next(iter(SMALL.configs()))
     shutil.rmtree(copy.runs / name)
-    with RunFolder(copy.runs / name).writing(SMALL.configs()[name]):
+    with writing(copy.runs / name, SMALL.configs()[name]):
         assert copy.state(name) == "running"
         assert counts(rows(copy)) == {"done": 3, "running": 1}
         waiting: list[Any] = []
@@ -321,7 +322,7 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
 
     def keep(run: Run) -> None:
         run.model  # noqa: B018 - it is loaded when it is asked for
-        measured.append(run.path.name)
+        measured.append(run.folder.path.name)
 
     monkeypatch.setattr(fingerprints, "keep_fingerprint", keep)
     assert main(["table", str(copy.path), "--mechanism"]) == 1
@@ -333,7 +334,7 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
 def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
     run = load(next(small.runs.iterdir()))
     with pytest.raises(StoreError, match=r"measurements\.json"):
-        run.export(run.path / "measurements.json")
+        run.export(run.folder.path / "measurements.json")
 
 
 def test_waiting_for_another_process_is_said_once(
@@ -341,7 +342,7 @@ def test_waiting_for_another_process_is_said_once(
 ) -> None:
     first = next(iter(SMALL.configs()))
     (copy.runs / first / "result.json").unlink()
-    with RunFolder(copy.runs / first).writing(SMALL.configs()[first]):
+    with writing(copy.runs / first, SMALL.configs()[first]):
         measures = dict.fromkeys(SMALL.configs(), ())
         overall = Overall(4, 4.0, None)
         todo = driver_module._Todo(copy, SMALL.configs(), measures, 1, "cpu", overall)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import check_fields, checked, from_dict, to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.routes import RouteName, route_scores
@@ -34,7 +34,7 @@ from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.runs.run import ExactRun, Run, load
+from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
@@ -170,7 +170,7 @@ def fingerprint(
     else:
         found = load(run, step=step, device=device)
     numbers = fingerprint_model(found.model, found.config.task, initial=found.initial, seed=seed)
-    name = None if isinstance(found, ExactRun) else run_id(found.config)
+    name = None if found.path is None else run_id(found.config)
     return replace(numbers, run_id=name, step=found.step)
 
 
@@ -212,6 +212,8 @@ def keep_fingerprint(run: Run) -> Fingerprint:
         StoreError: the run is damaged or cannot be written; LockedError if another process writes
             it.
     """
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder to keep a fingerprint in")
     last = run.at(run.steps[-1])
     found = kept_fingerprint(run.path, run_id(run.config), last.step)
     if found is not None:

@@ -101,4 +101,4 @@ def print_table(runs: "Mapping[str, Run]") -> None:
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     for name, run in runs.items():
         print(f"{name}: {run.phase}, because {run.reason}")
-        print(f"  checkpoints: {run.path / 'checkpoints'}")
+        print(f"  checkpoints: {run.folder.path / 'checkpoints'}")

@@ -73,7 +73,7 @@ class Measure:
             raise
         except Exception as error:
             raise AnchorInterpError(
-                f"{self.name} of {run.path} at step {run.step} failed "
+                f"{self.name} of {run.name} at step {run.step} failed "
                 f"({type(error).__name__}: {error})"
             ) from error
         try:
@@ -117,6 +117,10 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
     Raises:
         StoreError: the run folder cannot be written; LockedError if another process writes it.
     """
+    from anchor_interp.runs.writer import writing  # it loads torch
+
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder to keep a measurement in")
     entry = {
         "name": measure.name,
         "version": measure.version,
@@ -125,7 +129,7 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
         "value": value,
     }
     place = operator.itemgetter("name", "step")
-    with run.folder.writing(run.config) as writer:
+    with writing(run.path, run.config) as writer:
         others = [other for other in _entries(run.path) if place(other) != place(entry)]
         data = {"schema": SCHEMA, "measurements": [*others, entry]}
         writer.copy_file(FILE, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())

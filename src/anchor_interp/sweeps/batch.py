@@ -1,9 +1,9 @@
 """Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
 
 Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, through the same
-:class:`anchor_interp.runs.train.Session`, so a run that a batch began can be resumed alone, and the
-reverse. A run that ends or fails leaves the batch, and one that waits for room joins it; the others
-go on.
+:class:`anchor_interp.runs.session.Session`. So a run that a batch began can be resumed alone, and
+the reverse. A run that ends or fails leaves the batch, and one that waits for room joins it; the
+others go on.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, O
 from anchor_interp._util.progress import Progress, reporting
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, memory_bytes
-from anchor_interp.runs.memory import check_training_fits, explained, memory_limit
-from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.train import Session, is_done, memory_advice
-from anchor_interp.runs.training import StepEvent, check_finite_step, check_precision
+from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
+from anchor_interp.runs.memory import check_training_fits, explained, memory_advice, memory_limit
+from anchor_interp.runs.session import Session, is_done
+from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
 from anchor_interp.tasks.sequences import Sequences, sample
@@ -181,7 +181,7 @@ class _Batch:
         """Start or resume a run, unless it is done."""
         config = self._configs[name]
         with contextlib.ExitStack() as held:
-            writer = held.enter_context(RunFolder(self._folder / name).writing(config))
+            writer = held.enter_context(writing(self._folder / name, config))
             if is_done(writer, config):
                 return
             task, n, seed = config.task, config.train.n_sequences, config.seed

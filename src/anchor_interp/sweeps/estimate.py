@@ -14,8 +14,8 @@ import torch
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp.models.shapes import ModelConfig, n_parameters
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
-from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.table import rows

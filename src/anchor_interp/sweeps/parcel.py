@@ -8,6 +8,7 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.writer import writing
 
 MAX_BYTES = 1 << 30
 """Largest file, beside those of checkpoints, whose limit follows from the model."""
@@ -55,7 +56,7 @@ def unpack(parcel: Parcel, path: Path) -> None:
     """
     if unknown := sorted(parcel.files.keys() - {*_FIRST, *_LAST}):
         raise StoreError(f"{path} was sent a file {unknown[0]!r:.80}, which no run has")
-    with RunFolder(path).writing(parcel.config) as writer:
+    with writing(path, parcel.config) as writer:
         for name in _FIRST:
             if name in parcel.files:
                 writer.copy_file(name, parcel.files[name])

@@ -34,7 +34,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, shape_key
-from anchor_interp.runs.training import (
+from anchor_interp.runs.loop import (
     StepEvent,
     TrainState,
     answer_loss,

@@ -1,10 +1,10 @@
-"""Training: one object for all mutable state, one loop for all objectives.
+"""The training loop: one object for all mutable state, one loop for all objectives.
 
 :func:`fit` advances a :class:`TrainState` to a step. It knows nothing about files, progress or
-tasks: an :class:`Objective` supplies batches and the loss, ``on_event`` is told about every step.
-The batch is a function of (seed, step) alone and all
-other state is in ``TrainState``, so a run that is stopped after any step and continued from its
-tensors ends in the same weights bit for bit (same machine, threads and build).
+tasks: an :class:`Objective` supplies batches and the loss, and ``on_event`` is told about every
+step. The batch is a function of (seed, step) alone, and ``TrainState`` holds all other state. So a
+run that stops after any step and continues from its tensors ends in the same weights bit for bit
+(with the same machine, threads and build).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig
 from anchor_interp.tasks.hashing import batch_indices
-from anchor_interp.tasks.sequences import Sequences, sample
+from anchor_interp.tasks.sequences import sample
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Batch:
 
 @runtime_checkable
 class Objective(Protocol):
-    """What :func:`fit` needs of a task: batches and a loss."""
+    """What :func:`fit` needs from a task."""
 
     def batch(self, step: int) -> Batch:
-        """The batch of an optimizer step, a function of the step (and a fixed seed) alone."""
+        """The batch of a step, a function of the step (and a fixed seed) alone."""
         ...
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
@@ -51,23 +51,21 @@ class AnchorObjective:
     """Cross-entropy at the last position of an anchor task's training sequences."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
-        self.sequences: Sequences = sample(
-            config.task, "train", config.train.n_sequences, seed=config.seed
-        )
+        task, train = config.task, config.train
+        self.sequences = sample(task, "train", train.n_sequences, seed=config.seed)
         self._tokens = torch.from_numpy(self.sequences.tokens).to(device)
         self._targets = torch.from_numpy(self.sequences.targets).to(device)
-        self._batch_size = config.train.batch_size
-        self._seed = config.seed
-        self._n_input_tokens = config.task.n_input_tokens
+        self._batch_size, self._seed = train.batch_size, config.seed
+        self._n_input_tokens = task.n_input_tokens
 
     def batch(self, step: int) -> Batch:
-        """Training sequences of a step; every epoch in another order."""
+        """Training sequences of a step; every epoch has another order."""
         order = batch_indices(step, self._batch_size, len(self.sequences), seed=self._seed)
         rows = torch.from_numpy(order).to(self._tokens.device)
         return Batch(self._tokens[rows].long(), self._targets[rows].long())
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
-        """Mean cross-entropy of the last position, in nats (both papers)."""
+        """See :func:`answer_loss`."""
         return answer_loss(module, batch.tokens, batch.targets, n_input_tokens=self._n_input_tokens)
 
 
@@ -78,14 +76,7 @@ def answer_loss(
     *,
     n_input_tokens: int,
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy of the last position, in nats (both papers).
-
-    Args:
-        module: the model.
-        tokens: sequences whose tokens are below ``n_input_tokens``.
-        targets: their answers.
-        n_input_tokens: see :func:`anchor_interp.models.forward.last_logits`.
-    """
+    """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
     logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
     at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(at_least_float32), targets)
@@ -96,7 +87,7 @@ class StepEvent:
     """What happened at an optimizer step."""
 
     step: int
-    """Updates done, this one included."""
+    """Updates done, including this one."""
     loss: Float[Tensor, ""]
     """Loss of the step's batch before the update."""
     grad_norm: Float[Tensor, ""]
@@ -109,9 +100,7 @@ class TrainState:
     """All that training changes: the weights, the optimizer's moments and the step."""
 
     def __init__(self, model: HookedTransformer, config: TrainConfig, step: int = 0) -> None:
-        self.model = model
-        self.config = config
-        self.step = step
+        self.model, self.config, self.step = model, config, step
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.lr,
@@ -133,40 +122,39 @@ class TrainState:
         return next(self.model.parameters()).device
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's parameters by name, on the CPU."""
+        """The parameters by name, on the CPU."""
         named = self.model.named_parameters()
         return {name: parameter.detach().cpu().contiguous() for name, parameter in named}
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state by ``parameter/field``, on the CPU."""
-        tensors = {}
-        for name, parameter in self.model.named_parameters():
-            for field, value in self.optimizer.state[parameter].items():
-                tensors[f"{name}/{field}"] = value.detach().cpu().contiguous()
-        return tensors
+        return {
+            f"{name}/{field}": value.detach().cpu().contiguous()
+            for name, parameter in self.model.named_parameters()
+            for field, value in self.optimizer.state[parameter].items()
+        }
 
     def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the optimizer's state from :meth:`optimizer_tensors`.
+        """Restore the optimizer's state from :meth:`optimizer_tensors`.
 
         Raises:
-            StoreError: a tensor that is missing, of another shape or type, or not finite.
+            StoreError: a tensor is missing, has another shape or dtype, or is not finite.
         """
         for name, parameter in self.model.named_parameters():
-            state = self.optimizer.state[parameter]
             for field in ("step", "exp_avg", "exp_avg_sq"):
                 found = tensors.get(f"{name}/{field}")
                 shape = torch.Size() if field == "step" else parameter.shape
                 fits = found is not None and (found.shape, found.dtype) == (shape, torch.float32)
                 if found is None or not fits or not torch.isfinite(found).all():
                     raise StoreError(f"the optimizer state {name}/{field} is damaged or missing")
-                state[field] = found.to(parameter.device).clone()
+                self.optimizer.state[parameter][field] = found.to(parameter.device).clone()
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of the update after ``step`` updates.
 
-    Linear from ``lr_start`` to ``lr`` over the warm-up, then a cosine to ``lr_end`` (both papers,
-    appendix A); from ``branch_step`` on with the branch's peak.
+    It rises linearly from ``lr_start`` to ``lr`` over the warm-up, then follows a cosine to
+    ``lr_end`` (both papers, appendix A). From ``branch_step`` on the branch's peak replaces ``lr``.
     """
     (peak, _), warmup = config.rates(step), config.warmup_steps
     if step < warmup:
@@ -177,7 +165,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def train_step(state: TrainState, objective: Objective) -> StepEvent:
-    """One optimizer update; the tensors of the event stay on the device."""
+    """Do one optimizer update; the tensors of the event stay on the device."""
     config = state.config
     lr = learning_rate(config, state.step)
     for group in state.optimizer.param_groups:
@@ -204,32 +192,28 @@ def fit(
     """Train to a step.
 
     Args:
-        state: changed in place.
+        state: changed in place, and returned.
         objective: batches and loss.
         until: number of updates at which to stop.
         on_event: called after each step; an exception from it ends the training and leaves
             ``state`` consistent.
 
-    Returns:
-        The same state.
-
     Raises:
-        DivergedError: the loss or gradient norm of a step that is due for metrics or a checkpoint
-            is not finite.
+        DivergedError: a step that is logged or checkpointed has a loss or gradient norm that is not
+            finite.
     """
     config = state.config
     while state.step < until:
         event = train_step(state, objective)
         step = event.step
         if step % config.log_every == 0 or step % config.checkpoint_every == 0 or step == until:
-            # only here, because reading a number makes a GPU wait
-            check_finite_step(event, config)
+            check_finite_step(event, config)  # not at every step: reading a number stalls a GPU
         on_event(state, event)
     return state
 
 
 def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
-    """Refuse to go on after a step that met no number.
+    """Refuse to go on after a step without a finite loss.
 
     Raises:
         DivergedError: the loss or the gradient's norm is not finite.
@@ -243,7 +227,7 @@ def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
 
 
 def check_finite_weights(state: TrainState) -> None:
-    """Refuse weights that are no numbers: a finite loss can be followed by such an update.
+    """Refuse weights that are not finite, which can follow a finite loss.
 
     Raises:
         DivergedError: a weight is not finite.
@@ -259,7 +243,7 @@ def check_precision(config: TrainConfig, device: torch.device) -> None:
     """Refuse a precision that a device does not have.
 
     Raises:
-        ConfigError: TF32 elsewhere than on a CUDA GPU.
+        ConfigError: TF32 on a device that is not a CUDA GPU.
     """
     if config.precision == "tf32" and device.type != "cuda":
         raise ConfigError(
@@ -269,7 +253,7 @@ def check_precision(config: TrainConfig, device: torch.device) -> None:
 
 
 def autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Around the forward pass: bfloat16 products where the configuration asks for them."""
+    """Around the forward pass: bfloat16 products if the configuration asks for them."""
     if config.precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
@@ -277,7 +261,7 @@ def autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractCo
 
 @contextlib.contextmanager
 def float32_products(config: TrainConfig) -> Iterator[None]:
-    """Around forward and backward pass: TF32 in float32 products where the configuration asks."""
+    """Around forward and backward pass: float32 products in TF32 if the configuration asks."""
     if config.precision != "tf32":
         yield
         return
