@@ -68,7 +68,7 @@ def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Me
 
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_a_batch_steps_as_each_alone(short: RunConfig, normalization: str) -> None:
+def test_a_batch_steps_like_each_model_alone(short: RunConfig, normalization: str) -> None:
     shape = {"normalization": normalization, "n_heads": 2, "bias": True, "eps": 1e-6}
     batch, alone = (_members(short, torch.float64, **shape) for _ in range(2))
     Stack(batch).advance(10)

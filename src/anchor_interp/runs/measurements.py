@@ -117,19 +117,20 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
     Raises:
         StoreError: the run folder cannot be written; LockedError if another process writes it.
     """
-    from anchor_interp.runs.writer import writing
+    from anchor_interp.runs.writer import writing  # it loads torch
 
-    path = run.folder.path
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder to keep a measurement in")
     entry = {
         "name": measure.name,
         "version": measure.version,
         "step": run.step,
-        "weights": _digest(path, run.step),
+        "weights": _digest(run.path, run.step),
         "value": value,
     }
     place = operator.itemgetter("name", "step")
-    with writing(path, run.config) as writer:
-        others = [other for other in _entries(path) if place(other) != place(entry)]
+    with writing(run.path, run.config) as writer:
+        others = [other for other in _entries(run.path) if place(other) != place(entry)]
         data = {"schema": SCHEMA, "measurements": [*others, entry]}
         writer.copy_file(FILE, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
 

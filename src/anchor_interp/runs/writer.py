@@ -239,22 +239,6 @@ class RunWriter(RunFolder):
         partial.replace(self.path / name)
 
     @_guarded
-    def copy_metrics(self, at: int, part: bytes) -> None:
-        """Write a part of a ``metrics.jsonl`` from another machine, and drop what follows.
-
-        Args:
-            at: the byte at which the part begins; 0 replaces the file.
-            part: whole lines.
-        """
-        if at == 0:
-            self.copy_file("metrics.jsonl", part)
-            return
-        with open(self.path / "metrics.jsonl", "r+b") as file:
-            file.truncate(at)
-            file.seek(at)
-            file.write(part)
-
-    @_guarded
     def thin_out(self, keep_every: int) -> None:
         """Remove what a finished run does not need; call it again if it was interrupted.
 
@@ -298,7 +282,6 @@ class RunWriter(RunFolder):
         """Write ``result.json``: the run is done."""
         files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
 
-    @_guarded
     def _retire(self, step: int) -> None:
         folder = self.checkpoint(step)
         folder.rename(folder.with_name(f".{folder.name}.partial"))

@@ -1,9 +1,9 @@
 """Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
 
 Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, through the same
-:class:`anchor_interp.runs.session.Session`, so a run that a batch began can be resumed alone, and the
-reverse. A run that ends or fails leaves the batch, and one that waits for room joins it; the others
-go on.
+:class:`anchor_interp.runs.session.Session`. So a run that a batch began can be resumed alone, and
+the reverse. A run that ends or fails leaves the batch, and one that waits for room joins it; the
+others go on.
 """
 
 import contextlib
