@@ -16,7 +16,7 @@ OUT ?= runs/quickstart
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
-.PHONY: quickstart test check format-check lint types tests fast-tests docs public-api evidence clean
+.PHONY: quickstart test check format-check lint types tests fast-tests claims docs public-api evidence clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/anchor-interp quickstart --out $(OUT) --seed $(SEED)
@@ -43,6 +43,9 @@ tests: # a process for each core
 fast-tests:
 	$(BIN)/pytest --numprocesses auto --dist loadfile \
 		$(addprefix tests/,util tasks models runs interventions analysis pages papers)
+
+claims: $(VENV)/.installed
+	$(BIN)/python -m experiments.papers
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -77,7 +80,7 @@ batched = $(BIN)/python benchmarks/batched.py --json
 sweep_faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/sweep_faults.py
 tiny_decay = $(BIN)/python experiments/diagrams.py decay
 tiny_depth = $(BIN)/python experiments/diagrams.py depth
-claims = $(BIN)/python -m anchor_interp claims --scale tiny --out runs/papers --tables experiments/tables/tiny --json
+claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py

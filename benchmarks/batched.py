@@ -21,8 +21,8 @@ import torch
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.stacked import Member, Stack
 from measuring import in_turns, machine, ratio
 
@@ -53,14 +53,12 @@ def measure(
     n_steps: int,
     turns: int,
     device: torch.device,
-    *,
-    graph: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
     """Time a step of each of n models, both ways; all times in seconds."""
     batch, _ = members(n, device, **changes)
     alone, objectives = members(n_alone, device, **changes)
-    stack = Stack(batch, graph=graph)
+    stack = Stack(batch)
 
     def as_a_batch() -> None:
         stack.advance(n_steps)
@@ -101,7 +99,6 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--device", choices=AIMS, default="cpu")
     parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], default="float32")
-    parser.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
     parser.add_argument("--models", type=int, nargs="+", help="sizes of the batch")
     parser.add_argument("--alone", type=int, default=8, help="models timed one at a time, at most")
     parser.add_argument("--turns", type=int, default=7, help="interleaved turns per case")
@@ -120,14 +117,12 @@ def main() -> None:
             options.steps,
             options.turns,
             device,
-            graph=options.graph,
             precision=options.precision,
         )
         rows.append(
             found | ({"aim": aim, "met": found["ratio"]["median"] >= aim} if n == at else {})
         )
     settings = {"device": options.device, "precision": options.precision, "shape": "tiny"}
-    settings["graph"] = options.graph
     if device.type == "cuda":
         settings["gpu"] = torch.cuda.get_device_name(device)
     if options.json:

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -59,39 +59,39 @@ def main() -> int:
     parser.add_argument("action", choices=("record", "compare"))
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
+    parser.add_argument("--only", default="", help="record what begins so")
     given = parser.parse_args()
     if given.action == "compare":
         return compare(json.loads(given.first.read_text()), json.loads(given.second.read_text()))
-    given.second.write_text(json.dumps(record(given.first.resolve()), indent=1))
+    given.second.write_text(json.dumps(record(given.first.resolve(), given.only), indent=1))
     return 0
 
 
-def record(checkout: Path) -> dict[str, Any]:
+def record(checkout: Path, only: str = "") -> dict[str, Any]:
     """Everything of one checkout, two processes of one thread at a time."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         jobs: dict[str, Any] = {}
+
         with ThreadPoolExecutor(2) as pool:
+
+            def submit(name: str, job: Callable[..., Any], *arguments: Any) -> None:
+                if name.startswith(only):
+                    jobs[name] = pool.submit(job, *arguments)
+
             for name in QUICKSTART:
-                jobs[f"quickstart/{name}"] = pool.submit(
-                    _train, checkout, out, name, ["--preset", name]
-                )
+                submit(f"quickstart/{name}", _train, checkout, out, name, ["--preset", name])
             for name, flags in SHORT.items():
                 start = flags if "--preset" in flags else ["--preset", name, *flags]
                 short = ["--steps", "300", "--checkpoint-every", "150", "--eval-every", "100"]
-                if "--log-every" not in flags:
-                    short += ["--log-every", "50"]
-                jobs[f"short/{name}"] = pool.submit(
-                    _train, checkout, out, f"short-{name}", [*start, *short]
-                )
+                flags = [*start, *short, "--log-every", "50"]
+                submit(f"short/{name}", _train, checkout, out, f"short-{name}", flags)
             for name in SPECIMENS:
-                jobs[f"analysis/{name}"] = pool.submit(_analyze, checkout, out, name)
-            jobs["fingerprints"] = pool.submit(
-                _json, checkout, ["-c", _FINGERPRINT, *SPECIMENS[:9]]
-            )
-            jobs["claims"] = pool.submit(_claims, checkout, out)
-            jobs["sweep"] = pool.submit(_sweep, checkout, out, 1)
-            jobs["batched sweep"] = pool.submit(_sweep, checkout, out, 2)
+                submit(f"analysis/{name}", _analyze, checkout, out, name)
+            submit("fingerprints", _json, checkout, ["-c", _FINGERPRINT, *SPECIMENS[:9]])
+            submit("claims", _claims, checkout, out)
+            submit("sweep", _sweep, checkout, out, 1)
+            submit("batched sweep", _sweep, checkout, out, 2)
         return {name: job.result() for name, job in jobs.items()}
 
 

@@ -27,8 +27,8 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.shapes import MODELS, n_parameters
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import Batch
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import Batch
 from anchor_interp.tasks.sequences import Sequences
 
 REPOSITORY = "https://github.com/sjtuzzw/complexity_control"

@@ -26,8 +26,8 @@ import torch
 
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import AnchorObjective, TrainState
 from measuring import (
     Kept,
     Row,
@@ -115,7 +115,7 @@ def step_cost(factor: Factor, value: int, turns: int) -> Row:
 TRAIN = """
 import sys
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.run import train
+from anchor_interp.runs.train import train
 name, steps, out = sys.argv[1:]
 train(preset(name, steps=int(steps), warmup=0), out, device="cpu", threads=1, quiet=True)
 """

@@ -36,8 +36,8 @@ from anchor_interp.models import linear
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState, learning_rate, train_step
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import AnchorObjective, TrainState, learning_rate, train_step
 from measuring import Row, answer, machine, number, of_range, ratio, seconds, table
 from released import REPOSITORY, ReleasedCode, ReleasedStep, equivalent
 

@@ -1,7 +1,7 @@
 """Circuits of the recipes' runs: how small, how faithful, against what, and by which route.
 
 ``python experiments/circuits.py`` measures the runs of ``experiments/recipes.py judge``, prints
-JSON and writes ``docs/evidence/circuits.md``. It goes on where it was stopped.
+JSON and writes ``docs/evidence/circuits.md``. It resumes where it was stopped.
 
 Fixed before the first run was measured: a circuit is pruned on 100 sequences with the key at
 position 2 (the papers' probe), all pairs and keys, resample ablation, tolerance 0.1; it is judged
@@ -10,21 +10,19 @@ model's own. 100 random circuits with as many edges in every layer, p = (1 + k) 
 over 200 sequences of seen pairs for each token that is exchanged.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import Relative, compare_circuit, prune, score_circuit
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.ablation import Ablation, Bench
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import RUNS, Row, each_run, spread, table, tell
-from recipes import FRESH_SEEDS
+from measured import Measured, experiment, spread, table, tell
+from papers.rows import Row
 
 N = 100
 N_RANDOM = 100
@@ -73,11 +71,9 @@ def _numbers(relative: Relative) -> list[float]:
     return [relative.accuracy, relative.logit_difference]
 
 
-def report(rows: Sequence[Row]) -> None:
-    """Tell of the runs that reached their phase, recipe by recipe, and of the others apart."""
-    recipes = list(dict.fromkeys(row["recipe"] for row in rows))
-    used = {name: [r for r in rows if r["recipe"] == name and r["reached"]] for name in recipes}
-    missed = [row for row in rows if not row["reached"]]
+def report(found: Measured) -> None:
+    """Report the runs that reached their phase, recipe by recipe, and the others apart."""
+    used = found.used
     sizes = table(
         [
             "recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
@@ -85,19 +81,19 @@ def report(rows: Sequence[Row]) -> None:
             "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
             "largest p",
         ],
-        [_sizes(name, used[name], sum(row["recipe"] == name for row in rows)) for name in recipes],
+        [[name, found.count(name), *_sizes(runs)] for name, runs in used.items()],
     )  # fmt: skip
     routes = table(
         ["recipe", "runs", *ROUTES],
-        [[name, str(len(used[name])), *_routes(used[name])] for name in recipes],
+        [[name, str(len(runs)), *_routes(runs)] for name, runs in used.items()],
     )
-    kept = table(
+    often = table(
         ["recipe", "runs", "edges kept in at least half of them"],
-        [[name, str(len(used[name])), _edges(used[name])] for name in recipes],
+        [[name, str(len(runs)), _edges(runs)] for name, runs in used.items()],
     )
     each = table(
         ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
-        [_one(row) for name in recipes for row in used[name]],
+        [_one(row) for runs in used.values() for row in runs],
     )
     others = table(
         ["recipe", "seed", "phase", "edges", "faithfulness", *ROUTES],
@@ -110,14 +106,14 @@ def report(rows: Sequence[Row]) -> None:
                 f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "",
                 *_routes([row]),
             ]
-            for row in missed
+            for row in found.missed
         ],
     )
     outside = f"Runs that did not reach their recipe's phase, in no number above:\n\n{others}"
-    seeds = sorted({row["seed"] for row in rows})
+    first, *_, last = found.seeds
     text = f"""# circuits
 
-Median and range over the recipes' runs (seeds {seeds[0]} to {seeds[-1]}) that reached their phase.
+Median and range over the recipes' runs (seeds {first} to {last}) that reached their phase.
 Edges are those that can reach the answer, 54 in the models of two layers. Faithfulness, by accuracy
 and by logit difference, is 1 for the whole model and 0 with every edge ablated; the answers are the
 model's own. "Without the circuit" is the accuracy left, on the same scale, when the circuit is
@@ -129,26 +125,24 @@ How much of the key's and the anchors' effect on the answer takes a route ("gath
 anchor to the second anchor, then that to the last position; published nowhere):
 
 {routes}
-{kept}
+{often}
 Faithfulness by accuracy under resample ablation, run by run, of the pruned circuit and of the
 baselines: random circuits with as many edges in every layer, as many edges of the largest attention
 rollout (weight times that of all ways on to the last position), the published routes.
 
 {each}
-{outside if missed else "Every run reached its recipe's phase."}
+{outside if found.missed else "Every run reached its recipe's phase."}
 """
-    tell("circuits", {"runs": rows}, text.rstrip() + "\n")
+    tell("circuits", {"runs": found.rows}, text.rstrip() + "\n")
 
 
-def _sizes(recipe: str, runs: Sequence[Row], n: int) -> list[str]:
+def _sizes(runs: Sequence[Row]) -> list[str]:
     with_circuit = [row for row in runs if "size" in row]
 
     def over(value: Callable[[Row], float], digits: int = 2) -> str:
         return spread([value(row) for row in with_circuit], digits)
 
     return [
-        recipe,
-        f"{len(runs)} of {n}",
         over(lambda r: r["size"], 0),
         "/".join(sorted({str(row["n_edges"]) for row in with_circuit})),
         *[
@@ -191,17 +185,5 @@ def _one(row: Row) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Parse the command line and measure."""
-    parser = argparse.ArgumentParser(description="Circuits of the recipes' runs.")
-    parser.add_argument("--runs", type=Path, default=RUNS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(FRESH_SEEDS))
-    asked = parser.parse_args()
-    try:
-        report(list(each_run("circuits", measure, asked.seeds, runs=asked.runs)))
-    except AnchorInterpError as error:
-        raise SystemExit(f"circuits: {error}") from error
-
-
 if __name__ == "__main__":
-    main()
+    experiment("circuits", report)

@@ -1,12 +1,12 @@
 """Complexity-control paper, section IV: phases over gamma and weight decay (figure 3)."""
 
+import section
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.sweeps.diagrams import phase_diagrams
-from section import Data, Panels, run_section
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """Figure 3A at weight decay 0.01, figure 3B, and the phase of every run."""
     rows = data.rows("decay")
     line = phase_diagrams(rows, x="gamma", where={"weight_decay": (0.01,)}).diagrams[0]
@@ -19,6 +19,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run_section("control_4", "Complexity-control paper, section IV", ["decay"], draw)
-    )
+    section.main(draw)

@@ -1,16 +1,16 @@
 """Complexity-control paper, section V-B: outputs while the second anchor is masked (figure 4D)."""
 
+import section
 from anchor_interp.analysis.similarity import block_similarity
 from anchor_interp.pages.mechanism_figures import similarity_map
 from papers.figures import by_phase
-from section import Data, Panels, example, run_section
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """Figure 4D, and the blocks' contrast of every run."""
     maps = []
     for recipe in ("composite", "symmetric", "inferential"):
-        run = example(recipe)
+        run = section.example(recipe)
         found = block_similarity(run.model, run.config.task)
         maps.append((recipe, similarity_map(found, centred=False)))
     runs = by_phase(data.rows("phases"), {"blocks": "blocks: contrast"})
@@ -18,6 +18,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run_section("control_5b", "Complexity-control paper, section V-B", ["phases"], draw)
-    )
+    section.main(draw)

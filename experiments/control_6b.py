@@ -4,34 +4,39 @@ The paper sees steps of 3 and 4, of which the anchors' differences are sums. If 
 whose differences are sums of 2 and 5 must give steps of 2 and 5.
 """
 
+from matplotlib.figure import Figure
+
+import section
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.pages.mechanism_figures import embedding_plane
 from papers.figures import by_phase, strips
-from section import Data, Panels, example, run_section
 
-STEPS = (2, 3, 4, 5)
+NUMBERS = {"embedding_steps": "steps 3 and 4 (z)", "embedding_smooth": "smooth share"}
 
 
-def draw(data: Data) -> Panels:
+def embedding_panel(recipe: str) -> Figure:
+    """The embedded keys of a specimen in their first two components."""
+    run = section.example(recipe)
+    found = embedding_structure(key_embeddings(run.model, run.config.task))
+    return embedding_plane(found, run.config.task.keys.tolist())
+
+
+def draw(data: section.Data) -> section.Panels:
     """Figure 5B, the steps of every run, and the steps that moved."""
-    planes = []
-    for recipe in ("memorizing", "symmetric", "inferential"):
-        run = example(recipe)
-        found = embedding_structure(key_embeddings(run.model, run.config.task))
-        planes.append((recipe, embedding_plane(found, run.config.task.keys.tolist())))
-    rows = data.rows("steps")
+    recipes = ("memorizing", "symmetric", "inferential")
     moved = []
     for title, own in (("differences of 3 and 4", True), ("differences of 2 and 5", False)):
-        mine = [row for row in rows if (row["task"] == "complexity-control") == own]
+        mine = [r for r in data.rows("steps") if (r["task"] == "complexity-control") == own]
         values = {
             f"step {n}": [z for row in mine if (z := row.get(f"step_z_{n}")) is not None]
-            for n in STEPS
+            for n in (2, 3, 4, 5)
         }
         moved.append((title, strips(values, "closeness beyond smooth (z)", reference=0)))
-    numbers = {"embedding_steps": "steps 3 and 4 (z)", "embedding_smooth": "smooth share"}
-    return [planes, [("every run", by_phase(data.rows("phases"), numbers)), *moved]]
+    return [
+        [(recipe, embedding_panel(recipe)) for recipe in recipes],
+        [("every run", by_phase(data.rows("phases"), NUMBERS)), *moved],
+    ]
 
 
 if __name__ == "__main__":
-    title = "Complexity-control paper, section VI-B"
-    raise SystemExit(run_section("control_6b", title, ["phases", "steps"], draw))
+    section.main(draw)

@@ -1,23 +1,22 @@
 """Complexity-control paper, section VI-C: stable rank over gamma and weight decay (figure 5C)."""
 
+import section
 from anchor_interp.pages.diagram_maps import rank_map
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from papers.figures import by_phase
-from section import Data, Panels, run_section
+
+NUMBERS = {"stable_rank": "stable rank", "rank_share": "over the initial one"}
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """Figure 5C, and the stable rank of every run by its phase."""
     rows = data.rows("decay")
     plane = phase_diagrams(rows, x="gamma", y="weight_decay").diagrams[0]
-    numbers = {"stable_rank": "stable rank", "rank_share": "over the initial one"}
     return [
         [("stable rank of W_Q(1)", rank_map(plane, "stable_rank"))],
-        [("every run", by_phase(rows, numbers))],
+        [("every run", by_phase(rows, NUMBERS))],
     ]
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run_section("control_6c", "Complexity-control paper, section VI-C", ["decay"], draw)
-    )
+    section.main(draw)

@@ -4,11 +4,11 @@ The paper shows one matrix of cosines a cell and seed; this shows their mean abs
 is what the claim is about, over all seeds.
 """
 
+import section
 from papers.figures import grid
-from section import Data, Panels, run_section
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """Mean condensation of every cell, with the phases of its runs."""
     labels = ("gamma", "weight decay", "condensation of W_Q(1)")
     figure = grid(data.rows("decay"), "gamma", "weight_decay", "condensation", labels=labels)
@@ -16,6 +16,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run_section("control_c", "Complexity-control paper, appendix C", ["decay"], draw)
-    )
+    section.main(draw)

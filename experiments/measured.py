@@ -1,65 +1,147 @@
-"""What the experiments share: the runs of the recipes, measured once each, and tables of that."""
+"""What the experiments on the recipes share: their runs, what was measured of each, and tables."""
 
+import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp._util.errors import StoreError
-from anchor_interp._util.files import read_json, write_json, write_text
+from anchor_interp._util.errors import AnchorInterpError, StoreError
+from anchor_interp._util.files import write_text
+from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.runs.run import Run, load
-from recipes import MARGINS
+from anchor_interp.runs.run import load
+from margins import FRESH_SEEDS, MARGINS
+from papers.effects import Recipes
+from papers.judging import LEVEL, Family, judge
+from papers.rows import Row, Rows
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
-RUNS = Path("runs/recipes")
-CACHE = Path(".cache")
-
-Row = dict[str, Any]
-"""Of a run: recipe, seed, phase, whether that is the recipe's, and what was measured."""
 
 
-def each_run(
-    name: str,
-    measure: Callable[[Run], Row],
-    seeds: Sequence[int],
-    *,
-    runs: Path = RUNS,
-    recipes: Sequence[str] = tuple(RECIPES),
-) -> Iterator[Row]:
-    """Measure the recipes' runs one by one; what was measured of the same weights is kept.
+@dataclass(frozen=True)
+class Measured:
+    """The recipes' runs with what was measured: recipe, seed, phase, whether it is the recipe's."""
 
-    ``python experiments/recipes.py judge`` trains them. A seed that is missing is said and left
-    out; the tables count what is there.
+    rows: Rows
+
+    @cached_property
+    def used(self) -> dict[str, list[Row]]:
+        """The runs that reached their recipe's phase, by recipe."""
+        recipes = dict.fromkeys(row["recipe"] for row in self.rows)
+        return {r: [row for row in self.rows if row["recipe"] == r and row["reached"]]
+                for r in recipes}  # fmt: skip
+
+    @property
+    def missed(self) -> list[Row]:
+        """The other runs."""
+        return [row for row in self.rows if not row["reached"]]
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds, ascending."""
+        return sorted({row["seed"] for row in self.rows})
+
+    def count(self, recipe: str) -> str:
+        """How many runs of a recipe reached its phase, as text."""
+        total = sum(row["recipe"] == recipe for row in self.rows)
+        return f"{len(self.used[recipe])} of {total}"
+
+    def table(self, numbers: Callable[[Row], Row]) -> dict[str, list[Row]]:
+        """A table for :func:`papers.judging.judge`: missed runs count as censored."""
+        return {
+            "recipes": [
+                {
+                    "run_id": f"{row['recipe']}-{row['seed']}",
+                    "status": "done",
+                    "censored": not row["reached"],
+                    "recipe": row["recipe"],
+                    "seed": row["seed"],
+                    **numbers(row),
+                }
+                for row in self.rows
+            ]
+        }
+
+
+def experiment(
+    name: str, report: Callable[[Measured], None], seeds: Sequence[int] = FRESH_SEEDS
+) -> None:
+    """Parse the command line, measure the recipes' runs with ``NAME.measure``, and report.
+
+    The runs come from ``python experiments/recipes.py judge`` and keep what was measured.
+    """
+    parser = argparse.ArgumentParser(description=f"{name} of the recipes' runs.")
+    parser.add_argument("--runs", type=Path, default=Path("runs/recipes"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    asked = parser.parse_args()
+    try:
+        report(Measured(measure_recipes(name, asked.runs, asked.seeds)))
+    except AnchorInterpError as error:
+        raise SystemExit(f"{name}: {error}") from error
+
+
+def measure_recipes(
+    name: str, runs: Path, seeds: Sequence[int], recipes: Sequence[str] = tuple(RECIPES)
+) -> list[Row]:
+    """What ``NAME.measure`` says of every finished run; missing seeds are named and left out.
 
     Raises:
-        StoreError: a recipe without any run.
+        StoreError: a recipe has no finished run.
     """
+    measure = Measure(name, f"{name}:measure")
+    rows = []
     for recipe in recipes:
         there = [seed for seed in seeds if (runs / str(seed) / recipe / "result.json").exists()]
         if missing := sorted(set(seeds) - set(there)):
-            print(f"{name}: no run of {recipe} with seed {missing}", file=sys.stderr, flush=True)
+            _say(f"{name}: no run of {recipe} with seed {missing}")
         if not there:
             raise StoreError(
                 f"{runs} holds no finished run of {recipe}; train it with "
                 "experiments/recipes.py judge"
             )
         for seed in there:
-            folder = runs / str(seed) / recipe
-            run = load(folder)
-            weights = read_json(folder / "checkpoints" / f"{run.step:08d}" / "state.json")["files"]
-            kept = CACHE / name / f"{recipe}-{seed}.json"
-            row = read_json(kept) if kept.exists() else {}
-            if row.get("weights") != weights:
-                print(f"{name}: {recipe}, seed {seed}", file=sys.stderr, flush=True)
-                row = {"weights": weights, "measured": measure(run)}
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                write_json(kept, row)
+            run = load(runs / str(seed) / recipe)
+            if kept(run.folder.path, measure, run.step) is None:
+                _say(f"{name}: {recipe}, seed {seed}")
+                measure_run(run.folder.path, [measure])
             reached = run.phase == MARGINS[recipe].phase
-            of_run = {"recipe": recipe, "seed": seed, "phase": run.phase, "reached": reached}
-            yield of_run | row["measured"]
+            row: Row = {"recipe": recipe, "seed": seed, "phase": run.phase, "reached": reached}
+            rows.append(row | dict(kept(run.folder.path, measure, run.step) or {}))
+    return rows
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def comparisons(family: Family, table: dict[str, list[Row]], key: str) -> list[Row]:
+    """Every difference between recipes that was tested, its number under ``key``."""
+    found = []
+    for name, judged in judge(family, table).items():
+        effect = family.named(name).effect
+        if judged.q_value is not None and isinstance(effect, Recipes):
+            compared = effect.compare(table["recipes"])
+            assert compared is not None
+            recipes = {"first": effect.larger, "second": effect.smaller}
+            found.append(
+                {key: effect.number, **recipes, **asdict(compared), "holm": judged.q_value}
+            )
+    return found
+
+
+def interval(found: Row) -> str:
+    """A difference with its 95 % interval, as text."""
+    return f"{found['mean']:+.2f} ({found['low']:+.2f} to {found['high']:+.2f})"
+
+
+def corrected(p: float) -> str:
+    """A corrected p, bold where it counts."""
+    return f"**{p:.2g}**" if p <= LEVEL else f"{p:.2g}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -1,12 +1,12 @@
 """NeurIPS paper, section 4: which answer the unseen pair gets, over gamma and depth (figure 2)."""
 
+import section
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.sweeps.diagrams import phase_diagrams
-from section import Data, Panels, run_section
 
 
-def draw(data: Data) -> Panels:
-    """Figure 2 and the phase of every run."""
+def draw(data: section.Data) -> section.Panels:
+    """Figure 2, and the phase of every run."""
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     return [
         [("symmetric answers", accuracy_map(diagram, "symmetric_accuracy"))],
@@ -16,4 +16,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_section("neurips_4", "NeurIPS paper, section 4", ["depth"], draw))
+    section.main(draw)

@@ -1,21 +1,22 @@
 """NeurIPS paper, section 5.2: are vectors of equal answers and values parallel? (figure 4)."""
 
+import section
 from anchor_interp.analysis.similarity import answer_similarity, value_similarity
 from anchor_interp.pages.mechanism_figures import similarity_map
 from papers.figures import by_phase
-from section import Data, Panels, example, run_section
 
 NUMBERS = {"answer": "X^ao(L): contrast", "value": "OV from layer 2: contrast"}
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """Figure 4, and the contrasts of every run."""
-    inferential, symmetric = example("inferential"), example("symmetric")
-    maps = [
-        (title, similarity_map(answer_similarity(run.model, run.config.task), centred=False))
-        for title, run in (("X^ao(2), inferential", inferential), ("X^ao(2), symmetric", symmetric))
-    ]
-    values = value_similarity(inferential.model, inferential.config.task)
+    maps = []
+    for name in ("inferential", "symmetric"):
+        run = section.example(name)
+        found = answer_similarity(run.model, run.config.task)
+        maps.append((f"X^ao(2), {name}", similarity_map(found, centred=False)))
+    run = section.example("inferential")
+    values = value_similarity(run.model, run.config.task)
     return [
         [*maps, ("V^(2), inferential", similarity_map(values, centred=False))],
         [("every run", by_phase(data.rows("phases"), NUMBERS))],
@@ -23,4 +24,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_section("neurips_5_2", "NeurIPS paper, section 5.2", ["phases"], draw))
+    section.main(draw)

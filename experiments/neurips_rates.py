@@ -1,10 +1,10 @@
 """Learning rate x weight decay (the first paper's later version)."""
 
+import section
 from papers.figures import grid
-from section import Data, Panels, run_section
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """OOD accuracy over both, and the phases of the runs."""
     labels = ("learning rate", "weight decay", "OOD accuracy")
     figure = grid(data.rows("rates"), "lr", "weight_decay", "ood_accuracy", labels=labels)
@@ -12,6 +12,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run_section("neurips_rates", "Learning rate and weight decay", ["rates"], draw)
-    )
+    section.main(draw)

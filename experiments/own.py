@@ -1,13 +1,13 @@
 """Questions of our own: the price of reasoning, distance travelled, late complexity control."""
 
-from collections.abc import Sequence
+from functools import partial
 
-from papers.figures import against, by_phase, steps_or_bound, strips
-from papers.tables import Row
-from section import Data, Panels, run_section
+import section
+from papers.figures import against, by_phase, strips
+from papers.rows import Rows, never_came, steps_to
 
 
-def branches(rows: Sequence[Row]) -> dict[str, list[float]]:
+def branches(rows: Rows) -> dict[str, list[float]]:
     """OOD accuracy of the runs by what was changed, and when."""
     found: dict[str, list[float]] = {}
     for row in rows:
@@ -22,17 +22,16 @@ def branches(rows: Sequence[Row]) -> dict[str, list[float]]:
     return found
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """One panel a question."""
     price = against(
         data.rows("arbitrary"),
         "gamma",
-        lambda row: steps_or_bound(row, "steps_to_loss"),
+        partial(steps_to, column="steps_to_loss"),
         "n_layers",
         labels=("gamma", "steps to a training loss of 0.05"),
-        log=True,
         name=lambda _: "mean",
-        bound=lambda row: row.get("steps_to_loss") is None,
+        bound=never_came("steps_to_loss"),
     )
     travelled = by_phase(data.rows("phases"), {"distance": "distance from initialisation"})
     changed = strips(branches(data.rows("branches")), "OOD accuracy", reference=0.5)
@@ -43,5 +42,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    studies = ["arbitrary", "phases", "branches"]
-    raise SystemExit(run_section("own", "Questions of our own", studies, draw))
+    section.main(draw)

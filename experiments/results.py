@@ -8,7 +8,6 @@ On the page a table stands between two comments that name it; this puts it there
 
 import argparse
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,9 @@ from measured import table
 from papers import page
 from papers.claims import CLAIMS
 from papers.page import Ledger, told
+from papers.rows import Row
 from papers.studies import STUDIES
-from papers.tables import Row, read_tables
+from papers.tables import read_tables
 from papers.verdict_score import PHASES
 
 ROOT = Path(__file__).parent.parent
@@ -38,30 +38,19 @@ def read_ledger() -> Ledger:
 
 def claims_table(ledger: Ledger) -> str:
     """Every claim with its verdict and numbers."""
-    head = ["name", "claim", "source", "effect (95 %)", "least", "p / q", "runs"]
-    head += ["verdict", "script"]
-    return table(head, list(_claims(ledger)))
-
-
-def _claims(ledger: Ledger) -> Iterator[list[str]]:
+    lines = []
     for claim in CLAIMS:
         judged = ledger.judgements[claim.name]
-        shown = told(judged, claim.section)
+        shown = told(judged)
         verdict = judged.verdict if judged.verdict == "supported" else f"**{judged.verdict}**"
         if judged.verdict in ("not supported", "inconclusive"):
             verdict += f": {judged.reason}"
-        script = claim.section
-        yield [
-            f"`{claim.name}`",
-            f"{claim.sentence} ({claim.statistic})",
-            claim.source,
-            shown["effect"],
-            f"{claim.minimum:.2g}",
-            shown["p"],
-            shown["n"],
-            verdict,
-            f"`{script}.py`" if script else "",
-        ]
+        sentence = f"{claim.sentence} ({claim.statistic})"
+        script = f"`{claim.section}.py`" if claim.section else ""
+        numbers = [shown["effect"], f"{claim.minimum:.2g}", shown["p"], shown["n"]]
+        lines.append([f"`{claim.name}`", sentence, claim.source, *numbers, verdict, script])
+    head = ["name", "claim", "source", "effect (95 %)", "least", "p / q", "runs"]
+    return table([*head, "verdict", "script"], lines)
 
 
 def rules_table(ledger: Ledger) -> str:
@@ -92,10 +81,8 @@ def confusion_table(ledger: Ledger) -> str:
     if ledger.verdict is None:
         return "not run\n"
     columns = (*PHASES, "other")
-    lines = [
-        [phase, *(str(ledger.verdict.confusion[phase][column]) for column in columns)]
-        for phase in PHASES
-    ]
+    counts = ledger.verdict.confusion
+    lines = [[phase, *(str(counts[phase][column]) for column in columns)] for phase in PHASES]
     return table(["phase, from behaviour", *(f"verdict {name}" for name in columns)], lines)
 
 
@@ -134,25 +121,16 @@ def early_table(ledger: Ledger) -> str:
 
 def studies_table(_: Ledger) -> str:
     """What was trained."""
-    tables = read_tables(TABLES)
-    return table(
-        ["study", "what is varied", "runs", "seeds", "censored", "core-minutes", "phases"],
-        [_study(name, tables[name]) for name in STUDIES if name in tables],
-    )
-
-
-def _study(name: str, rows: list[Row]) -> list[str]:
-    phases = [row["phase"] for row in rows if row["phase"] is not None]
-    found = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases)))
-    return [
-        name,
-        STUDIES[name].title,
-        str(len(rows)),
-        str(len({row["seed"] for row in rows})),
-        str(sum(bool(row["censored"]) for row in rows)),
-        f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}",
-        found,
-    ]
+    lines = []
+    for name, rows in read_tables(TABLES).items():
+        phases = [row["phase"] for row in rows if row["phase"] is not None]
+        found = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases)))
+        seeds, censored = len({row["seed"] for row in rows}), sum(row["censored"] for row in rows)
+        minutes = f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}"
+        counts = [str(len(rows)), str(seeds), str(censored), minutes]
+        lines.append([name, STUDIES[name].title, *counts, found])
+    head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes", "phases"]
+    return table(head, lines)
 
 
 def noise_table(_: Ledger) -> str:
@@ -164,13 +142,12 @@ def noise_table(_: Ledger) -> str:
         ("loss", "mean loss along training"),
         ("final", "loss at the end"),
     ):
-        cells = [title]
-        for end in ("", "_neighbours", "_strangers"):
-            values = [v for row in rows if (v := row.get(f"auroc_{score}{end}")) is not None]
-            cells.append(_mean_of(values))
-        values = [_with_as_much_data(row, score) for row in rows] if score != "final" else []
-        cells.append(_mean_of(values))
-        lines.append(cells)
+        areas = [
+            [v for row in rows if (v := row.get(f"auroc_{score}{end}")) is not None]
+            for end in ("", "_neighbours", "_strangers")
+        ]
+        areas.append([_with_as_much_data(row, score) for row in rows] if score != "final" else [])
+        lines.append([title, *map(_mean_of, areas)])
     head = ["ranked by", "against all others", "innocent neighbours", "the rest", "as much data"]
     return table(head, lines)
 
@@ -183,9 +160,10 @@ def _mean_of(values: list[float]) -> str:
 
 
 def _with_as_much_data(row: Row, score: str) -> float:
-    """The area against pairs of unequal anchors alone: both orders have one target.
+    """The area against pairs of unequal anchors alone.
 
-    So they have twice the data of a pair like (3, 3), which is learned late for that reason.
+    Both their orders have one target, so they have twice the data of a pair like (3, 3), which is
+    learned late for that reason.
     """
     scores = {
         (int(name[-2]), int(name[-1])): value

@@ -1,41 +1,43 @@
 """What the scripts of the papers' sections share: their command line, tables, examples, figures.
 
-A script says which studies it needs and how to draw them::
+A script says how to draw its section from the studies' tables::
 
     python experiments/control_8.py --scale tiny --out runs/papers
 
-It first says what is missing and how long that takes, trains and measures it (resuming wherever it
-was stopped, on runs that all sections share), draws the section's figure and prints its claims.
+It says what is missing and how long that takes, trains and measures it (resuming wherever it was
+stopped, on runs that all sections share), draws the section's figure and prints its claims.
 """
 
 import argparse
-import contextlib
 import io
-import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 
-from anchor_interp import load
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+import papers.command  # loads torch with what papers sets
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.progress import format_seconds
 from anchor_interp.pages.page import output_folder
-from anchor_interp.runs.run import Run
+from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.local import LocalEngine
 from papers.claims import judge_ledger, section_claims
+from papers.gathering import gather, plan, unfinished
 from papers.page import told
-from papers.studies import ScaleName
-from papers.tables import Row, gather, plan, read_tables, tables_folder, unfinished
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from papers.rows import Rows
+from papers.tables import read_tables
 
 DPI = 110
+
+Panels = Sequence[Sequence[tuple[str, Figure]]]
+"""A section's figure: rows of panels, each with its title."""
+Image = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,16 @@ class Data:
     """What a section draws from."""
 
     scale: str
-    """The scale's name."""
-    tables: Mapping[str, Sequence[Row]]
+    tables: Mapping[str, Rows]
     """Rows by study."""
     place: Path
     """The folder of the tables."""
 
-    def rows(self, study: str) -> Sequence[Row]:
+    def rows(self, study: str) -> Rows:
         """The rows of a study.
 
         Raises:
-            ConfigError: its table is not there.
+            ConfigError: its table is missing.
         """
         if study not in self.tables:
             raise ConfigError(
@@ -62,112 +63,73 @@ class Data:
         return self.tables[study]
 
 
-Panels = Sequence[Sequence["tuple[str, Figure]"]]
-"""A section's figure: rows of panels, each with what stands above it."""
-
-
 def example(recipe: str) -> Run:
-    """A run to look into: of the specimens, which are of the scale tiny."""
+    """A run to look into: a specimen, which is of the scale tiny."""
     return load(f"tiny/{recipe}/1")
 
 
-def run_section(
-    name: str, title: str, studies: Sequence[str], draw: Callable[[Data], Panels]
-) -> int:
-    """Do what one of the scripts is for.
+def main(draw: Callable[[Data], Panels], *studies: str) -> None:
+    """Run the script that holds ``draw``.
 
     Args:
-        name: its section, as in :attr:`papers.claims.Claim.section`.
-        title: the paper and section.
-        studies: the studies that it draws; those of its claims are trained as well.
-        draw: from their tables to the panels of the figure.
+        draw: from the studies' tables to the panels of the figure.
+        studies: studies that it draws and its claims do not name.
     """
-    parser = argparse.ArgumentParser(description=title, allow_abbrev=False)
-    parser.add_argument("--scale", choices=get_args(ScaleName), default="tiny")
-    parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
-    parser.add_argument(
-        "--tables", type=Path, help="tables whose runs need no training (OUT/tables)"
-    )
+    raise SystemExit(run(draw, *studies))
+
+
+def run(
+    draw: Callable[[Data], Panels], *studies: str, arguments: Sequence[str] | None = None
+) -> int:
+    """Does what :func:`main` does and returns the exit code."""
+    path = Path(draw.__code__.co_filename)
+    parser = papers.command.parser(path.name, str(draw.__globals__["__doc__"]))
     parser.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
-    parser.add_argument("--workers", type=int, help="runs at a time; all usable cores if not given")
-    parser.add_argument("--device", default="auto", help="where runs train: auto, cpu, cuda, ...")
-    parser.add_argument("--judge", action="store_true", help="train nothing")
-    asked = parser.parse_args()
+    return papers.command.exit_code(
+        path.stem, lambda: _run(path.stem, draw, studies, parser.parse_args(arguments))
+    )
+
+
+def _run(
+    name: str, draw: Callable[[Data], Panels], studies: Sequence[str], asked: argparse.Namespace
+) -> int:
+    claims = section_claims(name)
+    needed = list(dict.fromkeys([*studies, *(study for c in claims for study in c.studies)]))
+    place = papers.command.tables_folder(asked)
+    pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
     lacking: list[str] = []
-    needed = list(dict.fromkeys([*studies, *(s for c in section_claims(name) for s in c.studies)]))
-    try:
-        with _messages():
-            place = tables_folder(asked.out, asked.tables)
-            pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
-            if not asked.judge:
-                workers, device = asked.workers, asked.device
-                todo = plan(
-                    needed, asked.scale, asked.out, tables=place, workers=workers, device=device
-                )
-                _say(todo)
-                engine = LocalEngine(workers, device)
-                lacking = unfinished(
-                    gather(needed, asked.scale, asked.out, tables=place, engine=engine)
-                )
-            tables = read_tables(place, scale=asked.scale)
-            panels = draw(Data(asked.scale, tables, place))
-            path = pictures / f"{name}.png"
-            write_output(path, montage(panels))
-            for line in _claims(name, tables):
-                print(line)
-            print(f"figure: {path}")
-    except AnchorInterpError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; what was done is kept", file=sys.stderr)
-        return 130
+    if not asked.judge:
+        workers, device = asked.workers, asked.device
+        todo = plan(needed, asked.scale, asked.out, tables=place, workers=workers, device=device)
+        _say(
+            f"{todo.runs} runs: {todo.known} in tables, {todo.training.todo} to be trained, "
+            f"{format_seconds(todo.training.seconds)} of training and "
+            f"{format_seconds(todo.measuring)} of measuring on this machine"
+        )
+        engine = LocalEngine(workers, device)
+        lacking = unfinished(gather(needed, asked.scale, asked.out, tables=place, engine=engine))
+    tables = read_tables(place, scale=asked.scale)
+    figure = pictures / f"{name}.png"
+    write_output(figure, montage(draw(Data(asked.scale, tables, place))))
+    judgements = judge_ledger(tables)  # adjusted together with all others whose tables are there
+    for claim in claims:
+        shown = told(judgements[claim.name])
+        print(f"{claim.name}: {judgements[claim.name].verdict} ({shown['effect']}; {shown['n']})")
+    print(f"figure: {figure}")
     if lacking:
-        print(
+        _say(
             f"{name}: {len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give "
-            "the command again",
-            file=sys.stderr,
+            "the command again"
         )
     return 1 if lacking else 0
 
 
-@contextlib.contextmanager
-def _messages() -> Iterator[None]:
-    """Show what the package says on standard error."""
-    logging.basicConfig(format="%(message)s")
-    logger = logging.getLogger("anchor_interp")
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _say(todo: Any) -> None:
-    left = todo.training
-    print(
-        f"{todo.runs} runs: {todo.known} in tables, {left.todo} to be trained, "
-        f"{format_seconds(left.seconds)} of training and {format_seconds(todo.measuring)} of "
-        "measuring on this machine",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-def _claims(name: str, tables: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """The section's claims, adjusted together with all others whose tables are there."""
-    judgements = judge_ledger(tables)
-    for claim in section_claims(name):
-        shown = told(judgements[claim.name], claim.section)
-        verdict = judgements[claim.name].verdict
-        yield f"{claim.name}: {verdict} ({shown['effect']}; {shown['n']})"
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def montage(panels: Panels) -> bytes:
     """A figure of rows of panels, lettered as in the papers, as PNG."""
-    from matplotlib.figure import Figure
-
     rows, number = [], 0
     for row in panels:
         images = []
@@ -189,17 +151,15 @@ def montage(panels: Panels) -> bytes:
     return data.getvalue()
 
 
-def _pixels(figure: "Figure") -> np.ndarray:
-    from matplotlib.image import imread
-
+def _pixels(figure: Figure) -> Image:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=DPI, facecolor="white")
     data.seek(0)
-    found: np.ndarray = np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
+    found: Image = np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
     return found
 
 
-def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:
+def _padded(image: Image, height: int, width: int) -> Image:
     out = np.full((height, width, 3), 255, np.uint8)
     out[: image.shape[0], : image.shape[1]] = image[:height, :width]
     return out

@@ -3,14 +3,14 @@
 Beside it rules that know less, and how early in training it tells what a run becomes.
 """
 
+import section
 from anchor_interp._util.errors import ConfigError
 from papers.figures import confusion, development, early
 from papers.page import FITTED_ON, HELD_OUT, read_ledger
 from papers.tables import checkpoints_table, read_checkpoints
-from section import Data, Panels, run_section
 
 
-def draw(data: Data) -> Panels:
+def draw(data: section.Data) -> section.Panels:
     """The confusion matrix, and the verdict along training."""
     ledger = read_ledger(data.scale, data.place)
     score = ledger.verdict
@@ -33,5 +33,4 @@ def draw(data: Data) -> Panels:
 
 
 if __name__ == "__main__":
-    studies = [HELD_OUT, *FITTED_ON]
-    raise SystemExit(run_section("verdict", "The verdict from the mechanism", studies, draw))
+    section.main(draw, HELD_OUT, *FITTED_ON)

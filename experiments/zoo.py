@@ -1,8 +1,8 @@
-"""Make the specimens of :mod:`anchor_interp.runs.zoo` from runs of the recipes.
+"""Makes the specimens of :mod:`anchor_interp.runs.zoo` from runs of the recipes.
 
 ``python experiments/zoo.py`` takes the runs that ``experiments/recipes.py judge`` left under
-``--runs``, trains those that it needs and that are missing, and replaces what lies under ``--out``.
-The runs are only read, and the same runs give the same bytes.
+``--runs``, trains those that it needs and that are missing, and replaces the specimens under
+``--out``. The same runs give the same bytes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
 from anchor_interp.runs.zoo import SPECIMENS
-from recipes import FRESH_SEEDS, MARGINS, Margin
+from margins import FRESH_SEEDS, MARGINS
 
 PER_RECIPE = 3
 COLLECTION = "tiny"
@@ -40,8 +40,8 @@ def make(runs: Path, out: Path) -> None:
             folder = new / COLLECTION / recipe / str(number)
             _copy_rounded(run, folder)
             evaluation = _judge(run, folder)
-            if not _keeps(evaluation, MARGINS[recipe]):
-                raise SystemExit(f"zoo: {run.path} no longer keeps its margin as float16")
+            if not MARGINS[recipe].kept(evaluation):
+                raise SystemExit(f"zoo: {run.folder.path} no longer keeps its margin as float16")
             print(f"{folder.relative_to(new)}: seed {run.config.seed}, {load(folder).reason}")
     paths = sorted(path for path in new.rglob("*") if path.is_file())
     sums = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(new)}\n" for p in paths)
@@ -61,25 +61,21 @@ def _first_kept(recipe: str, runs: Path) -> list[Run]:
         else:
             run = train(override(RECIPES[recipe], seed=seed), folder, device="cpu")
         if run_id(run.config) != run_id(override(RECIPES[recipe], seed=seed)):
-            raise SystemExit(f"zoo: {folder} is no run of the recipe {recipe} with seed {seed}")
-        if _keeps(run.evaluation, MARGINS[recipe]):
+            raise SystemExit(f"zoo: {folder} is not a run of the recipe {recipe} with seed {seed}")
+        if MARGINS[recipe].kept(run.evaluation):
             kept.append(run)
         if len(kept) == PER_RECIPE:
             return kept
     raise SystemExit(f"zoo: only {len(kept)} seeds of {recipe} keep their margin")
 
 
-def _keeps(evaluation: Evaluation, margin: Margin) -> bool:
-    return decide(evaluation).phase == margin.phase and margin.holds(evaluation)
-
-
 def _copy_rounded(run: Run, folder: Path) -> None:
     """All of a specimen but its result."""
-    before = run.path / "checkpoints" / f"{run.step:08d}"
+    before = run.folder.path / "checkpoints" / f"{run.step:08d}"
     after = folder / "checkpoints" / before.name
     after.mkdir(parents=True)
     for name in ("config.json", "metrics.jsonl"):
-        write_bytes(folder / name, (run.path / name).read_bytes())
+        write_bytes(folder / name, (run.folder.path / name).read_bytes())
     rounded = {name: value.half() for name, value in run.folder.weights(run.step).items()}
     data = save(rounded, {"schema": str(SCHEMA)})
     write_bytes(after / _WEIGHTS, data)
@@ -105,7 +101,7 @@ def _judge(run: Run, folder: Path) -> Evaluation:
         "reason": decision.reason,
         "evaluation": to_dict(evaluation),
     }
-    write_json(folder / "result.json", read_json(run.path / "result.json") | judged)
+    write_json(folder / "result.json", read_json(run.folder.path / "result.json") | judged)
     return evaluation
 
 

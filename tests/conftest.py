@@ -17,6 +17,8 @@ import anchor_interp
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.run import Run
 
+PAPERS_TABLES = Path(__file__).parents[1] / "experiments" / "tables" / "tiny"
+
 torch.set_num_threads(1)
 # a busy machine is no failure
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +28,12 @@ settings.load_profile("any-speed")
 @pytest.fixture
 def short() -> RunConfig:
     return anchor_interp.preset("tiny", **SHORT)
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +56,21 @@ def browser() -> Iterator[Any]:
         )
         yield opened
         opened.close()
+
+
+@pytest.fixture(scope="session")
+def committed() -> dict[str, list[dict[str, Any]]]:
+    """The committed tables of the papers' studies: rows by study. Leave them as they are."""
+    from papers.tables import read_tables
+
+    return read_tables(PAPERS_TABLES)
+
+
+@pytest.fixture(scope="session")
+def ledger(committed: dict[str, list[dict[str, Any]]]) -> Any:
+    """What the committed tables say, as a :class:`papers.page.Ledger`."""
+    from papers.page import make_ledger
+    from papers.tables import checkpoints_table, read_checkpoints
+
+    checkpoints = read_checkpoints(checkpoints_table(PAPERS_TABLES, "phases"))
+    return make_ledger("tiny", committed, checkpoints)

@@ -1,63 +1,51 @@
-"""What is measured of a study's run beside its evaluation: plain numbers by name.
+"""What a study measures of its runs beside their evaluation: plain numbers by name.
 
-``python -m papers.measures OUT`` reads jobs as JSON from standard input and keeps
-each result as a file of its own under ``OUT/measured``, so that several such processes share the
-work and none of it is lost when they are stopped; :mod:`papers.tables` starts them.
+A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
-import json
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from anchor_interp._util import files
-from anchor_interp._util.errors import AnchorInterpError, StoreError
+from anchor_interp._util.errors import StoreError
+from anchor_interp.analysis import fingerprint
+from anchor_interp.analysis.fingerprint import FINGERPRINT
+from anchor_interp.analysis.learning_order import (
+    broken_pairs,
+    detection,
+    lateness,
+    learning_curves,
+)
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.phase import decide
-from anchor_interp.tasks.anchor import Pair
+from anchor_interp.runs.run import Run
+
+from .studies import Study
 
 Numbers = dict[str, float | str | None]
 """Columns of a study's table by name: numbers, or the name of a phase."""
 
-
-LEVELS: Mapping[str, float] = MappingProxyType({"steps_to_loss": 0.05, "steps_to_half": 0.5})
+LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
 """Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6)."""
-
 
 _LOGGED = 5
 
 
-_STEPS = range(2, 7)
+def learning(run: Run) -> Numbers:
+    """The first step at which the mean of five logged losses is at most each of :data:`LEVELS`.
 
-
-SCHEMA = 3
-"""Schema number of the files that keep measurements."""
-
-
-def mechanism(run: Any) -> Numbers:
-    """The fingerprint of the checkpoint."""
-    from anchor_interp.analysis.fingerprint import NUMBERS, fingerprint, keep_fingerprint
-
-    found = keep_fingerprint(run) if run.step == run.steps[-1] else fingerprint(run)
-    return {name: getattr(found, name) for name in NUMBERS}
-
-
-def learning(run: Any) -> Numbers:
-    """The steps from which the training loss is fitted, and half a nat: see :data:`LEVELS`.
-
-    The first step at which the mean of five logged losses is no larger; None of a run that never
-    came there.
+    None for a run that never comes there.
 
     Raises:
         StoreError: fewer than five logged losses.
     """
     logged = [(row["step"], row["loss"]) for row in run.metrics if "loss" in row]
     if len(logged) < _LOGGED:
-        raise StoreError(f"{run.path} has {len(logged)} logged losses; {_LOGGED} are needed")
+        raise StoreError(f"{run.folder.path} has {len(logged)} logged losses; {_LOGGED} are needed")
     steps, losses = map(np.array, zip(*logged, strict=True))
     means = np.convolve(losses, np.full(_LOGGED, 1 / _LOGGED), mode="valid")
     found: Numbers = {"final_loss": float(means[-1])}
@@ -67,148 +55,77 @@ def learning(run: Any) -> Numbers:
     return found
 
 
-def pairs(run: Any) -> Numbers:
-    """Of every ordered pair when it is learned and its mean loss; how well these find broken ones.
+def pairs(run: Run) -> Numbers:
+    """When each ordered pair is learned, its mean loss, and how well these find broken pairs.
 
     A pair that is not learned at the end counts as learned then.
     """
-    from anchor_interp.analysis.learning_order import (
-        broken_pairs,
-        detection,
-        lateness,
-        learning_curves,
-    )
-
     curves = learning_curves(run)
     late, loss = lateness(curves), curves.loss.mean(0)
     found: Numbers = {"never_learned": float(np.isinf(late).sum())}
     for (a, b), step, value in zip(curves.groups, late, loss, strict=True):
         found[f"late_pair_{a}{b}"] = float(min(step, curves.steps[-1]))
         found[f"loss_pair_{a}{b}"] = float(value)
-    broken = broken_pairs(run.config.task)
-    if not broken:
-        return found
-    for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
-        areas = detection(scores, curves.groups, broken)
-        found |= {
-            f"auroc_{name}": areas.auroc,
-            f"auroc_{name}_neighbours": areas.neighbours,
-            f"auroc_{name}_strangers": areas.strangers,
-        }
+    if broken := broken_pairs(run.config.task):
+        for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
+            areas = detection(scores, curves.groups, broken)
+            found[f"auroc_{name}"] = areas.auroc
+            found[f"auroc_{name}_neighbours"] = areas.neighbours
+            found[f"auroc_{name}_strangers"] = areas.strangers
     return found
 
 
-def pair_steps(row: Mapping[str, Any]) -> dict[Pair, float]:
-    """When a row says that each ordered pair was learned; without those that it does not tell."""
-    found = {}
-    for name, value in row.items():
-        if value is not None and (pair := re.fullmatch(r"late_pair_(\d)(\d)", name)):
-            found[int(pair[1]), int(pair[2])] = float(value)
-    return found
-
-
-def embedding(run: Any) -> Numbers:
+def embedding(run: Run) -> Numbers:
     """How far arithmetic steps stand out of the embedding, as z scores."""
-    from anchor_interp.models.embeddings import embedding_structure, key_embeddings
-
     steps = embedding_structure(key_embeddings(run.model, run.config.task)).steps
     z = (steps.closeness - steps.expected) / steps.spread
-    return {f"step_z_{step}": float(z[steps.steps == step][0]) for step in _STEPS}
+    return {f"step_z_{step}": float(z[steps.steps == step][0]) for step in range(2, 7)}
 
 
-def behaviour(run: Any) -> Numbers:
-    """The phase of the checkpoint by its behaviour.
-
-    Training accuracy is that of fresh sequences of the training cells: in the middle of a training
-    it says whether what there is to be generalised was.
-    """
+def behaviour(run: Run) -> Numbers:
+    """The phase of the checkpoint by its behaviour; training accuracy is that of fresh noise."""
     return {"behaviour": decide(run.evaluate(n=100)).phase}
 
 
-MEASURES: Mapping[str, Callable[[Any], Numbers]] = MappingProxyType(
-    {
-        "mechanism": mechanism,
-        "learning": learning,
-        "pairs": pairs,
-        "embedding": embedding,
-        "behaviour": behaviour,
-    }
-)
-"""The measures by name; each takes a :class:`anchor_interp.runs.run.Run`."""
+MEASURES: Mapping[str, Measure] = {
+    "mechanism": FINGERPRINT,
+    "learning": Measure("learning", f"{__name__}:learning", version=2),
+    "pairs": Measure("pairs", f"{__name__}:pairs"),
+    "embedding": Measure("embedding", f"{__name__}:embedding"),
+    "behaviour": Measure("behaviour", f"{__name__}:behaviour", version=2),
+}
 
-
-VERSIONS: Mapping[str, int] = MappingProxyType(
-    {"mechanism": 2, "learning": 2, "pairs": 1, "embedding": 1, "behaviour": 2}
-)
-"""Of every measure its version: numbers that another one kept are made anew."""
-
-
-SECONDS: Mapping[str, float] = MappingProxyType(
-    {"mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0}
-)
+SECONDS: Mapping[str, float] = {
+    "mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0,
+}  # fmt: skip
 """About how long each takes on a core at ``tiny``."""
 
-
-def kept(out: Path, measure: str, name: str, step: int | None = None) -> Numbers | None:
-    """What was measured of a run before; None if it was not, of other weights, or unreadably.
-
-    The same configuration trained on another machine, or once more, can have other weights.
-
-    Args:
-        out: the folder of the runs.
-        measure: the measure's name.
-        name: the run's identity.
-        step: the checkpoint; None for the last.
-    """
-    try:
-        found = files.read_json(_file(out, measure, name, step))
-        about = {"numbers": found["numbers"]} | _about(out, measure, name, step)
-        numbers = found["numbers"] if found == about else None
-    except (StoreError, LookupError, TypeError):
-        return None
-    return numbers if isinstance(numbers, dict) else None
+ALONG = ("mechanism", "behaviour")
+"""What is measured at checkpoints between the first and the last."""
 
 
-def _about(out: Path, measure: str, name: str, step: int | None) -> dict[str, Any]:
-    """What a measurement is of."""
-    from anchor_interp.runs.store import RunFolder
-
-    folder = RunFolder(out / "sweep" / "runs" / name)
-    return {
-        "schema": SCHEMA,
-        "version": VERSIONS[measure],
-        "run_id": name,
-        "step": step,
-        "weights": folder.checksums(folder.steps()[-1] if step is None else step),
-    }
+def between(config: RunConfig) -> tuple[int, ...]:
+    """Checkpoints between the first and the last, each twice as late as the one before."""
+    steps, step = [], config.train.checkpoint_every
+    while step < config.train.steps:
+        steps.append(step)
+        step *= 2
+    return tuple(steps)
 
 
-def _file(out: Path, measure: str, name: str, step: int | None) -> Path:
-    return out / "measured" / measure / (f"{name}.json" if step is None else f"{name}-{step}.json")
+def measures_of(study: Study, config: RunConfig) -> dict[str, tuple[Measure, ...]]:
+    """What a study measures of a run, by the names in :data:`MEASURES`."""
+    found: dict[str, tuple[Measure, ...]] = {n: (MEASURES[n],) for n in study.measures}
+    if study.checkpoints and (steps := between(config)):
+        for name in ALONG:
+            along = replace(MEASURES[name], steps=steps)
+            found[name] = (*found.get(name, ()), along)
+    return found
 
 
-def work(out: Path, jobs: Sequence[tuple[str, str, int | None]]) -> int:
-    """Measure and keep; returns how many jobs failed, whose errors go to standard error."""
-    import torch
-
-    from anchor_interp.runs.run import load
-
-    torch.set_num_threads(1)
-    failed = 0
-    for measure, name, step in jobs:
-        try:
-            numbers = MEASURES[measure](load(out / "sweep" / "runs" / name, step=step))
-            file = _file(out, measure, name, step)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(file, _about(out, measure, name, step) | {"numbers": numbers})
-        except Exception as error:  # of one run: the others are measured all the same
-            failed += 1
-            kind = "" if isinstance(error, AnchorInterpError) else f"{type(error).__name__}: "
-            print(f"{measure} of {name}: {kind}{error}", file=sys.stderr, flush=True)
-        print(name, flush=True)
-    return failed
-
-
-if __name__ == "__main__":
-    given = [tuple(job) for job in json.load(sys.stdin)]
-    raise SystemExit(min(1, work(Path(sys.argv[1]), given)))
+def numbers(run: Path, name: str, step: int) -> Numbers | None:
+    """The numbers that a run folder keeps of a checkpoint; None if they have to be measured."""
+    found = kept(run, MEASURES[name], step)
+    if found is None or name != "mechanism":
+        return found
+    return {number: found[number] for number in fingerprint.NUMBERS}

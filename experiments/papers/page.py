@@ -1,7 +1,7 @@
 """The ledger as a page and as JSON, from the studies' tables alone."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,16 @@ from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.pages import style
 from anchor_interp.pages.page import fill_page, output_folder
-from papers import figures
 
+from . import figures
 from .claims import CLAIMS, judge_ledger
-from .judging import Judgement, Row
+from .judging import Judgement
+from .rows import Rows
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
 
-SCHEMA = 1
-
-
 HELD_OUT, FITTED_ON = "phases", ("decay", "depth")
-"""The study that the verdict is judged on, and those that rules which know less are fitted on."""
+"""The study that judges the verdict, and those that rules which know less are fitted on."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,8 @@ class Ledger:
     """Everything that the tables of one scale say."""
 
     scale: str
-    """The scale's name."""
     judgements: Mapping[str, Judgement]
-    """The verdict on every claim, by name."""
+    """The judgement of every claim, by name."""
     verdict: VerdictScore | None
     """How good the verdict from the mechanism is; None without the study."""
     early: tuple[EarlyScore, ...]
@@ -39,14 +36,12 @@ class Ledger:
     runs: Mapping[str, int]
     """Runs of every study."""
     seconds: float
-    """Wall time that training them took, one after the other."""
-    schema: int = SCHEMA
+    """Wall time of training them one after the other."""
+    schema: int = 1
     """Schema number."""
 
 
-def make_ledger(
-    scale: str, tables: Mapping[str, Sequence[Row]], checkpoints: Sequence[Row] = ()
-) -> Ledger:
+def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
     """Judge every claim, and the verdict from the mechanism.
 
     Args:
@@ -56,18 +51,16 @@ def make_ledger(
     """
     rows = tables.get(HELD_OUT, ())
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
-    # without two phases there is nothing to tell apart
-    enough = all(
-        len({row["phase"] for row in part if can_be_judged(row)}) > 1 for part in (rows, fitted)
-    )
-    score = judge_verdict(rows, fitted) if enough else None
+    phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
+    score = judge_verdict(rows, fitted) if min(map(len, phases)) > 1 else None
+    seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
     return Ledger(
         scale=scale,
         judgements=judge_ledger(tables),
         verdict=score,
-        early=tuple(judge_early(rows, checkpoints)) if score is not None else (),
+        early=() if score is None else tuple(judge_early(rows, checkpoints)),
         runs={name: len(found) for name, found in tables.items()},
-        seconds=sum(_seconds(tables).values()),
+        seconds=sum(seconds.values()),
     )
 
 
@@ -76,51 +69,49 @@ def read_ledger(scale: str, tables: Path) -> Ledger:
 
     Raises:
         StoreError: a damaged table, or one of another scale.
-        ConfigError: no folder.
+        ConfigError: the folder does not exist.
     """
     along = checkpoints_table(tables, HELD_OUT)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
     return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
 
 
-def _seconds(tables: Mapping[str, Sequence[Row]]) -> dict[str, float]:
-    return {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
-
-
-def write_ledger(ledger: Ledger, out: str | Path) -> list[Path]:
+def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
     """Write ``index.html`` and ``claims.json``.
 
     Raises:
-        StoreError: a file cannot be written, or the folder is a run's or no folder.
+        StoreError: a file cannot be written, or ``out`` is a run's folder or a file.
     """
     folder = output_folder(out, "the ledger")
     page, numbers = folder / "index.html", folder / "claims.json"
     write_output(numbers, canonical_json(ledger).encode())
     write_output(page, render_ledger(ledger).encode("utf-8", "replace"))
-    return [page, numbers]
+    return page, numbers
 
 
 def render_ledger(ledger: Ledger) -> str:
     """The page as HTML."""
     counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
+    judged = [(claim, ledger.judgements[claim.name]) for claim in CLAIMS]
     return fill_page(
         "claims.html.jinja",
         [],
         styles=["claims.css"],
         title=f"The papers' claims, at the scale {ledger.scale}",
         found=ledger,
-        counts={name: counted[name] for name in figures.VERDICT_COLOURS if counted[name]},
+        counts={name: counted[name] for name in figures.VERDICT_STYLES if counted[name]},
         entries=[
             {
                 "claim": claim,
-                "judged": ledger.judgements[claim.name],
-                **told(ledger.judgements[claim.name], claim.section),
+                "judged": found,
+                "figure": found.finding and claim.section,
+                **told(found),
             }
-            for claim in CLAIMS
+            for claim, found in judged
         ],
         minutes=round(ledger.seconds / 60),
         pictures=[
-            (caption, style.inline_svg(figure, name))
+            (caption, style.inline_svg(style.settle(figure), name))
             for name, caption, figure in ledger_pictures(ledger)
         ],
     )
@@ -128,29 +119,27 @@ def render_ledger(ledger: Ledger) -> str:
 
 def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
     """The ledger's figures: a name, a caption and the figure."""
-    found = []
-    if any(
-        j.finding is not None and j.finding.effect is not None for j in ledger.judgements.values()
-    ):
+    found: list[tuple[str, str, Any]] = []
+    if any(j.finding and j.finding.effect is not None for j in ledger.judgements.values()):
         caption = (
             "Every claim's effect with its 95 % interval, positive as claimed, in units of the "
             "smallest effect that counts; an arrowhead where it goes on beyond the axis."
         )
-        found.append(("forest", caption, style.settle(figures.forest(ledger.judgements))))
+        found.append(("forest", caption, figures.forest(ledger.judgements)))
     if ledger.verdict is not None:
         caption = "Runs by phase, which behaviour decides, and by the verdict from their mechanism."
-        found.append(("confusion", caption, style.settle(figures.confusion(ledger.verdict))))
+        found.append(("confusion", caption, figures.confusion(ledger.verdict)))
         caption = "The verdict along the training against the phase that a run ends in."
         figure = figures.early(ledger.early, ledger.verdict.accuracy_of("settings-here"))
-        found.append(("early", caption, style.settle(figure)))
+        found.append(("early", caption, figure))
     return found
 
 
-def told(judged: Judgement, section: str | None) -> dict[str, str]:
-    """The numbers of one claim, and the script that shows it, as text."""
+def told(judged: Judgement) -> dict[str, str]:
+    """The numbers of a judgement as text."""
     found = judged.finding
     if found is None:
-        return dict.fromkeys(("n", "effect", "p", "figure"), "")
+        return dict.fromkeys(("n", "effect", "p"), "")
     effect = ""
     if found.effect is not None and found.low is not None and found.high is not None:
         effect = f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
@@ -160,7 +149,6 @@ def told(judged: Judgement, section: str | None) -> dict[str, str]:
         "n": f"{' + '.join(map(str, found.n))} runs{cells}, {found.seeds} seeds{censored}",
         "effect": effect,
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
-        "figure": section or "",
     }
 
 

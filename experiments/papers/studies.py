@@ -1,15 +1,13 @@
-"""What is trained for the papers' sections: each *study* a set of runs, at three scales.
+"""What is trained for the papers' sections: each *study* is a set of runs, at three scales.
 
-``tiny`` is for two cores of a laptop, ``small`` for one GPU, ``paper`` has the papers' own shapes
-and lengths. A run is its configuration, so what two studies share is trained once. A study says
-besides which numbers are measured of each of its runs (:mod:`papers.measures`); the
-claims of :mod:`papers.claims` are judged on these tables alone.
+``tiny`` is for two cores of a laptop, ``small`` for one GPU, and ``paper`` has the papers' own
+shapes and lengths. A run is its configuration, so what two studies share is trained once. A study
+also says what is measured of each of its runs (:mod:`papers.measures`).
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -32,15 +30,10 @@ from anchor_interp.tasks.anchor import (
 )
 
 ScaleName = Literal["tiny", "small", "paper"]
-
-
-Measure = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
-
+MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
 
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
-"""Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11), where those of the papers are
-sums of 3 and 4."""
-
+"""Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4."""
 
 _SEEDS = tuple(range(400, 405))
 
@@ -50,17 +43,16 @@ class Scale:
     """What the studies of a scale have in common."""
 
     control: RunConfig
-    """Where the runs on the complexity-control task start."""
+    """Where runs on the complexity-control task start."""
     neurips: RunConfig
-    """Where those on the NeurIPS task start."""
+    """Where runs on the NeurIPS task start."""
     large: float
-    """A gamma of a large initialisation: memorizing or composite."""
+    """The gamma of a large initialisation: memorizing or composite."""
     middle: float
-    """One in between."""
     small: float
-    """One of a small initialisation: inferential."""
+    """The gamma of a small initialisation: inferential."""
     short: int
-    """Steps in which most of the training data are learned; all along them checkpoints are kept."""
+    """Steps in which most of the training data are learned, with checkpoints all along."""
 
 
 def _scales() -> Mapping[str, Scale]:
@@ -80,8 +72,7 @@ def _scales() -> Mapping[str, Scale]:
     }
 
 
-SCALES: Mapping[str, Scale] = MappingProxyType(_scales())
-"""The three scales by name."""
+SCALES: Mapping[str, Scale] = _scales()
 
 
 @dataclass(frozen=True)
@@ -91,35 +82,26 @@ class Study:
     title: str
     """What is varied, in a few words."""
     sweep: Callable[[str], Sweep]
-    """The runs, of a scale's name."""
-    measures: tuple[Measure, ...]
-    """What is measured of each, beside its evaluation."""
+    """The runs at a scale of this name."""
+    measures: tuple[MeasureName, ...] = ()
+    """What is measured of each run, beside its evaluation."""
     checkpoints: bool = False
-    """Whether mechanism and behaviour are measured along the training as well: at the first
-    checkpoint, and at each one that is twice as late as the one before."""
+    """Whether mechanism and behaviour are also measured at the first checkpoint, and at each one
+    that is twice as late as the one before."""
 
 
-def broken_task(offsets: Mapping[Pair, int], *, unseen: Sequence[Pair] = ()) -> AnchorTask:
-    """The paper's anchors, with both orders of some pairs breaking the rule.
-
-    Args:
-        offsets: what is added to the key instead, by pair; the other order follows.
-        unseen: ordered pairs held out.
-    """
+def broken_task(offsets: Mapping[Pair, int]) -> AnchorTask:
+    """The paper's anchors, where both orders of some pairs add another offset to the key."""
     overrides = tuple(
         Override(order, Affine(add))
         for pair, add in offsets.items()
         for order in dict.fromkeys((pair, pair[::-1]))
     )
-    return AnchorTask(overrides=overrides, unseen=tuple(unseen))
+    return AnchorTask(overrides=overrides)
 
 
 def random_broken_task(seed: int) -> AnchorTask:
-    """All 16 pairs seen, one or two groups broken: which and how is drawn.
-
-    The offsets of a broken group are those of another sum of anchors or none's, at least 2 from the
-    rule's own.
-    """
+    """All 16 pairs seen, one or two groups broken, by offsets at least 2 from the rule's own."""
     generator = np.random.default_rng(seed)
     groups = [pair for pair, _ in BROKEN_GROUPS]
     chosen = generator.choice(len(groups), size=1 + seed % 2, replace=False)
@@ -136,14 +118,11 @@ def arbitrary_task(seed: int) -> AnchorTask:
     """Every ordered pair maps the keys to numbers drawn at random: there is no rule to infer."""
     generator = np.random.default_rng(seed)
     task = AnchorTask()
-    low, high = task.key_min, task.key_max
-    overrides = tuple(
-        Override(
-            pair, Table(low, tuple(map(int, generator.integers(low, high + 1, len(task.keys)))))
-        )
-        for pair in task.pairs
+    low, high, n = task.key_min, task.key_max, len(task.keys)
+    drawn = {pair: generator.integers(low, high + 1, n).tolist() for pair in task.pairs}
+    return AnchorTask(
+        overrides=tuple(Override(pair, Table(low, tuple(v))) for pair, v in drawn.items())
     )
-    return AnchorTask(overrides=overrides)
 
 
 def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
@@ -152,26 +131,27 @@ def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
     Their number is the task's inferential complexity (NeurIPS paper, section 6), called reasoning
     complexity in the complexity-control paper (section VIII).
     """
-    pairs = itertools.combinations(sorted(task.tokens), 2)
     return tuple(
         (a, b)
-        for a, b in pairs
-        if task.override((a, b)) is not None and task.override((a, b)) == task.override((b, a))
+        for a, b in itertools.combinations(sorted(task.tokens), 2)
+        if (one := task.override((a, b))) is not None and one == task.override((b, a))
     )
 
 
-def _diagram(name: str, seeds: int) -> Callable[[str], Sweep]:
+def _diagram(name: str, n_seeds: int) -> Callable[[str], Sweep]:
     """The sweep of a phase diagram, with more seeds than the papers' three."""
 
     def sweep(scale: str) -> Sweep:
         grids = read_sweep(SWEEPS[f"{scale}-{name}"]).grids
-        return Sweep(tuple(replace(grid, seeds=_more(grid.seeds, seeds)) for grid in grids))
+        first = [grid.seeds[0] for grid in grids]
+        return Sweep(
+            tuple(
+                replace(grid, seeds=tuple(range(seed, seed + n_seeds)))
+                for grid, seed in zip(grids, first, strict=True)
+            )
+        )
 
     return sweep
-
-
-def _more(seeds: tuple[int, ...], n: int) -> tuple[int, ...]:
-    return (*seeds, *range(seeds[-1] + 1, seeds[-1] + 1 + n - len(seeds)))
 
 
 def _phases(name: str) -> Sweep:
@@ -179,33 +159,25 @@ def _phases(name: str) -> Sweep:
     scale = SCALES[name]
     often = {"checkpoint_every": scale.control.train.steps // 6}
     control, neurips = override(scale.control, **often), override(scale.neurips, **often)
-    width, head = control.model.d_model, control.model.d_head
-    small, large = (
-        {"d_model": d, "d_head": d * head // width, "d_mlp": d * control.model.d_mlp // width}
+    width, head, mlp = control.model.d_model, control.model.d_head, control.model.d_mlp
+    narrow, wide = (
+        override(control, d_model=d, d_head=d * head // width, d_mlp=d * mlp // width)
         for d in (width * 3 // 4, width * 3 // 2)
     )
     post = override(preset("composite"), log_every=100, eval_every=500, checkpoint_every=500)
     post = post if name == "tiny" else control
-    two = _SEEDS[:2]
-    return Sweep(
-        (
-            Grid(control, {"gamma": (0.8, 0.9), "weight_decay": (0.0, 0.01)}, seeds=_SEEDS),
-            Grid(
-                override(control, **small),
-                {"n_layers": (2, 3), "gamma": (0.3, 0.4, 0.6, 0.9)},
-                seeds=two,
-            ),
-            Grid(override(control, **small), {"gamma": (0.3,)}, seeds=_SEEDS[2:]),
-            Grid(override(control, **large), {"gamma": (0.3, 0.5, 0.8)}, seeds=two),
-            Grid(neurips, {"n_layers": (2, 3), "gamma": (0.3, 0.5, 0.6, 0.7)}, seeds=two),
-            Grid(post, {"gamma": (0.3, 0.4)}, seeds=_SEEDS),
-            Grid(
-                override(post, gamma=0.6, gamma_qk=0.4, weight_decay=1.0),
-                {"task": (TASKS["complexity-control"], TASKS["neurips"])},
-                seeds=_SEEDS,
-            ),
-        )
-    )
+    merging = override(post, gamma=0.6, gamma_qk=0.4, weight_decay=1.0)
+    both_tasks = {"task": (TASKS["complexity-control"], TASKS["neurips"])}
+    two, rest = _SEEDS[:2], _SEEDS[2:]
+    return Sweep((
+        Grid(control, {"gamma": (0.8, 0.9), "weight_decay": (0.0, 0.01)}, seeds=_SEEDS),
+        Grid(narrow, {"n_layers": (2, 3), "gamma": (0.3, 0.4, 0.6, 0.9)}, seeds=two),
+        Grid(narrow, {"gamma": (0.3,)}, seeds=rest),
+        Grid(wide, {"gamma": (0.3, 0.5, 0.8)}, seeds=two),
+        Grid(neurips, {"n_layers": (2, 3), "gamma": (0.3, 0.5, 0.6, 0.7)}, seeds=two),
+        Grid(post, {"gamma": (0.3, 0.4)}, seeds=_SEEDS),
+        Grid(merging, both_tasks, seeds=_SEEDS),
+    ))  # fmt: skip
 
 
 def _complexity(name: str) -> Sweep:
@@ -216,12 +188,10 @@ def _complexity(name: str) -> Sweep:
 
 
 def _densely(name: str) -> RunConfig:
-    scale = SCALES[name]
-    steps = scale.short
+    steps = SCALES[name].short
     every = steps // 30
-    return override(
-        scale.control, steps=steps, log_every=every, eval_every=30 * every, checkpoint_every=every
-    )
+    often = {"log_every": every, "eval_every": 30 * every, "checkpoint_every": every}
+    return override(SCALES[name].control, steps=steps, **often)
 
 
 def _pairs(name: str) -> Sweep:
@@ -235,12 +205,8 @@ def _pairs(name: str) -> Sweep:
 
 def _noise(name: str) -> Sweep:
     start = override(_densely(name), gamma=SCALES[name].small)
-    return Sweep(
-        tuple(
-            Grid(override(start, task=random_broken_task(seed)), seeds=(seed,))
-            for seed in range(500, 520)
-        )
-    )
+    tasks = {seed: random_broken_task(seed) for seed in range(500, 520)}
+    return Sweep(tuple(Grid(override(start, task=t), seeds=(s,)) for s, t in tasks.items()))
 
 
 def _rates(name: str) -> Sweep:
@@ -253,13 +219,9 @@ def _rates(name: str) -> Sweep:
 def _arbitrary(name: str) -> Sweep:
     scale = SCALES[name]
     start = override(scale.control, log_every=20)
-    gammas = (scale.large, scale.middle, scale.small)
-    return Sweep(
-        tuple(
-            Grid(override(start, task=arbitrary_task(seed)), {"gamma": gammas}, seeds=(seed,))
-            for seed in _SEEDS
-        )
-    )
+    gammas = {"gamma": (scale.large, scale.middle, scale.small)}
+    tasks = {seed: arbitrary_task(seed) for seed in _SEEDS}
+    return Sweep(tuple(Grid(override(start, task=t), gammas, seeds=(s,)) for s, t in tasks.items()))
 
 
 def _steps(name: str) -> Sweep:
@@ -285,26 +247,20 @@ def _branches(name: str) -> Sweep:
     return Sweep(tuple(Grid(override(start, **change), seeds=_SEEDS) for change in changes))
 
 
-STUDIES: Mapping[str, Study] = MappingProxyType(
-    {
-        "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
-        "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
-        "phases": Study(
-            "every phase, at other widths, depths and layouts",
-            _phases,
-            ("mechanism",),
-            checkpoints=True,
-        ),
-        "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
-        "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
-        "noise": Study("randomly chosen broken groups", _noise, ("pairs",)),
-        "rates": Study("learning rate and weight decay", _rates, ()),
-        "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
-        "steps": Study("differences of the anchors", _steps, ("embedding",)),
-        "branches": Study("weight decay or learning rate changed midway", _branches, ()),
-    }
-)
-"""The studies by name."""
+STUDIES: Mapping[str, Study] = {
+    "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
+    "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
+    "phases": Study(
+        "every phase, at other widths, depths and layouts", _phases, ("mechanism",), True
+    ),
+    "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
+    "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
+    "noise": Study("randomly chosen broken groups", _noise, ("pairs",)),
+    "rates": Study("learning rate and weight decay", _rates),
+    "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
+    "steps": Study("differences of the anchors", _steps, ("embedding",)),
+    "branches": Study("weight decay or learning rate changed midway", _branches),
+}
 
 
 def study(name: str) -> Study:
@@ -313,11 +269,7 @@ def study(name: str) -> Study:
     Raises:
         ConfigError: there is none.
     """
-    if name not in STUDIES:
-        known = ", ".join(STUDIES)
-        raise ConfigError(
-            f"no study is called {shown(name)}{suggestion(name, STUDIES)}; known: {known}"
-        )
+    _check_known("study", name, STUDIES)
     return STUDIES[name]
 
 
@@ -328,9 +280,12 @@ def study_sweep(name: str, scale: str) -> Sweep:
         ConfigError: no such study or scale.
     """
     found = study(name)
-    if scale not in SCALES:
-        known = ", ".join(SCALES)
-        raise ConfigError(
-            f"no scale is called {shown(scale)}{suggestion(scale, SCALES)}; known: {known}"
-        )
+    _check_known("scale", scale, SCALES)
     return found.sweep(scale)
+
+
+def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"no {what} is called {shown(name)}{suggestion(name, known)}; known: {', '.join(known)}"
+        )

@@ -1,22 +1,21 @@
-"""How good the verdict from the mechanism is, on runs that it was not made on.
+"""How good the verdict from the mechanism is, on runs that its thresholds were not fixed on.
 
-:func:`judge_verdict` holds :func:`anchor_interp.analysis.verdict.verdict` against the phase of every run
-of a table, beside rules that know less: stable rank alone, gamma and weight decay, everything that
-is set before training, and the fingerprint's numbers without those of composed states. These are
-decision trees, fitted on other runs, and once more on the judged runs themselves, of every cell on
-all other cells; each has the size that is best for it in hindsight, which favours them. Runs that
-did not converge have no phase to be told and are left out, counted.
+:func:`judge_verdict` compares :func:`anchor_interp.analysis.verdict.verdict` with every run's
+phase, beside rules that know less. These are decision trees, fitted on other runs and again on the
+judged runs, each cell on all other cells; each has the size that is best for it in hindsight, which
+favours them. Runs that did not converge have no phase to tell and are left out.
 
 Runs that differ in their seed alone are not independent. Intervals of balanced accuracy add up
 Jeffreys' intervals of the phases with as many witnesses as a phase has cells; what a rule lacks to
-the verdict is bootstrapped over cells; and inside the cells whose seeds end in different phases,
-where settings say nothing, verdicts change places for p.
+the verdict is bootstrapped over cells; in *mixed cells*, whose seeds end in different phases,
+settings say nothing, and verdicts change places for p.
 
-:func:`judge_early` does the same along training: how early does the mechanism say what the run
-becomes, and how early does its behaviour?
+:func:`judge_early` asks how early in training the mechanism, and the behaviour, tell the final
+phase.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,34 +32,23 @@ from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.analysis.verdict import THRESHOLDS, verdict
 from anchor_interp.runs.phase import PAPER, Phase
 
-from .judging import Row, cell
+from .effects import Floats
+from .rows import Row, Rows, cell
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 """The phases that a verdict names."""
 
-
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
-
-
 _FAITHFUL = 0.9
 """Share of seen pairs, composed and answered rightly, below which composed states are doubtful."""
-
-
-_AS_YET = {"undertrained": "memorizing"}
-
-
 _NEAR = 0.1
 """A number this close to a line could as well be on its other side."""
-
-
 _DRAWN = 2_000
-
-
 _DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)
 """Sizes of the decision trees that are tried."""
 
-
 Names = npt.NDArray[np.str_]
+Cells = Sequence[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,6 @@ class RuleScore:
     """How well one rule names phases."""
 
     name: str
-    """A short name."""
     rule: str
     """What it knows."""
     accuracy: float
@@ -76,13 +63,12 @@ class RuleScore:
     low: float
     """Lower end of its 95 % interval."""
     high: float
-    """Upper end."""
     behind: float | None
-    """How much balanced accuracy it lacks to the verdict; None of the verdict itself."""
+    """How much balanced accuracy it lacks to the verdict; None for the verdict."""
     behind_low: float | None
     """Lower end of its 95 % interval."""
     mixed: float | None
-    """Share named rightly within cells whose seeds end in different phases; None without one."""
+    """Share named rightly in mixed cells; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +76,11 @@ class Disagreement:
     """A run whose phase and verdict differ."""
 
     run_id: str
-    """The run."""
     settings: str
-    """Its gamma, weight decay, depth and task."""
     phase: str
-    """What it is."""
     verdict: str
-    """What its mechanism says."""
     reason: str
-    """The rule that spoke."""
+    """The rule of the verdict that spoke."""
     behaviour: str
     """The accuracies that decided the phase."""
     explanation: str
@@ -115,19 +97,17 @@ class VerdictScore:
     left_out: int
     """Runs without one of these phases."""
     confusion: Mapping[str, Mapping[str, int]]
-    """Of every phase, how often each verdict was given."""
+    """For every phase, how often each verdict was given."""
     rules: tuple[RuleScore, ...]
     """The verdict first, then rules that know less."""
     mixed_runs: int
-    """Runs in cells whose seeds end in different phases."""
+    """Runs in mixed cells."""
     mixed_p: float | None
-    """How often verdicts that change places within these cells are right as often; None without
-    one."""
+    """How often verdicts that change places within mixed cells are right as often."""
     disagreements: tuple[Disagreement, ...]
     """Every run that is named wrongly."""
     faithful: tuple[int, int]
-    """Of the runs whose seen pairs, composed, are answered rightly (0.9 or more): those named
-    rightly, and all."""
+    """Runs whose composed seen pairs are answered rightly (0.9 or more): named rightly, and all."""
     doubtful: tuple[int, int]
     """The same of the other runs."""
 
@@ -138,21 +118,19 @@ class VerdictScore:
 
 @dataclass(frozen=True)
 class EarlyScore:
-    """What can be told at one moment of training of the final phase; the same runs at each."""
+    """What one moment of training tells of the final phase; the same runs at each moment."""
 
     share: float
     """The moment, as a share of the run's steps; the mean over runs."""
     n: int
-    """Runs."""
     accuracy: float
     """Balanced accuracy of the verdict at that moment."""
     low: float
     """Lower end of its 95 % interval."""
     high: float
-    """Upper end."""
     behaviour: float | None
-    """Balanced accuracy of the phase that the behaviour has at that moment; one that is
-    undertrained as yet counts as memorizing, which is how its mechanism looks."""
+    """Balanced accuracy of the phase by behaviour at that moment. An undertrained model counts as
+    memorizing, which is how its mechanism looks."""
 
 
 def fingerprint_of(row: Row) -> Fingerprint:
@@ -169,7 +147,12 @@ def fingerprint_of(row: Row) -> Fingerprint:
         raise StoreError(f"a table's row of the run {row['run_id']} is damaged: {error}") from error
 
 
-def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore:
+def can_be_judged(row: Row) -> bool:
+    """Whether a row has a phase that a verdict names, and a fingerprint."""
+    return row["status"] == "done" and row["phase"] in PHASES and row.get("noise_share") is not None
+
+
+def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
     """The verdict on some runs, beside rules fitted on others.
 
     Args:
@@ -177,10 +160,9 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
         fitted_on: the runs that the other rules learn from.
 
     Raises:
-        ConfigError: fewer than two phases among the runs.
+        ConfigError: fewer than two phases among either.
     """
-    kept = [row for row in rows if can_be_judged(row)]
-    known = [row for row in fitted_on if can_be_judged(row)]
+    kept, known = (list(filter(can_be_judged, part)) for part in (rows, fitted_on))
     truth = np.array([row["phase"] for row in kept])
     if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
         raise ConfigError(
@@ -189,57 +171,44 @@ def judge_verdict(rows: Sequence[Row], fitted_on: Sequence[Row]) -> VerdictScore
         )
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
     cells = [cell(row) for row in kept]
-    named = {"verdict": given}
-    for name, (_, features) in _RULES.items():
-        named[name] = _best_tree(features, known, kept)
-        named[f"{name}-here"] = _best_tree(features, kept, kept, cells)
-    mixed = _mixed(kept)
-    drawn = _resampled(cells)
-    base = _balanced_again(truth, given, cells, drawn)
+    titles, answers = {"verdict": "the verdict, from the mechanism"}, {"verdict": given}
+    for name, (title, features) in _RULES.items():
+        titles |= {name: title, f"{name}-here": f"{title}, fitted here"}
+        answers[name] = _best_tree(features, known, kept)
+        answers[f"{name}-here"] = _best_tree(features, kept, kept, cells)
+    mixed = _mixed(truth, cells)
+    base = _bootstrapped(truth, given, cells)
     scores = []
-    for name, answers in named.items():
-        samples = _balanced_again(truth, answers, cells, drawn)
-        low, high = _interval(truth, answers, cells)
-        is_first = name == "verdict"
-        behind = _balanced(truth, given) - _balanced(truth, answers)
-        scores.append(
-            RuleScore(
-                name=name,
-                rule=_TITLES[name],
-                accuracy=_balanced(truth, answers),
-                low=low,
-                high=high,
-                behind=None if is_first else behind,
-                behind_low=None if is_first else float(np.quantile(base - samples, 0.025)),
-                mixed=float((truth == answers)[mixed].mean()) if mixed.any() else None,
-            )
-        )
-    right = truth == given
+    for name, named in answers.items():
+        low, high = _interval(truth, named, cells)
+        behind, behind_low = None, None
+        if name != "verdict":
+            behind = _balanced(truth, given) - _balanced(truth, named)
+            behind_low = float(np.quantile(base - _bootstrapped(truth, named, cells), 0.025))
+        right = float((truth == named)[mixed].mean()) if mixed.any() else None
+        accuracy = _balanced(truth, named)
+        scores.append(RuleScore(name, titles[name], accuracy, low, high, behind, behind_low, right))
+    right_runs = truth == given
     sure = np.array([(row.get("recomposed") or 0.0) >= _FAITHFUL for row in kept])
     return VerdictScore(
         n={phase: int((truth == phase).sum()) for phase in PHASES},
         left_out=len(rows) - len(kept),
         confusion={
-            phase: {
-                other: int(((truth == phase) & (given == other)).sum())
-                for other in (*PHASES, "other")
-            }
-            for phase in PHASES
+            one: {two: int(((truth == one) & (given == two)).sum()) for two in (*PHASES, "other")}
+            for one in PHASES
         },
         rules=tuple(scores),
         mixed_runs=int(mixed.sum()),
-        mixed_p=_inside(truth, given, cells, mixed),
+        mixed_p=_within_mixed(truth, given, cells, mixed),
         disagreements=tuple(
-            _disagreement(row)
-            for row, name in zip(kept, given, strict=True)
-            if name != row["phase"]
+            _disagreement(row) for row, right in zip(kept, right_runs, strict=True) if not right
         ),
-        faithful=(int(right[sure].sum()), int(sure.sum())),
-        doubtful=(int(right[~sure].sum()), int((~sure).sum())),
+        faithful=(int(right_runs[sure].sum()), int(sure.sum())),
+        doubtful=(int(right_runs[~sure].sum()), int((~sure).sum())),
     )
 
 
-def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlyScore]:
+def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
     """The verdict along training, and the behaviour, against what the runs become.
 
     Args:
@@ -250,64 +219,51 @@ def judge_early(rows: Sequence[Row], checkpoints: Sequence[Row]) -> list[EarlySc
         One score for each number of a checkpoint that every run has, and one for the end.
     """
     final = {row["run_id"]: row for row in rows if can_be_judged(row)}
-    moments: dict[float, list[Row]] = {}
+    moments: dict[float, list[Row]] = defaultdict(list)
     for row in checkpoints:
         if row["run_id"] in final and row.get("noise_share") is not None:
-            moments.setdefault(row["at_number"], []).append(row)
+            moments[row["at_number"]].append(row)
     whole = [moment for moment in moments.values() if len(moment) == len(final)]
     found = []
     for mine in [*whole, list(final.values())] if final else []:
-        truth = np.array([final[row["run_id"]]["phase"] for row in mine])
+        ends = [final[row["run_id"]] for row in mine]
+        truth = np.array([end["phase"] for end in ends])
         given = np.array([verdict(fingerprint_of(row)).phase for row in mine])
-        shares = [row.get("at_step", row["steps"]) / final[row["run_id"]]["steps"] for row in mine]
-        low, high = _interval(truth, given, [cell(final[row["run_id"]]) for row in mine])
-        then = [row["behaviour"] for row in mine if row.get("behaviour") is not None]
+        shares = [
+            row.get("at_step", row["steps"]) / end["steps"]
+            for row, end in zip(mine, ends, strict=True)
+        ]
         behaved = None
-        if len(then) == len(mine):
-            behaved = _balanced(truth, np.array([_AS_YET.get(name, name) for name in then]))
-        found.append(
-            EarlyScore(
-                share=float(np.mean(shares)),
-                n=len(mine),
-                accuracy=_balanced(truth, given),
-                low=low,
-                high=high,
-                behaviour=behaved,
-            )
-        )
+        if all(row.get("behaviour") is not None for row in mine):
+            then = [row["behaviour"].replace("undertrained", "memorizing") for row in mine]
+            behaved = _balanced(truth, np.array(then))
+        low, high = _interval(truth, given, [cell(end) for end in ends])
+        share, accuracy = float(np.mean(shares)), _balanced(truth, given)
+        found.append(EarlyScore(share, len(mine), accuracy, low, high, behaved))
     return found
 
 
 def _best_tree(
-    features: Callable[[Row], list[float]],
-    known: Sequence[Row],
-    asked: Sequence[Row],
-    cells: Sequence[tuple[Any, ...]] | None = None,
+    features: Callable[[Row], list[float]], known: Rows, asked: Rows, cells: Cells | None = None
 ) -> Names:
-    """What decision trees fitted on some runs say of others, of the size that does best there.
+    """What decision trees fitted on ``known`` say of ``asked``, of the size that does best there.
 
-    With the cells of the runs, which are then the same, every cell is told by a tree that was
-    fitted on all others.
+    With ``cells`` the runs are the same, and a tree fitted on all other cells judges each cell.
     """
     truth = np.array([row["phase"] for row in asked])
     x, wanted = np.array([features(row) for row in known]), [row["phase"] for row in known]
-    y = np.array([features(row) for row in asked])
     found: list[Names] = []
     for depth, leaf in itertools.product(_DEPTHS, _LEAVES):
         tree = DecisionTreeClassifier(
             max_depth=depth, min_samples_leaf=leaf, class_weight="balanced", random_state=0
         )
         if cells is None:
-            found.append(tree.fit(x, wanted).predict(y))
+            asked_x = np.array([features(row) for row in asked])
+            found.append(tree.fit(x, wanted).predict(asked_x))
         else:
-            groups = [list(dict.fromkeys(cells)).index(key) for key in cells]
+            groups = _places(cells)
             found.append(cross_val_predict(tree, x, wanted, groups=groups, cv=LeaveOneGroupOut()))
     return max(found, key=lambda answers: _balanced(truth, answers))
-
-
-def can_be_judged(row: Row) -> bool:
-    """Whether a row has a phase that a verdict names, and a fingerprint."""
-    return row["status"] == "done" and row["phase"] in PHASES and row.get("noise_share") is not None
 
 
 def _number(row: Row, name: str) -> float:
@@ -315,110 +271,101 @@ def _number(row: Row, name: str) -> float:
     return -1.0 if value is None else float(value)
 
 
+def _numbers(*names: str) -> Callable[[Row], list[float]]:
+    return lambda row: [_number(row, name) for name in names]
+
+
 def _is_neurips(row: Row) -> float:
     return float(row["task"] == "neurips")
 
 
+def _ranks(row: Row) -> list[float]:
+    rank = _number(row, "stable_rank")
+    return [rank, rank / max(_number(row, "stable_rank_at_init"), 1e-9)]
+
+
 def _settings(row: Row) -> list[float]:
-    numbers = ("gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "n_sequences", "lr")
-    layout = [float(row["normalization"] == "pre"), _is_neurips(row)]
-    return [_number(row, name) for name in numbers] + layout
+    numbers = _numbers(
+        "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "n_sequences", "lr"
+    )
+    return [*numbers(row), float(row["normalization"] == "pre"), _is_neurips(row)]
+
+
+def _without_composed(row: Row) -> list[float]:
+    numbers = _numbers(*(name for name in NUMBERS if name not in _COMPOSED))
+    return [*numbers(row), _is_neurips(row)]
 
 
 _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
-    "stable-rank": (
-        "stable rank of W_Q(1), and its share of the initial one",
-        lambda row: [
-            _number(row, "stable_rank"),
-            _number(row, "stable_rank") / max(_number(row, "stable_rank_at_init"), 1e-9),
-        ],
-    ),
-    "gamma-and-decay": (
-        "gamma and weight decay",
-        lambda row: [_number(row, name) for name in ("gamma", "gamma_qk", "weight_decay")],
-    ),
+    "stable-rank": ("stable rank of W_Q(1), and its share of the initial one", _ranks),
+    "gamma-and-decay": ("gamma and weight decay", _numbers("gamma", "gamma_qk", "weight_decay")),
     "settings": ("all settings", _settings),
-    "without-composed": (
-        "the fingerprint without composed states",
-        lambda row: [
-            *(_number(row, name) for name in NUMBERS if name not in _COMPOSED),
-            _is_neurips(row),
-        ],
-    ),
+    "without-composed": ("the fingerprint without composed states", _without_composed),
 }
 """Rules that know less than the verdict: what they know, and what they see of a run."""
-
-
-_TITLES = {
-    "verdict": "the verdict, from the mechanism",
-    **{name: title for name, (title, _) in _RULES.items()},
-    **{f"{name}-here": f"{title}, fitted here" for name, (title, _) in _RULES.items()},
-}
 
 
 def _balanced(truth: Names, given: Names) -> float:
     return float(np.mean([(given[truth == phase] == phase).mean() for phase in np.unique(truth)]))
 
 
-def _interval(truth: Names, given: Names, cells: Sequence[tuple[Any, ...]]) -> tuple[float, float]:
+def _places(cells: Cells) -> list[int]:
+    """The number of each run's cell, in the order in which cells appear."""
+    order = {key: place for place, key in enumerate(dict.fromkeys(cells))}
+    return [order[key] for key in cells]
+
+
+def _interval(truth: Names, given: Names, cells: Cells) -> tuple[float, float]:
     """95 % of balanced accuracy, each phase's share drawn from Jeffreys' posterior of its cells."""
     generator = np.random.default_rng(0)
     shares = []
     for phase in np.unique(truth):
         mine = truth == phase
-        n = len({key for key, counts in zip(cells, mine, strict=True) if counts})
+        n = len(set(itertools.compress(cells, mine)))
         right = n * float((given[mine] == phase).mean())
         shares.append(generator.beta(right + 0.5, n - right + 0.5, _DRAWN))
     low, high = np.quantile(np.mean(shares, axis=0), [0.025, 0.975])
     return float(low), float(high)
 
 
-def _resampled(cells: Sequence[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
-    """How often each cell is in each of the samples of as many cells: [sample, cell]."""
-    n = len(dict.fromkeys(cells))
-    drawn = np.random.default_rng(0).integers(n, size=(_DRAWN, n))
-    return np.stack([np.bincount(sample, minlength=n) for sample in drawn])
-
-
-def _balanced_again(
-    truth: Names, given: Names, cells: Sequence[tuple[Any, ...]], drawn: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Balanced accuracy in every sample of cells, over the phases that are in it."""
-    places = np.array([list(dict.fromkeys(cells)).index(key) for key in cells])
-    runs = np.zeros((drawn.shape[1], len(np.unique(truth))))
+def _bootstrapped(truth: Names, given: Names, cells: Cells) -> Floats:
+    """Balanced accuracy in samples of cells, over the phases that are in each: [sample]."""
+    places = _places(cells)
+    n_cells = max(places) + 1
+    drawn = np.random.default_rng(0).integers(n_cells, size=(_DRAWN, n_cells))
+    times = np.stack([np.bincount(sample, minlength=n_cells) for sample in drawn])
+    runs = np.zeros((n_cells, len(np.unique(truth))))
     right = np.zeros_like(runs)
     for column, phase in enumerate(np.unique(truth)):
         np.add.at(runs[:, column], places, truth == phase)
         np.add.at(right[:, column], places, (truth == phase) & (given == phase))
-    n = drawn @ runs
-    shares = np.divide(drawn @ right, n, out=np.full_like(n, np.nan), where=n > 0)
-    found: npt.NDArray[np.float64] = np.nanmean(shares, axis=1)
+    n = times @ runs
+    shares = np.divide(times @ right, n, out=np.full_like(n, np.nan), where=n > 0)
+    found: Floats = np.nanmean(shares, axis=1)
     return found
 
 
-def _inside(
-    truth: Names, given: Names, cells: Sequence[tuple[Any, ...]], mixed: npt.NDArray[np.bool_]
+def _mixed(truth: Names, cells: Cells) -> npt.NDArray[np.bool_]:
+    """The runs in mixed cells."""
+    phases = defaultdict(set)
+    for key, phase in zip(cells, truth, strict=True):
+        phases[key].add(phase)
+    return np.array([len(phases[key]) > 1 for key in cells])
+
+
+def _within_mixed(
+    truth: Names, given: Names, cells: Cells, mixed: npt.NDArray[np.bool_]
 ) -> float | None:
     """One-sided p of as many right verdicts, which change places within each mixed cell."""
     if not mixed.any():
         return None
     generator = np.random.default_rng(0)
     drawn = np.zeros(_DRAWN)
-    for key in dict.fromkeys(own for own, counts in zip(cells, mixed, strict=True) if counts):
+    for key in dict.fromkeys(itertools.compress(cells, mixed)):
         mine = np.array([own == key for own in cells])
         moved = generator.permuted(np.tile(given[mine], (_DRAWN, 1)), axis=1)
         drawn += (moved == truth[mine]).sum(1)
-    observed = float((truth == given)[mixed].sum())
-    return permutation_p(observed, drawn, exact=False)
-
-
-def _mixed(rows: Sequence[Row]) -> npt.NDArray[np.bool_]:
-    """The runs in cells whose seeds end in different phases."""
-    cells: dict[tuple[Any, ...], set[str]] = {}
-    keys = [cell(row) for row in rows]
-    for key, row in zip(keys, rows, strict=True):
-        cells.setdefault(key, set()).add(row["phase"])
-    return np.array([len(cells[key]) > 1 for key in keys])
+    return permutation_p(float((truth == given)[mixed].sum()), drawn, exact=False)
 
 
 def _disagreement(row: Row) -> Disagreement:
@@ -433,16 +380,16 @@ def _disagreement(row: Row) -> Disagreement:
         "symmetric_accuracy": "symmetric",
         "commutativity": "commut.",
     }
-    behaviour = [
+    behaviour = ", ".join(
         f"{title} {row[name]:.2f}" for name, title in titles.items() if row.get(name) is not None
-    ]
+    )
     return Disagreement(
         run_id=row["run_id"],
         settings=settings,
         phase=row["phase"],
         verdict=found.phase,
         reason=found.reason,
-        behaviour=", ".join(behaviour),
+        behaviour=behaviour,
         explanation=_explanation(row),
     )
 
@@ -451,18 +398,18 @@ def _explanation(row: Row) -> str:
     again = row.get("recomposed")
     if again is not None and again < _FAITHFUL:
         return f"composed states are doubtful: of seen pairs {again:.2f} are right"
-    ood = row.get("ood_accuracy")
-    on_the_way = {"OOD": (ood, PAPER.ood)}
-    if row.get("symmetric_accuracy") is not None:
-        on_the_way["symmetric"] = (row["symmetric_accuracy"], PAPER.symmetric)
+    ood, symmetric = row.get("ood_accuracy"), row.get("symmetric_accuracy")
+    lines = {"OOD": (ood, PAPER.ood)}
+    if symmetric is not None:
+        lines["symmetric"] = (symmetric, PAPER.symmetric)
     elif ood is not None and ood < PAPER.ood:
-        on_the_way["commut."] = (row.get("commutativity"), PAPER.commutativity)
-    on_the_way["composed"] = (row.get("composed"), THRESHOLDS.composed)
+        lines["commut."] = (row.get("commutativity"), PAPER.commutativity)
+    lines["composed"] = (row.get("composed"), THRESHOLDS.composed)
     if row.get("mirrored") is None and (row.get("composed") or 0.0) < THRESHOLDS.composed:
-        on_the_way["commutes"] = (row.get("commutes"), THRESHOLDS.commutes)
+        lines["commutes"] = (row.get("commutes"), THRESHOLDS.commutes)
     near = [
         f"{name} {value:.2f} is near {line:g}"
-        for name, (value, line) in on_the_way.items()
+        for name, (value, line) in lines.items()
         if value is not None and abs(value - line) < _NEAR
     ]
     return "; ".join(near) or "none known"

@@ -25,7 +25,7 @@ SEQUENCES = draw(TASK, TASK.pairs, "all", 6, seed=3, stream="attribution")
 
 
 def model(normalization: Normalization, n_layers: int = 3) -> HookedTransformer:
-    """Random weights in float64, every bias and LayerNorm gain as well."""
+    """Random weights, biases and LayerNorm gains in float64."""
     shape = ModelConfig(
         n_layers=n_layers, n_heads=3, d_model=20, d_head=8, d_mlp=24, bias=True,
         normalization=normalization,
@@ -60,7 +60,7 @@ def test_the_components_sum_to_the_logits(normalization: Normalization) -> None:
 def test_a_component_is_the_slope_along_its_own_size(
     normalization: Normalization, component: str
 ) -> None:
-    """With every scale and every other component held, logits are linear in a component."""
+    """Logits are linear in a component if every scale and every other component is held fixed."""
     built = model(normalization)
     found = attribute_logits(built, SEQUENCES.tokens)
     layer = int(component[1])
@@ -109,7 +109,7 @@ def test_half_precision_is_summed_in_single(
     np.testing.assert_allclose(lens.logits[-1], expected, rtol=0, atol=rounding)
 
 
-def test_chosen_answers_are_columns_of_all() -> None:
+def test_chosen_answers_are_columns_of_all_answers() -> None:
     built = model("post")
     every = attribute_logits(built, SEQUENCES.tokens)
     answers = np.stack([SEQUENCES.targets, SEQUENCES.key], axis=1)
@@ -120,7 +120,7 @@ def test_chosen_answers_are_columns_of_all() -> None:
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_the_lens_is_the_model_cut_short(normalization: Normalization) -> None:
+def test_the_lens_reads_a_shorter_model(normalization: Normalization) -> None:
     built = model(normalization)
     found = logit_lens(built, SEQUENCES.tokens)
     assert found.points == ("0_pre", *(f"{i}_{at}" for i in range(3) for at in ("mid", "post")))
@@ -129,7 +129,7 @@ def test_the_lens_is_the_model_cut_short(normalization: Normalization) -> None:
     shorter.load_state_dict(built.state_dict(), strict=False)
     at = found.points.index("1_post")
     np.testing.assert_allclose(found.logits[at], logits(shorter), rtol=0, atol=1e-12)
-    # after attention: the model without the MLP, whose own LayerNorm is the last one passed
+    # after attention: the model without its last MLP
     hook = "blocks.2.hook_resid_mid"
     stream = activations(built, SEQUENCES.tokens, [hook])[hook]
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_the_lens_is_the_model_cut_short(normalization: Normalization) -> None:
     ("mechanism", "component", "point"),
     [("lookup", "L1H0", "1_mid"), ("inferential", "L1 MLP", "1_post")],
 )
-def test_hand_set_models_answer_by_the_components_of_their_wiring(
+def test_hand_set_models_answer_by_the_wired_components(
     normalization: Normalization, mechanism: Mechanism, component: str, point: str
 ) -> None:
     """Lookup finds the answer in the first MLP and moves it; inferential computes it last."""
@@ -191,7 +191,7 @@ def test_other_transformers(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
-def test_what_is_no_sum_of_components_is_refused() -> None:
+def test_logits_that_are_not_the_sum_are_refused() -> None:
     built = model("pre")
     with (
         pytest.raises(ConfigError, match="differ from the model's logits"),
@@ -204,7 +204,7 @@ def test_what_is_no_sum_of_components_is_refused() -> None:
     )  # fmt: skip
     capped = HookedTransformer(cfg)
     for analysis in (attribute_logits, logit_lens):
-        with pytest.raises(ConfigError, match="does more than this analysis knows of"):
+        with pytest.raises(ConfigError, match="does more than this analysis covers"):
             analysis(capped, torch.arange(12).reshape(2, 6))
 
 

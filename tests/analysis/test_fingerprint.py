@@ -125,10 +125,10 @@ def test_a_model_in_place_of_a_run_is_refused() -> None:
 def test_a_kept_fingerprint_is_measured_again_if_it_is_damaged(
     finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(finished_run.path, tmp_path / "run")
+    shutil.copytree(finished_run.folder.path, tmp_path / "run")
     run = ai.load(tmp_path / "run")
     name = ai.run_id(run.config)
-    assert kept_fingerprint(run.path, name, run.step) is None
+    assert kept_fingerprint(run.folder.path, name, run.step) is None
     first = keep_fingerprint(run)
     measured: list[Run] = []
 
@@ -139,13 +139,13 @@ def test_a_kept_fingerprint_is_measured_again_if_it_is_damaged(
     monkeypatch.setattr(fingerprints, "fingerprint", again)
     assert keep_fingerprint(run) == first
     assert not measured  # read, not measured
-    path = run.path / "fingerprint.json"
+    path = run.folder.path / "measurements.json"
     for damage in (path.read_text()[:-20], path.read_text().replace(name, "another-run")):
         path.write_text(damage)
-        assert kept_fingerprint(run.path, name, run.step) is None
-        assert keep_fingerprint(run) == first == kept_fingerprint(run.path, name, run.step)
+        assert kept_fingerprint(run.folder.path, name, run.step) is None
+        assert keep_fingerprint(run) == first == kept_fingerprint(run.folder.path, name, run.step)
     assert [one.step for one in measured] == [run.step] * 2
-    assert kept_fingerprint(run.path, name, run.step - 1) is None  # of another checkpoint
+    assert kept_fingerprint(run.folder.path, name, run.step - 1) is None  # of another checkpoint
 
 
 def test_the_table_of_a_sweep_has_fingerprints_if_asked(

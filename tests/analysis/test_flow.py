@@ -1,4 +1,4 @@
-"""Information flow: on models whose mechanism is known, and against single edges cut by hand."""
+"""Information flow: models whose mechanism is known, and single edges ablated by hand."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def wired(mechanism: Mechanism, sequences: Sequences) -> np.ndarray:
 @pytest.mark.parametrize("position", [0, 2, 6])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_the_wired_edges_of_an_exact_model_matter_and_no_others(
+def test_only_the_wired_edges_of_an_exact_model_matter(
     mechanism: Mechanism, normalization: Normalization, position: int
 ) -> None:
     """At position 6 the second anchor is the last token: it attends to itself."""
@@ -46,10 +46,10 @@ def test_the_wired_edges_of_an_exact_model_matter_and_no_others(
 
 
 @pytest.mark.parametrize("way", ["mean", "resample"])
-def test_an_edge_that_carries_the_keys_place_is_the_same_in_aligned_sequences(
+def test_an_edge_that_carries_only_a_position_has_no_effect_when_resampled(
     way: Ablation,
 ) -> None:
-    """The inferential model's second anchor looks at the key to know how far away it is."""
+    """The inferential model's second anchor attends to the key for its position alone."""
     sequences = aligned_sequences(FEW_KEYS, 2, 30, seed=0)
     flow = information_flow(small_exact("inferential", "post"), sequences, ablation=way)
     edges = wired("inferential", sequences)
@@ -59,7 +59,7 @@ def test_an_edge_that_carries_the_keys_place_is_the_same_in_aligned_sequences(
     assert (flow.changed[~edges] == 0).all()
 
 
-def test_an_effect_is_that_of_the_edge_cut_by_hand() -> None:
+def test_an_effect_equals_that_of_the_edge_ablated_by_hand() -> None:
     model = random_model()
     sequences = aligned_sequences(FEW_KEYS, 2, 8, seed=0)
     references = aligned_sequences(FEW_KEYS, 2, 8, seed=1)
@@ -128,7 +128,7 @@ def test_the_probe_of_the_papers() -> None:
     assert (unknown.logit_difference == flow.logit_difference).all()
 
 
-def test_what_has_no_flow_is_refused() -> None:
+def test_bad_input_is_refused() -> None:
     model = random_model()
     with pytest.raises(ConfigError, match="resample ablation of one sequence needs references"):
         information_flow(model, PROBE, ablation="resample")

@@ -81,7 +81,7 @@ def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
     assert found.step == finished_run.steps[1]
     assert found.development is not None
     assert found.development.steps == tuple(finished_run.steps)
-    assert found.name == finished_run.path.name
+    assert found.name == finished_run.folder.path.name
 
 
 @pytest.mark.usefixtures("quick_pictures")
@@ -164,7 +164,7 @@ def test_an_output_that_cannot_be_used_is_refused(
     assert "is a file; name a folder" in capsys.readouterr().err
     assert taken.read_text() == "mine"
     with pytest.raises(StoreError):
-        write_analysis(specimen, finished_run.path)
+        write_analysis(specimen, finished_run.folder.path)
     assert main(["analyze", "tiny/symetric/1", "--out", str(tmp_path / "x")]) == 1
     assert main(["analyze", "exact/symmetric", "--step", "4", "--out", str(tmp_path / "x")]) == 1
     assert not (tmp_path / "x").exists()

@@ -1,4 +1,4 @@
-"""Route scores: on models whose route is known, in two layers and in more; refusals."""
+"""Route scores of models whose route is known, in two and more layers."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,6 @@ from anchor_interp.analysis.routes import (
     ROUTES,
     RouteName,
     RouteScores,
-    published_route,
     route_layers,
     route_scores,
 )
@@ -49,7 +48,7 @@ def as_dict(scores: RouteScores) -> dict[RouteName, float]:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("normalization", LAYOUTS)
-def test_an_exact_model_takes_its_own_route_and_no_other(
+def test_an_exact_model_takes_only_its_own_route(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
     found = route_scores(small_exact(mechanism, normalization), FEW_KEYS, n=40)
@@ -60,7 +59,7 @@ def test_an_exact_model_takes_its_own_route_and_no_other(
     assert len(found.details) == 9
 
 
-def test_on_the_papers_own_task() -> None:
+def test_the_papers_task() -> None:
     model = exact_model("inferential")
     found = route_scores(model, TASKS["complexity-control"], n=20)
     assert found.inferential == pytest.approx(1, abs=1e-3)
@@ -68,8 +67,7 @@ def test_on_the_papers_own_task() -> None:
 
 
 def test_a_route_may_share_legs_with_another() -> None:
-    """The lookup brings the key by way of the second anchor, as no published route does, and
-    the second anchor from where it stands, as the inferential one does."""
+    """In the lookup model the second anchor takes the direct way of the inferential route."""
     found = route_scores(small_exact("lookup", "post"), FEW_KEYS, n=40)
     legs = {(leg.route, leg.source): leg.effect for leg in found.details}
     assert legs["inferential", "second"] == pytest.approx(1, abs=1e-3)
@@ -78,7 +76,7 @@ def test_a_route_may_share_legs_with_another() -> None:
 
 
 def with_idle_layer(mechanism: Mechanism, at: int) -> HookedTransformer:
-    """An exact pre-LayerNorm model with a layer of zeros, which does nothing, put in."""
+    """An exact pre-LayerNorm model with an additional layer of zeros, which does nothing."""
     shape = exact_shape(mechanism, FEW_KEYS, normalization="pre")
     model = empty_model(replace(shape, n_layers=3), dtype=torch.float32)
     weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
@@ -93,8 +91,8 @@ def with_idle_layer(mechanism: Mechanism, at: int) -> HookedTransformer:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_split_of_the_layers_is_found(mechanism: Mechanism) -> None:
-    """Below both layers that act, between them, above them."""
+def test_every_split_of_the_layers_is_tried(mechanism: Mechanism) -> None:
+    """The idle layer is below, between or above the two layers that act."""
     right: dict[int, set[int]] = {0: {2}, 1: {1, 2}, 2: {1}}
     for at, splits in right.items():
         found = route_scores(with_idle_layer(mechanism, at), FEW_KEYS, n=20)
@@ -109,7 +107,7 @@ def test_the_split_of_the_layers_is_found(mechanism: Mechanism) -> None:
                 assert min(leg.effect for leg in own) == pytest.approx(0, abs=1e-3)
 
 
-def test_a_leg_is_what_it_is_sequence_by_sequence() -> None:
+def test_a_leg_computed_sequence_by_sequence_agrees() -> None:
     """The key's leg of the inferential route, one sequence after the other."""
     model = random_model(n_layers=2)
     found = route_scores(model, FEW_KEYS, n=40, seed=3)
@@ -150,9 +148,6 @@ def test_layers_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route_layers(deep, route, 1) == ((range(1), route.early), (range(1, 4), route.late))
     flat = random_model(n_layers=2)
     assert route_layers(flat, route) == route_layers(flat, route, 1)
-    assert published_route("inferential") is route
-    with pytest.raises(ConfigError, match="mechanism is 'gathered'"):
-        published_route("gathered")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="split is 4; expected at most 3"):
         route_layers(deep, route, 4)
     with pytest.raises(ConfigError, match="1 layer; expected at least two"):
@@ -172,7 +167,7 @@ ALONE = AnchorTask(anchors=(Anchor(1, Affine(1, 2)),), key_max=31, unseen=())
         ({}, {"n": 0}, "n is 0"),
     ],
 )
-def test_what_has_no_route_is_refused(
+def test_bad_input_is_refused(
     change: dict[str, Any], arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -180,7 +175,7 @@ def test_what_has_no_route_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_models_without_an_effect_to_share_are_refused() -> None:
+def test_models_without_an_effect_are_refused() -> None:
     constant = random_model()
     constant.unembed.W_U.data.zero_()
     with pytest.raises(ConfigError, match="0 of 20 answers change with the key token"):

@@ -83,7 +83,7 @@ def test_train_then_evaluate(tmp_path: Path, capsys: Capture) -> None:
 def test_a_run_from_its_own_config_file_is_the_same_run(
     tmp_path: Path, finished_run: Run, capsys: Capture
 ) -> None:
-    config = finished_run.path / "config.json"
+    config = finished_run.folder.path / "config.json"
     out = tmp_path / "again"
     command = ["train", "--config", str(config), "--out", str(out), "--quiet"]
     assert main([*command, "--threads", "1", "--device", "cpu"]) == 0
@@ -178,7 +178,7 @@ def test_help_of_train_shows_the_defaults_of_its_start(capsys: Capture, monkeypa
 def test_json_is_one_object_alone(
     tmp_path: Path, finished_run: Run, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    out = str(finished_run.path)
+    out = str(finished_run.folder.path)
     again = ["--config", f"{out}/config.json", "--device", "cpu", "--out", out]
     assert main(["train", *again, "--json"]) == 0
     trained = _json(capsys)
@@ -199,9 +199,9 @@ def test_json_is_one_object_alone(
 def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys: Capture) -> None:
     page = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
     for name, arguments in {
-        "evaluate": ["evaluate", str(finished_run.path)],
+        "evaluate": ["evaluate", str(finished_run.folder.path)],
         "presets": ["presets"],
-        "doctor": ["doctor", "--out", str(finished_run.path)],
+        "doctor": ["doctor", "--out", str(finished_run.folder.path)],
     }.items():
         main([*arguments, "--json"])
         section = page.split(f"### {name}\n", 1)[1].split("\n### ", 1)[0]
@@ -222,7 +222,7 @@ def test_quiet_and_verbose_choose_the_messages(
 ) -> None:
     def resumed(*flags: str) -> str:
         out = tmp_path / "-".join(["run", *flags])
-        shutil.copytree(finished_run.path, out)
+        shutil.copytree(finished_run.folder.path, out)
         (out / "result.json").unlink()
         shutil.rmtree(out / "checkpoints/00000040")  # the only one to go on from
         config = str(out / "config.json")
@@ -249,7 +249,7 @@ def test_the_library_prints_nothing_unless_asked(tmp_path: Path, finished_run: R
         "ai.train(config, sys.argv[2], threads=2, quiet=True)"
     )
     out = tmp_path / "run"
-    shutil.copytree(finished_run.path, out)
+    shutil.copytree(finished_run.folder.path, out)
     (out / "result.json").unlink()
     command = [sys.executable, "-c", code, str(out / "config.json"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

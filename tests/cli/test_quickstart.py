@@ -23,8 +23,8 @@ from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, Uns
 from anchor_interp.runs.presets import PHASES
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
+from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.worker import each_alone
 from anchor_interp.tasks.anchor import TASKS
 
 SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
@@ -43,12 +43,12 @@ def test_quickstart_trains_prints_draws_and_resumes(
     print_table(runs)
     shown = capsys.readouterr().out
     for run in runs.values():
-        assert f"checkpoints: {run.path / 'checkpoints'}" in shown
+        assert f"checkpoints: {run.folder.path / 'checkpoints'}" in shown
     assert "undertrained" in shown
 
-    before = [run.path.stat().st_mtime_ns for run in runs.values()]
+    before = [run.folder.path.stat().st_mtime_ns for run in runs.values()]
     again = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
-    assert [run.path.stat().st_mtime_ns for run in again.values()] == before
+    assert [run.folder.path.stat().st_mtime_ns for run in again.values()] == before
 
 
 def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
@@ -57,7 +57,7 @@ def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
     configs = {"bad": SMALL["memorizing"], "run": finished_run.config}
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/thesis.tex").write_text("precious")
-    shutil.copytree(finished_run.path, tmp_path / "run")
+    shutil.copytree(finished_run.folder.path, tmp_path / "run")
     (tmp_path / "run/result.json").unlink()
     shutil.rmtree(tmp_path / "run/checkpoints/00000040")  # the only one to go on from
     progress = {name: Plain(name, 40, 32) for name in configs}
@@ -82,7 +82,7 @@ SCRIPT = """
 from pathlib import Path
 import anchor_interp
 from anchor_interp._util.progress import Silent
-from anchor_interp.sweeps.worker import each_alone
+from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 print("once")
 config = anchor_interp.preset("tiny", **{short})

@@ -177,7 +177,7 @@ def test_wrong_values_that_only_torch_or_a_run_can_tell(
     finished_run: Run,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = main([text.format(run=finished_run.path) for text in arguments])
+    code = main([text.format(run=finished_run.folder.path) for text in arguments])
     check(code, *capsys.readouterr(), message)
     assert not list(tmp_path.iterdir())
 
@@ -201,7 +201,7 @@ def test_trouble_at_run_time_is_one_line_and_exit_code_1(
     finished_run: Run,
 ) -> None:
     (tmp_path / "config.json").write_text("{")
-    places = {"run": finished_run.path, "damaged": tmp_path}
+    places = {"run": finished_run.folder.path, "damaged": tmp_path}
     assert main([text.format(**places) for text in arguments]) == 1
     told = capsys.readouterr()
     assert told.out == ""

@@ -4,7 +4,8 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from anchor_interp.sweeps.worker import Job, RunResult, train_job
+from anchor_interp.sweeps.engine import Job, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 
 class Here:
@@ -28,4 +29,4 @@ class Here:
 
     def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
         """Run a job."""
-        yield from train_job(job, folder, device="cpu", threads=1)
+        yield from do_job(job, folder, device="cpu", threads=1)

@@ -15,9 +15,11 @@ FEW_KEYS = AnchorTask(key_max=31, unseen=TASKS["complexity-control"].unseen)
 
 
 @lru_cache
-def small_exact(mechanism: Mechanism, normalization: Normalization) -> HookedTransformer:
+def small_exact(
+    mechanism: Mechanism, normalization: Normalization, dtype: torch.dtype = torch.float32
+) -> HookedTransformer:
     """The exact model of :data:`FEW_KEYS`. All tests share it, so none may change it."""
-    return exact_model(mechanism, FEW_KEYS, normalization=normalization)
+    return exact_model(mechanism, FEW_KEYS, normalization=normalization, dtype=dtype)
 
 
 def random_model(

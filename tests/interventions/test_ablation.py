@@ -1,13 +1,13 @@
 """Ablation of attention edges: identities, an independent forward pass, alignment, refusals."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jaxtyping
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Bool, Float
+from decoder import carry, decode
+from jaxtyping import Bool
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 
@@ -25,9 +25,9 @@ from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_answers
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
-from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.sequences import aligned_sequences, draw, position_roles
+from anchor_interp.tasks.sequences import aligned_sequences, draw
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
 ALL: list[Ablation] = ["zero", "mean", "resample"]
 
 
@@ -50,12 +50,6 @@ def everything(model: HookedTransformer) -> Tensor:
     return ~no_edges(model, 9)
 
 
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 def test_ablating_nothing_changes_nothing(model: HookedTransformer) -> None:
     rows = rows_of(model, 6)
     found = carried(model, rows_of(model, 6, seed=1))
@@ -65,7 +59,7 @@ def test_ablating_nothing_changes_nothing(model: HookedTransformer) -> None:
             assert torch.equal(model(rows), before)
 
 
-def test_what_a_sequence_carries_itself_is_no_change(model: HookedTransformer) -> None:
+def test_a_sequence_as_its_own_reference_changes_nothing(model: HookedTransformer) -> None:
     rows = rows_of(model, 6)
     before = model(rows)
     with ablate_edges(model, random_edges(model, 6, 0.4, 1), carried(model, rows)):
@@ -84,69 +78,33 @@ def test_without_a_reference_it_is_a_mask(model: HookedTransformer) -> None:
 
 
 @pytest.mark.parametrize("way", ["mean", "resample"])
-@pytest.mark.parametrize("normalization", LAYOUTS)
-def test_an_independent_forward_agrees(normalization: Normalization, way: str) -> None:
-    model = random_model(normalization)
+def test_an_independent_forward_agrees(model: HookedTransformer, way: str) -> None:
     rows, others = rows_of(model, 5), rows_of(model, 5, seed=1)
     edges = random_edges(model, 5, 0.3, 3)
+    products: list[Tensor] = []
+
+    def record(layer: int, pattern: Tensor, out: Tensor) -> Tensor:
+        product = carry(layer, pattern, out)
+        mean = product.mean(0, keepdim=True).expand_as(product)
+        products.append(mean if way == "mean" else product)
+        return product
+
+    def replace(layer: int, pattern: Tensor, out: Tensor) -> Tensor:
+        own = carry(layer, pattern, out)
+        return torch.where(edges[layer][..., None], products[layer], own)
+
+    decode(model, others, record)
     reference = carried(model, others)
     with ablate_edges(model, edges, reference if way == "resample" else reference.mean()):
         found = model(rows)
-    nothing = torch.zeros_like(edges)
-    _, products = by_hand(model, others, nothing, None)
-    if way == "mean":
-        products = [product.mean(0, keepdim=True).expand_as(product) for product in products]
-    expected, _ = by_hand(model, rows, edges, products)
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(found, decode(model, rows, replace), atol=1e-10, rtol=0)
     assert (found - model(rows)).abs().max() > 1e-3
 
 
-def by_hand(
-    model: HookedTransformer, rows: Tensor, edges: Tensor, instead: list[Tensor] | None
-) -> tuple[Float[Tensor, "batch pos d_vocab"], list[Tensor]]:
-    """A decoder from its weights, and for every layer what each edge carries through W_O.
-
-    The latter has shape [batch, head, query, key, d_model]; ``instead`` gives that of edges.
-    """
-    p, post = model.state_dict(), "ln_final.w" not in model.state_dict()
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        scale = (centred.square().mean(-1, keepdim=True) + model.cfg.eps).sqrt()
-        normed: Tensor = centred / scale * p[f"{name}.w"] + p[f"{name}.b"]
-        return normed
-
-    x = p["embed.W_E"][rows] + p["pos_embed.W_pos"][: rows.shape[1]]
-    found = []
-    for layer in range(model.cfg.n_layers):
-        at = f"blocks.{layer}"
-        source = x if post else norm(x, f"{at}.ln1")
-        q, k, v = (
-            torch.einsum("bpm,hmd->bhpd", source, p[f"{at}.attn.W_{s}"])
-            + p[f"{at}.attn.b_{s}"][:, None]
-            for s in "QKV"
-        )
-        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / model.cfg.d_head**0.5
-        future = torch.ones(scores.shape[-2:]).triu(1).bool()
-        pattern = scores.masked_fill(future, -torch.inf).softmax(-1)
-        out = torch.einsum("bhkd,hdm->bhkm", v, p[f"{at}.attn.W_O"])
-        product = pattern[..., None] * out[:, :, None]
-        found.append(product)
-        if instead is not None:
-            product = torch.where(edges[layer][..., None], instead[layer], product)
-        update = product.sum((1, 3)) + p[f"{at}.attn.b_O"]
-        x = norm(x + update, f"{at}.ln1") if post else x + update
-        source = x if post else norm(x, f"{at}.ln2")
-        hidden = (source @ p[f"{at}.mlp.W_in"] + p[f"{at}.mlp.b_in"]).relu()
-        update = hidden @ p[f"{at}.mlp.W_out"] + p[f"{at}.mlp.b_out"]
-        x = norm(x + update, f"{at}.ln2") if post else x + update
-    return (x if post else norm(x, "ln_final")) @ p["unembed.W_U"] + p["unembed.b_U"], found
-
-
-def test_ablating_everything_leaves_what_a_position_knows_by_itself(
+def test_without_attention_only_the_last_token_matters(
     model: HookedTransformer,
 ) -> None:
-    """Attention's output is the reference's, so the answer depends on the last token alone."""
+    """The output of attention is the reference's."""
     rows, others = rows_of(model, 6), rows_of(model, 6, seed=1)
     rows[1, :8] = rows[0, :8].flip(0)
     rows[1, 8] = rows[0, 8]
@@ -169,7 +127,7 @@ def test_ablating_everything_leaves_what_a_position_knows_by_itself(
     assert (logits[0] - logits[2]).abs().max() > 1e-6
 
 
-def test_heads_that_share_their_values_have_them_once() -> None:
+def test_grouped_heads_share_their_values() -> None:
     from transformer_lens import HookedTransformerConfig
 
     cfg = HookedTransformerConfig(
@@ -184,7 +142,7 @@ def test_heads_that_share_their_values_have_them_once() -> None:
         torch.testing.assert_close(model(rows), before, atol=1e-6, rtol=0)
 
 
-def test_a_batch_is_ablated_sequence_by_sequence(model: HookedTransformer) -> None:
+def test_each_sequence_of_a_batch_has_its_own_edges(model: HookedTransformer) -> None:
     rows, found = rows_of(model, 5), carried(model, rows_of(model, 5, seed=1))
     edges = random_edges(model, 5, 0.3, 4)
     with ablate_edges(model, edges, found):
@@ -195,7 +153,7 @@ def test_a_batch_is_ablated_sequence_by_sequence(model: HookedTransformer) -> No
         torch.testing.assert_close(batched[i : i + 1], single, atol=1e-12, rtol=0)
 
 
-def test_disjoint_blocks_compose(model: HookedTransformer) -> None:
+def test_nested_blocks_of_disjoint_edges_act_as_their_union(model: HookedTransformer) -> None:
     rows, found = rows_of(model, 5), carried(model, rows_of(model, 5, seed=1))
     one = random_edges(model, 1, 0.3, 5)
     two = random_edges(model, 1, 0.3, 6) & ~one
@@ -205,13 +163,13 @@ def test_disjoint_blocks_compose(model: HookedTransformer) -> None:
         torch.testing.assert_close(model(rows), union, atol=1e-12, rtol=0)
 
 
-def test_hooks_are_gone_after_an_exception(model: HookedTransformer) -> None:
+def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
     rows, found = rows_of(model, 4), carried(model, rows_of(model, 4, seed=1))
     before = model(rows)
     with pytest.raises(ZeroDivisionError), ablate_edges(model, everything(model), found):
         print(model(rows).shape[0] / 0)
     with (
-        pytest.raises(ConfigError, match="give each sequence its reference"),
+        pytest.raises(ConfigError, match="4 references and the forward pass has 3 sequences"),
         ablate_edges(model, everything(model), found),
     ):
         model(rows[:3])
@@ -225,8 +183,8 @@ def test_hooks_are_gone_after_an_exception(model: HookedTransformer) -> None:
 
 
 @pytest.mark.parametrize(("layers", "heads", "n"), [(2, 1, 54), (3, 2, 198), (1, 1, 9)])
-def test_the_edges_that_can_matter_are_those_that_do(layers: int, heads: int, n: int) -> None:
-    """54 of 90 for two layers, one head and nine positions; found anew by cutting each edge."""
+def test_the_reachable_edges_are_those_that_matter(layers: int, heads: int, n: int) -> None:
+    """54 of 90 for two layers, one head and nine positions; checked by cutting each edge."""
     model = random_model(n_layers=layers, n_heads=heads)
     reachable = reachable_edges(model, 9)
     assert reachable.sum() == n
@@ -239,47 +197,6 @@ def test_the_edges_that_can_matter_are_those_that_do(layers: int, heads: int, n:
     with ablate_edges(model, edges):
         matter = (model(rows)[:, -1] - before).abs().amax(-1) > 0
     assert (matter.numpy() == reachable[tuple(causal.T)]).all()
-
-
-def test_roles_of_positions() -> None:
-    noise = "noise"
-    assert position_roles(9, 1) == (noise, "key", "first", "second", *[noise] * 4, "last")
-    assert position_roles(9, 6) == (*[noise] * 6, "key", "first", "second")
-    assert position_roles(3, None) == (noise, noise, "last")
-    with pytest.raises(ConfigError, match="position is 7"):
-        position_roles(9, 7)
-    with pytest.raises(ConfigError, match="length is 0"):
-        position_roles(0, None)
-
-
-@pytest.mark.parametrize("position", [0, 2, 6])
-def test_aligned_sequences_keep_positions(position: int) -> None:
-    pairs = ((1, 2), (3, 4))
-    found = aligned_sequences(FEW_KEYS, position, 40, seed=3, pairs=pairs, keys="test")
-    assert len(found) == len(found.tokens) == 40
-    assert (found.position == position).all()
-    assert (found.tokens[:, position] == found.key).all()
-    anchors = found.tokens[:, position + 1 : position + 3]
-    assert {tuple(pair) for pair in anchors.tolist()} == set(pairs)
-    assert (found.key % 9 == position).all()  # what a test key is
-    fewer = aligned_sequences(FEW_KEYS, position, 7, seed=3, pairs=pairs, keys="test")
-    assert (fewer.tokens == found.tokens[:7]).all()
-    others = aligned_sequences(FEW_KEYS, position, 40, seed=4, pairs=pairs, keys="test")
-    assert (others.tokens != found.tokens).any()
-
-
-def test_no_pairs_are_not_all_pairs() -> None:
-    with pytest.raises(ConfigError, match="no pair to draw from"):
-        aligned_sequences(FEW_KEYS, 2, 3, seed=0, pairs=[])
-
-
-def test_a_position_without_keys_is_refused() -> None:
-    task = AnchorTask(key_min=20, key_max=21, unseen=())  # test keys stand at 2 and 3 alone
-    assert len(aligned_sequences(task, 2, 3, seed=0, keys="test"))
-    with pytest.raises(ConfigError, match="no test key stands at position 4; choose another"):
-        aligned_sequences(task, 4, 3, seed=0, keys="test")
-    with pytest.raises(ConfigError, match="position is 7; expected at most 6"):
-        aligned_sequences(task, 7, 3, seed=0)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -307,7 +224,7 @@ def random_circuits(bench: Bench, n: int) -> Bool[np.ndarray, "circuit layer hea
 
 
 @pytest.mark.parametrize("way", ALL)
-def test_many_circuits_are_measured_as_each_by_itself(
+def test_measuring_many_circuits_equals_measuring_each_alone(
     way: Ablation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_model()
@@ -321,7 +238,7 @@ def test_many_circuits_are_measured_as_each_by_itself(
     assert np.unique(together[1].round(9)).size == 6
 
 
-def test_the_numbers_are_those_of_the_logits() -> None:
+def test_the_measures_follow_from_the_logits() -> None:
     model = random_model()
     sequences = aligned_sequences(FEW_KEYS, 2, 10, seed=0)
     references = aligned_sequences(FEW_KEYS, 2, 10, seed=1)
@@ -341,8 +258,8 @@ def test_the_numbers_are_those_of_the_logits() -> None:
     assert log_probability == pytest.approx(float(chosen.mean()), abs=1e-12)
 
 
-def test_references_go_around() -> None:
-    """Sequence i takes the i-th reference, over and over; one sequence takes each of them."""
+def test_references_repeat() -> None:
+    """Sequence i takes reference i, over and over; a single sequence takes each reference."""
     model = random_model()
     few = aligned_sequences(FEW_KEYS, 2, 3, seed=1).tokens
     many = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
@@ -361,7 +278,7 @@ def test_references_go_around() -> None:
     np.testing.assert_allclose(found(one, few), each, atol=1e-12)
 
 
-def test_the_mean_is_over_the_references() -> None:
+def test_mean_ablation_averages_over_the_references() -> None:
     model = random_model()
     sequences = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
     references = aligned_sequences(FEW_KEYS, 2, 4, seed=1)
@@ -394,10 +311,10 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"references": SEQUENCES, "ablation": "zero"}, "zero ablation takes no references"),
         ({"answers": np.zeros(4)}, "expected 4 integers"),
         ({"answers": np.zeros(3, np.int64)}, "expected 4 integers"),
-        ({"answers": np.array([0, 1, 2, 120])}, "answers run up to 120; expected 0 to 119"),
+        ({"answers": np.array([0, 1, 2, 120])}, "answers run from 0 to 120"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_refused(
+def test_bad_input_is_refused(
     arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -406,7 +323,7 @@ def test_what_cannot_be_measured_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_models_that_cannot_be_measured_are_refused() -> None:
+def test_bad_models_are_refused() -> None:
     damaged = random_model()
     damaged.blocks[1].attn.W_V.data[0, 0] = torch.nan
     with pytest.raises(ConfigError, match="logits are not finite; its weights are damaged"):
@@ -421,5 +338,5 @@ def test_models_that_cannot_be_measured_are_refused() -> None:
     for block in without.blocks:
         block.attn.W_O.data.zero_()
     bench = Bench(without, SEQUENCES)
-    with pytest.raises(ConfigError, match=r"1\.00 of the answers stay, in place of 1\.00"):
+    with pytest.raises(ConfigError, match=r"1\.00 of the answers are right, with none 1\.00"):
         bench.faithfulness(bench.reachable[None])

@@ -1,4 +1,6 @@
-"""Hooks that are sure to act."""
+"""Hooks that cannot fail silently."""
+
+from typing import Any
 
 import jaxtyping
 import numpy as np
@@ -21,7 +23,7 @@ def model() -> HookedTransformer:
     return build_model(SHAPE, InitConfig(), seed=0)
 
 
-def test_edits_act_in_the_order_in_which_they_were_attached(model: HookedTransformer) -> None:
+def test_the_outer_edit_acts_first(model: HookedTransformer) -> None:
     with (
         hooked(model, {NAME: lambda x: x * 0 + 1}),
         hooked(model, {NAME: lambda x: x * 3}),
@@ -29,7 +31,7 @@ def test_edits_act_in_the_order_in_which_they_were_attached(model: HookedTransfo
         assert (activations(model, ROWS, [NAME])[NAME] == 3).all()
 
 
-def test_hooks_that_cannot_act_are_refused(model: HookedTransformer) -> None:
+def test_hooks_that_cannot_fire_are_refused(model: HookedTransformer) -> None:
     with pytest.raises(HookError, match=r"no hook 'blocks.0.hook_resid_middle'.*resid_mid"):
         activations(model, ROWS, ["blocks.0.hook_resid_middle"])
     with pytest.raises(HookError, match=r"fires only with model.cfg.use_attn_result"):
@@ -41,20 +43,20 @@ def test_hooks_that_cannot_act_are_refused(model: HookedTransformer) -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda x: x[:, :1], lambda x: x.double(), lambda _: None])
-def test_an_edit_keeps_the_shape(model: HookedTransformer, wrong: object) -> None:
+def test_an_edit_keeps_the_shape(model: HookedTransformer, wrong: Any) -> None:
     with (
         pytest.raises(HookError, match=r"returned .*; expected \(2, 6, 8\) torch.float32"),
-        hooked(model, {NAME: wrong}),  # type: ignore[dict-item]
+        hooked(model, {NAME: wrong}),
     ):
         model(ROWS)
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
-def test_activations_are_copies_in_the_order_of_the_tokens(model: HookedTransformer) -> None:
+def test_activations_are_copies_in_order(model: HookedTransformer) -> None:
     whole = activations(model, ROWS, [NAME])[NAME]
     parts = activations(model, ROWS.numpy().astype(np.uint8), [NAME], batch=1)[NAME]
     torch.testing.assert_close(parts, whole)
-    with hooked(model, {NAME: lambda x: x.zero_()}):  # in place, as hooks of users do
+    with hooked(model, {NAME: lambda x: x.zero_()}):  # in place, as a user's hook may do
         model(ROWS)
     assert whole.any()
     assert activations(model, ROWS[:0], [NAME])[NAME].shape == (0, 6, 8)
@@ -63,7 +65,7 @@ def test_activations_are_copies_in_the_order_of_the_tokens(model: HookedTransfor
 def test_a_large_vocabulary_takes_more_passes(
     model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The logits of 6 positions and 30 tokens: 180 numbers a sequence."""
+    """A sequence has 180 logits, of 6 positions and 30 tokens."""
     rows, sizes = ROWS.repeat(5, 1), []
     whole = activations(model, rows, [NAME])[NAME]
     for limit in (1 << 26, 400, 1):
@@ -92,11 +94,11 @@ def test_a_large_vocabulary_takes_more_passes(
     ],
 )
 def test_tokens_are_checked(
-    model: HookedTransformer, tokens: object, message: str, monkeypatch: pytest.MonkeyPatch
+    model: HookedTransformer, tokens: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match=message):
-        token_rows(model, tokens)  # type: ignore[arg-type]
+        token_rows(model, tokens)
 
 
 def test_layout() -> None:

@@ -1,4 +1,4 @@
-"""Interchange interventions: answers that known mechanisms predict; the search for a subspace."""
+"""Interchange interventions: the answers that known mechanisms predict, the subspace search."""
 
 import dataclasses
 import functools
@@ -9,11 +9,14 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from small_models import FEW_KEYS, LAYOUTS, small_exact
+from twins import subset
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import (
+    InterchangeResult,
     Subspace,
     interchange,
     learn_subspace,
@@ -25,24 +28,19 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
-from anchor_interp.tasks.sequences import Sequences
 
 TASK = TASKS["complexity-control"]
 ADD = {1: 5, 2: 1, 3: -2, 4: -8}
 HALFWAY = Site("resid_post", 0, "first")
-COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
 
 
-def few(pairs: InterchangePairs, n: int) -> InterchangePairs:
-    """Some of the pairs whose second anchor stands before the last position."""
+def few(task: AnchorTask, n: int) -> InterchangePairs:
+    """Pairs whose second anchor is before the last position."""
+    pairs = interchange_pairs(task, 2 * n, seed=1)
     keep = np.flatnonzero(pairs.base.position < 6)[:n]
-
-    def rows(sequences: Sequences) -> Sequences:
-        return dataclasses.replace(sequences, **{c: getattr(sequences, c)[keep] for c in COLUMNS})
-
     return InterchangePairs(
-        rows(pairs.base),
-        rows(pairs.source),
+        subset(pairs.base, keep),
+        subset(pairs.source, keep),
         pairs.counterfactual[keep],
         pairs.anchor_moved[keep],
         pairs.key_moved[keep],
@@ -51,15 +49,20 @@ def few(pairs: InterchangePairs, n: int) -> InterchangePairs:
 
 @pytest.fixture(scope="module")
 def pairs() -> InterchangePairs:
-    return few(interchange_pairs(TASK, 80, seed=1), 40)
+    return few(TASK, 40)
+
+
+@pytest.fixture(scope="module")
+def narrow() -> InterchangePairs:
+    return few(FEW_KEYS, 40)
 
 
 # Pairs
 
 
 @pytest.mark.parametrize("name", ["complexity-control", "neurips"])
-def test_the_counterfactual_is_read_off_the_tokens(name: str) -> None:
-    """Worked out sequence by sequence with the papers' offsets."""
+def test_the_counterfactual_follows_from_the_tokens(name: str) -> None:
+    """Computed sequence by sequence from the papers' offsets."""
     task = TASKS[name]
     found = interchange_pairs(task, 400, seed=2)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
@@ -77,13 +80,13 @@ def test_the_counterfactual_is_read_off_the_tokens(name: str) -> None:
         assert found.key_moved[i] == x_ + ADD[a1] + ADD[a2]
         others = {base, source, found.anchor_moved[i], found.key_moved[i]}
         assert found.counterfactual[i] not in others
-        # the second anchor has seen this value in training
+        # training composed the second anchor with this value
         assert any(20 <= value - ADD[first] <= 99 for first, second in composing if second == a2)
 
 
 @pytest.mark.parametrize("name", ["complexity-control", "neurips", "non-commuting"])
 def test_new_combinations_have_one_answer(name: str) -> None:
-    """An unseen one is made where nothing in the training suggests another answer."""
+    """An unseen combination is used only if the training suggests no other answer."""
     task = TASKS[name]
     found = interchange_pairs(task, 2_000, seed=6)
     rows, at = np.arange(2_000), found.base.position.astype(np.int64)
@@ -93,7 +96,7 @@ def test_new_combinations_have_one_answer(name: str) -> None:
     assert made == set(task.pairs) - left_out[name]
 
 
-def test_answers_that_the_model_does_not_have_are_refused() -> None:
+def test_answers_that_are_not_output_tokens_are_refused() -> None:
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
     model.cfg.d_vocab_out = 25
     model.unembed.W_U = torch.nn.Parameter(model.unembed.W_U[:, :25])
@@ -130,42 +133,39 @@ OUTCOMES: dict[Mechanism, str] = {
 }
 
 
-@pytest.mark.parametrize("normalization", ["post", "pre"])
+@pytest.mark.parametrize("normalization", LAYOUTS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_only_composing_models_answer_the_counterfactual(
-    mechanism: Mechanism, normalization: Normalization, pairs: InterchangePairs
+    mechanism: Mechanism, normalization: Normalization, narrow: InterchangePairs
 ) -> None:
-    model = exact_model(mechanism, normalization=normalization)
-    result = interchange(model, pairs, HALFWAY)
+    result = interchange(small_exact(mechanism, normalization), narrow, HALFWAY)
     shares = {name: getattr(result, name) for name in ("counterfactual", "base")}
     assert shares == {name: float(name == OUTCOMES[mechanism]) for name in shares}
     assert result.untouched == 1
     assert result.n == 40
     assert result.dimensions is None
-    expected_answers = pairs.counterfactual if mechanism == "inferential" else pairs.base.targets
+    expected_answers = narrow.counterfactual if mechanism == "inferential" else narrow.base.targets
     assert np.array_equal(result.answers, expected_answers)
     assert (result.cross_entropy < 0.01) == (mechanism == "inferential")
 
 
-def test_other_sites_predict_something_else(pairs: InterchangePairs) -> None:
-    """The first anchor's embedding carries the anchor, the end carries the source's answer."""
-    model = exact_model("inferential")
-    embedded = interchange(model, pairs, Site("resid_pre", 0, "first"))
-    assert (embedded.anchor_moved, embedded.counterfactual) == (1, 0)
-    for mechanism in MECHANISMS:  # and the key's embedding the key
-        at_the_key = interchange(exact_model(mechanism), pairs, Site("resid_pre", 0, "key"))
-        assert (at_the_key.key_moved, at_the_key.counterfactual) == (1, 0)
-    at_the_end = interchange(model, pairs, Site("resid_post", 1, "last"))
-    assert (at_the_end.source, at_the_end.counterfactual) == (1, 0)
-    after_the_lookup = interchange(exact_model("lookup"), pairs, Site("resid_post", 0, "second"))
-    assert (after_the_lookup.source, after_the_lookup.counterfactual) == (1, 0)
-    at_a_neuron = interchange(model, pairs, Site("mlp_out", 0, "first"))
-    assert at_a_neuron.counterfactual == 1
+def test_other_sites_carry_something_else(narrow: InterchangePairs) -> None:
+    """The embeddings carry anchor and key, the last position carries the source's answer."""
+
+    def result(mechanism: Mechanism, *site: Any) -> InterchangeResult:
+        return interchange(small_exact(mechanism, "post"), narrow, Site(*site))
+
+    assert result("inferential", "resid_pre", 0, "first").anchor_moved == 1
+    for mechanism in MECHANISMS:
+        assert result(mechanism, "resid_pre", 0, "key").key_moved == 1
+    assert result("inferential", "resid_post", 1, "last").source == 1
+    assert result("lookup", "resid_post", 0, "second").source == 1
+    assert result("inferential", "mlp_out", 0, "first").counterfactual == 1
 
 
-def test_an_interchange_with_itself_changes_nothing(pairs: InterchangePairs) -> None:
-    model = exact_model("inferential")
-    itself = dataclasses.replace(pairs, source=pairs.base)
+def test_an_interchange_with_itself_changes_nothing(narrow: InterchangePairs) -> None:
+    model = small_exact("inferential", "post")
+    itself = dataclasses.replace(narrow, source=narrow.base)
     for subspace in (None, random_subspace(model.cfg.d_model, 7, seed=0)):
         result = interchange(model, itself, HALFWAY, subspace=subspace)
         assert (result.base, result.untouched) == (1, 1)
@@ -194,16 +194,16 @@ def written(model: HookedTransformer, pairs: InterchangePairs) -> np.ndarray:
     return found
 
 
-def test_the_wired_subspace_is_as_good_as_all_of_it(pairs: InterchangePairs) -> None:
-    model = exact_model("inferential", dtype=torch.float64)
-    basis = written(model, pairs)
+def test_the_wired_subspace_is_as_good_as_all_of_it(narrow: InterchangePairs) -> None:
+    model = small_exact("inferential", "post", torch.float64)
+    basis = written(model, narrow)
     width, k = basis.shape
-    along = interchange(model, pairs, HALFWAY, subspace=Subspace(basis, np.empty(0)))
+    along = interchange(model, narrow, HALFWAY, subspace=Subspace(basis, np.empty(0)))
     assert (along.counterfactual, along.dimensions) == (1, k)
-    at_random = interchange(model, pairs, HALFWAY, subspace=random_subspace(width, k, seed=0))
+    at_random = interchange(model, narrow, HALFWAY, subspace=random_subspace(width, k, seed=0))
     assert at_random.counterfactual < 0.1
     rest = torch.linalg.svd(torch.from_numpy(basis), full_matrices=True)[0][:, k:]
-    without = interchange(model, pairs, HALFWAY, subspace=Subspace(rest.numpy(), np.empty(0)))
+    without = interchange(model, narrow, HALFWAY, subspace=Subspace(rest.numpy(), np.empty(0)))
     assert without.base == 1
 
 
@@ -230,12 +230,18 @@ def test_random_subspaces_are_orthonormal_and_drawn_by_seed() -> None:
 @pytest.fixture(scope="module")
 def searched() -> tuple[HookedTransformer, InterchangePairs, Subspace]:
     model = anchor_interp.load("tiny/inferential/1").model
-    fitted = interchange_pairs(TASK, 2_000, seed=0, keys="train")
+    fitted = interchange_pairs(TASK, 1_000, seed=0, keys="train")
     return model, fitted, search(model, fitted)
 
 
 def search(model: HookedTransformer, fitted: InterchangePairs, **options: Any) -> Subspace:
-    settings: dict[str, Any] = {"seed": 0, "steps": 120, "lr": 0.02, "quiet": True} | options
+    settings: dict[str, Any] = {
+        "seed": 0,
+        "steps": 80,
+        "lr": 0.02,
+        "batch_size": 128,
+        "quiet": True,
+    } | options
     return learn_subspace(model, fitted, HALFWAY, 16, **settings)
 
 
@@ -251,12 +257,12 @@ def test_a_search_finds_more_than_chance_on_sequences_that_it_did_not_see(
     ]
     assert learned.counterfactual > 0.05 + max(result.counterfactual for result in drawn)
     assert learned.cross_entropy < min(result.cross_entropy for result in drawn)
-    assert found.losses.shape == (120,)
+    assert found.losses.shape == (80,)
     assert found.losses[-20:].mean() < found.losses[:5].mean()
     np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(16), atol=1e-5)
 
 
-def test_a_search_leaves_the_model_as_it_was_and_repeats(
+def test_a_search_leaves_the_model_unchanged_and_repeats(
     searched: tuple[HookedTransformer, InterchangePairs, Subspace],
 ) -> None:
     model, fitted, _ = searched
@@ -273,10 +279,10 @@ def test_a_search_leaves_the_model_as_it_was_and_repeats(
 
 
 def test_a_search_finds_the_directions_that_are_wired() -> None:
-    """Those of the value, in a small inferential model, as far as the answers need them.
+    """In a small inferential model the search finds the directions of the value.
 
-    The last neurons of the exact models are far from their thresholds, where ReLU has no slope
-    to follow; with softplus in its place they answer the same and the search can begin.
+    The last neurons of the exact models are far from their thresholds, where ReLU has no slope to
+    follow. With softplus the answers are the same and the search has a gradient.
     """
     task = AnchorTask(key_min=20, key_max=31, length=5)
     model = exact_model("inferential", task)
@@ -284,7 +290,7 @@ def test_a_search_finds_the_directions_that_are_wired() -> None:
     block.mlp.act_fn, model.cfg.act_fn = torch.nn.functional.softplus, "softplus"
     fitted = interchange_pairs(task, 1_000, seed=0, keys="train")
     held_out = interchange_pairs(task, 200, seed=1, keys="test")
-    found = learn_subspace(model, fitted, HALFWAY, 32, seed=0, steps=400, batch_size=64, quiet=True)
+    found = learn_subspace(model, fitted, HALFWAY, 32, seed=0, steps=250, batch_size=64, quiet=True)
     learned = interchange(model, held_out, HALFWAY, subspace=found)
     assert learned.untouched == 1
     assert learned.counterfactual > 0.9
@@ -298,7 +304,7 @@ def test_a_search_finds_the_directions_that_are_wired() -> None:
     assert at_random.counterfactual < 0.2
 
 
-def test_hooks_are_gone_after_an_exception(pairs: InterchangePairs) -> None:
+def test_hooks_are_removed_after_an_exception(pairs: InterchangePairs) -> None:
     model = anchor_interp.load("tiny/symmetric/1").model
 
     def fails(tensor: torch.Tensor, *, hook: Any) -> torch.Tensor:
@@ -312,7 +318,7 @@ def test_hooks_are_gone_after_an_exception(pairs: InterchangePairs) -> None:
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
-def test_a_search_that_diverges_says_so(pairs: InterchangePairs) -> None:
+def test_a_diverging_search_stops_with_an_error(pairs: InterchangePairs) -> None:
     model = anchor_interp.load("tiny/symmetric/1", dtype=torch.float64).model
     with torch.no_grad():
         model.unembed.b_U[0] = torch.nan
@@ -328,18 +334,18 @@ def refused(call: Callable[[], object], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_interchanged_is_refused(
-    monkeypatch: pytest.MonkeyPatch, pairs: InterchangePairs
-) -> None:
+def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, pairs: InterchangePairs) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model = anchor_interp.load("tiny/symmetric/1").model
     wide = random_subspace(20, 3, seed=0)
     anything: Any = pairs.base
     refused(lambda: interchange(model, pairs, Site("z", 2, "first")), "2 layers")
-    refused(lambda: interchange(model, pairs, HALFWAY, subspace=wide), "of 20 dimensions, .* 128")
+    refused(
+        lambda: interchange(model, pairs, HALFWAY, subspace=wide), "has 20 dimensions; expected 128"
+    )
     refused(lambda: interchange(model, pairs, HALFWAY, batch_size=0), "batch_size is 0")
     refused(lambda: interchange(model, anything, HALFWAY), "pairs")
-    uneven = interchange_pairs(TASK, 60, seed=0)  # at the end the second anchor is the last token
+    uneven = interchange_pairs(TASK, 60, seed=0)  # the second anchor is the last token of some
     refused(lambda: interchange(model, uneven, Site("z", 0, "noise")), "320 to 384 numbers")
     for settings, words in (
         ({"steps": 0}, "steps is 0"),

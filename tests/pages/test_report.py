@@ -28,7 +28,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def found(finished_run: Run) -> Findings:
-    return gather([finished_run.path])[0]
+    return gather([finished_run.folder.path])[0]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
 def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: Path) -> None:
     paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     for path in paths:
-        shutil.copytree(finished_run.path, path)
+        shutil.copytree(finished_run.folder.path, path)
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
 
 
@@ -137,7 +137,7 @@ def test_an_unfinished_run_is_shown_at_its_last_checkpoint(
     tmp_path: Path, finished_run: Run
 ) -> None:
     path = tmp_path / "run"
-    shutil.copytree(finished_run.path, path)
+    shutil.copytree(finished_run.folder.path, path)
     (path / "result.json").unlink()
     shutil.rmtree(path / "checkpoints" / "00000040")
     entry = gather([path])[0]
@@ -151,8 +151,8 @@ def test_a_failure_keeps_the_earlier_report(
     out = tmp_path / "report.html"
     out.write_text("earlier")
     for arguments, said in (
-        ([str(tmp_path / "missing")], "run folder"),
-        ([str(finished_run.path), str(tmp_path)], "run folder"),
+        ([str(tmp_path / "missing")], "is not a run folder"),
+        ([str(finished_run.folder.path), str(tmp_path)], "is not a run folder"),
         ([], "RUNS requires an argument"),
     ):
         assert main(["report", *arguments, "--out", str(out)])
@@ -169,10 +169,10 @@ def test_the_report_command(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "report.html"
-    assert main(["report", str(finished_run.path), "--out", str(out), "--json"]) == 0
+    assert main(["report", str(finished_run.folder.path), "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["report"] == str(out)
-    assert told["runs"][finished_run.path.name]["phase"] == finished_run.phase
+    assert told["runs"][finished_run.folder.path.name]["phase"] == finished_run.phase
     assert finished_run.phase in words(out)
 
 

@@ -1,13 +1,12 @@
-"""The papers' claims: what is measured of one model, and how runs are judged."""
+"""The contrasts of one model, and how claims about recipes are judged."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
 
 import pytest
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.sensitivity import sensitivity
@@ -19,7 +18,11 @@ from anchor_interp.analysis.similarity import (
 from anchor_interp.models.exact import exact_model
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.tasks.anchor import Affine, Anchor, AnchorTask
-from papers.rule_contrasts import CLAIMS, NUMBERS, Claim, RuleContrasts, judge, rule_contrasts
+from contrasts import outcome
+from papers.effects import Recipes
+from papers.judging import Family, Judgement, judge
+from papers.rows import Row
+from papers.rule_contrasts import CONTRASTS, NUMBERS, RuleContrasts, recipe_claim, rule_contrasts
 
 SMALL = AnchorTask(
     anchors=tuple(Anchor(token, Affine(add)) for token, add in ((1, 5), (2, 1), (3, -2), (4, -8))),
@@ -72,68 +75,73 @@ def test_results_survive_json(inferential: RuleContrasts) -> None:
 
 
 def test_claims_are_of_recipes_on_one_task() -> None:
-    assert len({(c.number, c.larger, c.smaller) for c in CLAIMS}) == len(CLAIMS)
-    for claim in CLAIMS:
-        assert claim.number in NUMBERS
-        assert claim.larger != claim.smaller
-        smaller = claim.smaller or claim.larger
-        assert RECIPES[claim.larger].task == RECIPES[smaller].task
+    effects = [claim.effect for claim in CONTRASTS.claims]
+    assert len(set(effects)) == len(effects) == 17
+    for effect in effects:
+        assert isinstance(effect, Recipes)
+        assert effect.number in NUMBERS
+        assert effect.larger != effect.smaller
+        smaller = effect.smaller or effect.larger
+        assert RECIPES[effect.larger].task == RECIPES[smaller].task
 
 
-def runs(template: RuleContrasts, values: Sequence[float]) -> list[RuleContrasts]:
-    """Runs that differ in the first contrast."""
-    return [
-        dataclasses.replace(template, value=dataclasses.replace(template.value, difference=value))
-        for value in values
-    ]
+def table(**values: Sequence[float | None]) -> dict[str, list[Row]]:
+    """Runs of recipes with these values of one number."""
+    return {
+        "recipes": [
+            {"run_id": f"{recipe}-{seed}", "seed": seed, "recipe": recipe, "number": value,
+             "status": "done", "censored": False}
+            for recipe, found in values.items()
+            for seed, value in enumerate(found)
+        ]
+    }  # fmt: skip
 
 
-ABOVE = Claim("above zero", "", "value.difference", "a")
-LARGER = Claim("a above b", "", "value.difference", "a", "b")
-SMALLER = Claim("b above a", "", "value.difference", "b", "a")
-UNKNOWN = Claim("c above a", "", "value.difference", "c", "a")
+def judged(rows: dict[str, list[Row]], *pairs: tuple[str, str | None]) -> list[Judgement]:
+    claims = tuple(recipe_claim("", "", "", "number", *pair) for pair in pairs)
+    return list(judge(Family(claims, "holm", fewest=2), rows).values())
 
 
-def test_runs_are_the_unit(inferential: RuleContrasts) -> None:
-    large = runs(inferential, [0.5, 0.6, 0.55, 0.7, 0.65, 0.62])
-    small = runs(inferential, [0.1, 0.2, 0.0, -0.1, 0.15])
-    found = judge({"a": large, "b": small}, [ABOVE, LARGER, SMALLER, UNKNOWN])
-    assert [verdict.claim for verdict in found] == [ABOVE, LARGER, SMALLER, UNKNOWN]
-    p = [verdict.comparison.p_value for verdict in found[:3] if verdict.comparison]
+ABOVE, LARGER, SMALLER, UNKNOWN = ("a", None), ("a", "b"), ("b", "a"), ("c", "a")
+LARGE = (0.5, 0.6, 0.55, 0.7, 0.65, 0.62)
+
+
+def test_runs_are_the_unit() -> None:
+    rows = table(a=LARGE, b=(0.1, 0.2, 0.0, -0.1, 0.15))
+    found = judged(rows, ABOVE, LARGER, SMALLER, UNKNOWN)
+    p = [one.finding.p_value for one in found[:3] if one.finding]
     # every sign alike; the one division that separates, of all
     assert p == pytest.approx([2 / 2**6, 1 / math.comb(11, 5), 1 / math.comb(11, 5)])
-    assert [v.holm for v in found] == pytest.approx([1 / 32, 3 / 462, 3 / 462, None])
-    assert [v.outcome for v in found] == ["shown", "shown", "opposite", "too few runs"]
-    comparison = found[1].comparison
-    assert comparison is not None
-    assert comparison.n == (6, 5)
-    assert comparison.mean == pytest.approx(3.62 / 6 - 0.35 / 5)
+    assert [one.q_value for one in found] == pytest.approx([1 / 32, 3 / 462, 3 / 462, None])
+    assert [outcome(one) for one in found] == ["shown", "shown", "opposite", "too few runs"]
+    assert found[1].finding is not None
+    assert found[1].finding.n == (6, 5)
+    assert found[1].finding.effect == pytest.approx(3.62 / 6 - 0.35 / 5)
 
 
-def test_few_runs_show_nothing(inferential: RuleContrasts) -> None:
-    large, small = runs(inferential, [0.5, 0.6]), runs(inferential, [0.0, 0.1, 0.2])
-    (found,) = judge({"a": large, "b": small}, [LARGER])
-    assert found.holm == pytest.approx(1 / 10)
-    assert found.outcome == "too few runs"
-    for too_few in ({"a": large}, {"a": large, "b": small[:1]}, {"b": small}):
-        (found,) = judge(too_few, [LARGER])
-        assert (found.comparison, found.outcome) == (None, "too few runs")
+def test_few_runs_show_nothing() -> None:
+    (found,) = judged(table(a=(0.5, 0.6), b=(0.0, 0.1, 0.2)), LARGER)
+    assert found.q_value == pytest.approx(1 / 10)
+    assert outcome(found) == "too few runs"
+    for too_few in (table(a=(0.5, 0.6)), table(a=(0.5, 0.6), b=(0.0,)), table(b=(0.0, 0.1))):
+        (found,) = judged(too_few, LARGER)
+        assert (found.q_value, outcome(found)) == (None, "too few runs")
 
 
-def test_more_claims_need_more(inferential: RuleContrasts) -> None:
+def test_more_claims_need_more_runs() -> None:
     """Six runs suffice for one claim against zero, not for two."""
-    large = runs(inferential, [0.5, 0.6, 0.55, 0.7, 0.65, 0.62])
-    assert judge({"a": large}, [ABOVE])[0].outcome == "shown"
-    assert judge({"a": large}, [ABOVE, ABOVE])[0].outcome == "too few runs"
-    scattered = runs(inferential, [0.5, -0.6, 0.55, -0.7, 0.65, 0.62])
-    assert judge({"a": scattered}, [ABOVE])[0].outcome == "not shown"
+    rows = table(a=LARGE, b=LARGE)
+    assert outcome(judged(rows, ABOVE)[0]) == "shown"
+    assert outcome(judged(rows, ABOVE, ("b", None))[0]) == "too few runs"
+    scattered = table(a=(0.5, -0.6, 0.55, -0.7, 0.65, 0.62))
+    assert outcome(judged(scattered, ABOVE)[0]) == "not shown"
 
 
-def test_numbers_that_are_not_there_are_refused(inferential: RuleContrasts) -> None:
-    with pytest.raises(ConfigError, match=r"no number is called 'value\.size'"):
-        judge({}, [dataclasses.replace(ABOVE, number="value.size")])
-    lacking = dataclasses.replace(
-        inferential, key_mask=dataclasses.replace(inferential.key_mask, order=None)
-    )
-    with pytest.raises(ConfigError, match=r"has no key_mask\.order"):
-        judge({"a": [inferential, lacking]}, [dataclasses.replace(ABOVE, number="key_mask.order")])
+def test_missing_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a-1 has no number; leave the run out"):
+        judged(table(a=(0.5, None, 0.6)), ABOVE)
+    rows = table(a=LARGE)
+    for row in rows["recipes"]:
+        del row["number"]
+    with pytest.raises(StoreError, match="needs the column number"):
+        judged(rows, ABOVE)

@@ -1,4 +1,4 @@
-"""Studies: what is trained at every scale, and the tasks that are made for it."""
+"""Studies: what is trained at every scale, and the tasks made for it."""
 
 from itertools import combinations
 
@@ -22,7 +22,7 @@ from papers.studies import (
 
 @pytest.mark.parametrize("scale", [*SCALES])
 @pytest.mark.parametrize("name", [*STUDIES])
-def test_every_study_names_runs_of_several_seeds_at_every_scale(name: str, scale: str) -> None:
+def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: str) -> None:
     configs = study_sweep(name, scale).configs()
     assert len(configs) >= 10
     assert len({config.seed for config in configs.values()}) >= 5
@@ -32,7 +32,7 @@ def test_every_study_names_runs_of_several_seeds_at_every_scale(name: str, scale
         assert min(config.train.steps for config in configs.values()) > 90_000
 
 
-def test_the_verdict_is_judged_on_other_runs_than_it_was_made_on() -> None:
+def test_the_runs_that_judge_the_verdict_did_not_make_it() -> None:
     held_out = study_sweep("phases", "tiny").configs()
     for name in ("decay", "depth"):
         made_on = study_sweep(name, "tiny").configs()
@@ -87,7 +87,7 @@ def test_moved_anchors_differ_by_sums_of_two_and_five() -> None:
     assert gaps(ai.AnchorTask().anchors) <= sums(3, 4)
 
 
-def test_unknown_names_are_told() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no study is called 'decai' \(did you mean 'decay'\?\)"):
         study_sweep("decai", "tiny")
     with pytest.raises(ConfigError, match="no scale is called 'huge'"):

@@ -16,8 +16,8 @@ import tables
 import train_step
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import AnchorObjective
 from measuring import Kept, process
 from released import ReleasedCode, ReleasedStep, equivalent
 

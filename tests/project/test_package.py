@@ -78,7 +78,7 @@ def test_readme_code_runs(
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     (tmp_path / "runs/quickstart").mkdir(parents=True)
-    (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.path)
+    (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.folder.path)
     monkeypatch.chdir(tmp_path)
     named = anchor_interp.preset
     monkeypatch.setattr(

@@ -1,27 +1,23 @@
-"""Faults and kills, each followed by a look at what is left: a helper, run as a script.
+"""Inject faults and kills, and look at what is left: a helper, run as a script.
 
-``python faults.py [--kills N] [--every N]`` prints one JSON object. Every fault starts from a copy
-of a run that was killed half-way (training) or is done (evaluation), in a forked process that goes
-through the command line; then it is mended and the command given again. A fault holds if
+``python faults.py [--kills N] [--every N]`` prints one JSON object. Every fault
+(:mod:`fault_list`) starts from a copy of a run that was killed half-way (training) or is done
+(evaluation, report). A forked process runs the command line; then the fault is mended and the
+command given again. The fault holds if
 
-* the exit code is the expected one and standard error is one line of ours (besides notes), without
-  a traceback, and
+* the exit code is the expected one, and standard error is one line of ours (besides warnings)
+  without a traceback, and
 * afterwards the run folder, or what the evaluation prints, equals the undisturbed one byte for
   byte.
-
-A stage is a command (:data:`STAGES`); another one, such as a report, is an entry there.
 """
 
 import argparse
 import contextlib
-import ctypes
 import hashlib
 import json
 import os
-import pickle
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -29,31 +25,24 @@ import sys
 import tempfile
 import time
 import traceback
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from fault_list import Fault, NotPossibleError, all_faults, at_step, kill_self
 from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.schema import to_dict
-from anchor_interp.analysis import findings
 from anchor_interp.cli.main import main as command_line
-from anchor_interp.pages import report
-from anchor_interp.runs import evaluation, run, training
-from anchor_interp.runs import train as session
-from anchor_interp.runs.store import RunFolder
 
 TRACEBACK = 70
 """Exit code of an attempt that ended in an exception."""
 
 _TEMPORARY = rf"{re.escape(tempfile.gettempdir())}/[^/\s]+"
-"""A folder of this machine alone, which no record needs."""
+"""A temporary folder, whose name the record leaves out."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,9 @@ class World:
 
     root: Path
     half: Path
+    """A run that was killed at step 26 of 40."""
     done: Path
+    """The undisturbed run."""
     config: Path
 
     @property
@@ -71,7 +62,7 @@ class World:
         return self.root / "pages" / "report.html"
 
     def command(self, stage: str, folder: Path) -> list[str]:
-        return [*STAGES[stage](self, folder)]
+        return STAGES[stage](self, folder)
 
 
 STAGES: dict[str, Callable[[World, Path], list[str]]] = {
@@ -82,709 +73,6 @@ STAGES: dict[str, Callable[[World, Path], list[str]]] = {
     "evaluation": lambda _, folder: ["evaluate", str(folder), "--n", "50", "--json", "--quiet"],
     "report": lambda world, folder: ["report", str(folder), "--out", str(world.page), "--quiet"],
 }
-
-
-def nothing(_: Path) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault: what is done, what the command says to it, and how it is mended."""
-
-    kind: str
-    stage: str
-    what: str
-    code: int
-    says: str
-    """Regular expression of the one line; of a note where the code is 0; empty for silence."""
-    before: Callable[[Path], object] = nothing
-    """Done to the folder before the command."""
-    inside: Callable[[Path], object] = nothing
-    """Done in the command's process before it starts."""
-    mend: Callable[[Path], object] = nothing
-    place: Callable[[Path], Path] = lambda folder: folder / "run"
-    """Where the folder lies in one of the fault's own."""
-    fresh: bool = False
-    """Start without a folder."""
-    adds: tuple[str, ...] = ()
-    """Files that it leaves besides those of an undisturbed run."""
-    lacks: tuple[str, ...] = ()
-    """Files that differ from those of an undisturbed run."""
-
-
-# What faults do -----------------------------------------------------------------------------------
-
-
-def at_step(step: int, act: Callable[[Path, Any], object]) -> Callable[[Path], None]:
-    """Act in the middle of a training."""
-
-    def inside(folder: Path) -> None:
-        original = training.train_step
-
-        def stepping(state: Any, objective: Any) -> Any:
-            if state.step == step:
-                act(folder, state)
-            return original(state, objective)
-
-        training.train_step = stepping
-
-    return inside
-
-
-def when_called(owner: Any, name: str, act: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Act when a function is called for the first time."""
-
-    def inside(folder: Path) -> None:
-        original = getattr(owner, name)
-
-        def called(*args: Any, **settings: Any) -> Any:
-            setattr(owner, name, original)
-            act(folder)
-            return original(*args, **settings)
-
-        setattr(owner, name, called)
-
-    return inside
-
-
-def both(*acts: Callable[[Path], None]) -> Callable[[Path], None]:
-    def inside(folder: Path) -> None:
-        for act in acts:
-            act(folder)
-
-    return inside
-
-
-class Damage(TypedDict):
-    """How to damage a file and how to mend it."""
-
-    before: Callable[[Path], object]
-    mend: Callable[[Path], object]
-
-
-def damage(name: str, change: Callable[[Path], object]) -> Damage:
-    """Change a file of the folder; mending puts the original back."""
-
-    def before(folder: Path) -> None:
-        target, kept = folder / name, folder.parent / "kept"
-        if target.is_dir():
-            shutil.copytree(target, kept)
-        elif target.exists():
-            shutil.copy2(target, kept)
-        change(target)
-
-    def mend(folder: Path) -> None:
-        target, kept = folder / name, folder.parent / "kept"
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
-        if kept.exists():
-            kept.rename(target)
-
-    return {"before": before, "mend": mend}
-
-
-def replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        path.unlink(missing_ok=True)
-        make(path)
-
-    return change
-
-
-def bomb(path: Path) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("archive/data.pkl", bytes(1 << 24))
-
-
-def flip_one_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def cut_in_half(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def tensors(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
-    """Change a weight and the checkpoint's record of its file, as one who means harm would."""
-
-    def rewrite(path: Path) -> None:
-        found = load_file(path)
-        save_file(found | {"embed.W_E": change(found["embed.W_E"])}, path)
-        state = json.loads((path.parent / "state.json").read_text())
-        data = path.read_bytes()
-        record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        state["files"][path.name] = record
-        (path.parent / "state.json").write_text(json.dumps(state))
-
-    return lambda folder: rewrite(folder / "weights.safetensors")
-
-
-def hole(path: Path) -> None:
-    """A file of a tebibyte that takes no room."""
-    with open(path, "ab") as file:
-        file.truncate(1 << 40)
-
-
-def bind_root(_: Path) -> None:
-    """Give up the capabilities by which permissions do not bind root."""
-    if os.geteuid() == 0:
-        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-        if ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)()):
-            raise OSError("capset failed")
-
-
-def lower(what: int, value: int) -> None:
-    resource.setrlimit(what, (value, resource.getrlimit(what)[1]))
-
-
-def address_space_left(size: int) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    lower(resource.RLIMIT_AS, pages * resource.getpagesize() + size)
-
-
-def exhaust_address_space(_: Path) -> None:
-    address_space_left(1 << 20)
-    bytearray(1 << 28)
-
-
-def fill(folder: Path) -> None:
-    """Use every byte that the file system has left."""
-    with contextlib.suppress(OSError), open(folder.parent / "filler", "wb", buffering=0) as file:
-        while True:
-            file.write(bytes(512))
-
-
-def poison(_: Path, state: Any) -> None:
-    with torch.no_grad():
-        next(state.model.parameters()).fill_(float("nan"))
-
-
-def day_back(*_: Any) -> None:
-    clock = time.time
-    time.time = lambda: clock() - 86_400
-
-
-def kill_self(number: signal.Signals) -> Callable[..., None]:
-    return lambda *_: os.kill(os.getpid(), number)
-
-
-def give_up_on(error: Exception) -> Callable[..., None]:
-    def act(*_: Any) -> None:
-        raise error
-
-    return act
-
-
-def move_away(folder: Path, *_: Any) -> None:
-    folder.rename(folder.with_name("away"))
-
-
-def move_back(folder: Path) -> None:
-    precious = folder / "thesis.tex"
-    if folder.exists():
-        assert [*folder.iterdir()] == [precious], "something was written into a foreign folder"
-        assert precious.read_text() == "precious"
-        shutil.rmtree(folder)
-    folder.with_name("away").rename(folder)
-
-
-def replace_folder(folder: Path, *_: Any) -> None:
-    move_away(folder)
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("precious")
-
-
-def hold_the_lock(folder: Path) -> None:
-    """Another process that is writing the folder, until it is mended."""
-    ready, told = os.pipe()
-    process = os.fork()
-    if process == 0:
-        with RunFolder(folder).writing(RunFolder(folder).config()):
-            os.write(told, b"x")
-            time.sleep(600)
-        os._exit(0)
-    os.read(ready, 1)
-    for descriptor in (ready, told):
-        os.close(descriptor)
-    (folder.parent / "holder").write_text(str(process))
-
-
-def end_the_holder(folder: Path) -> None:
-    process = int((folder.parent / "holder").read_text())
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-
-
-def mounted(folder: Path) -> Path:
-    """A small file system of its own, if this user may mount one."""
-    disk = folder / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        raise NotPossibleError("a file system of its own cannot be mounted here")
-    return disk / "run"
-
-
-class NotPossibleError(Exception):
-    """A fault that this machine or user cannot be given."""
-
-
-STEP_20, STEP_40 = "checkpoints/00000020", "checkpoints/00000040"
-HUGE = b'{"embed.W_E":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}'
-
-
-def hostile_files(stage: str, folder: str) -> Iterator[Fault]:
-    """Files that are not what they seem; the same for every stage that reads a checkpoint."""
-    weights = f"{folder}/weights.safetensors"
-    write = Path.write_bytes
-    for kind, what, name, change, says in (
-        ("damaged file", "weights cut in half", weights, cut_in_half, "was written with"),
-        ("damaged file", "one bit of the weights", weights, flip_one_bit, "SHA-256 differs"),
-        ("damaged file", "no weights", weights, Path.unlink, "does not exist"),
-        (
-            "hostile file",
-            "a pickle for weights",
-            weights,
-            lambda p: write(p, pickle.dumps({})),
-            "pickle|written with",
-        ),
-        ("hostile file", "a zip bomb for weights", weights, bomb, "written with"),
-        (
-            "hostile file",
-            "a header of 4 TiB",
-            weights,
-            lambda p: write(p, len(HUGE).to_bytes(8, "little") + HUGE),
-            "written with",
-        ),
-        ("hostile file", "weights of 1 TiB", weights, hole, "expected at most"),
-        ("hostile file", "NaN weights", folder, tensors(lambda w: w / 0 * 0), "not finite"),
-        ("hostile file", "a wrong shape", folder, tensors(lambda w: w[:3].clone()), "has shape"),
-        ("hostile file", "a wrong dtype", folder, tensors(lambda w: w.double()), "float64"),
-        ("special file", "a FIFO for weights", weights, replaced_by(os.mkfifo), "is a FIFO"),
-        (
-            "special file",
-            "a FIFO for the configuration",
-            "config.json",
-            replaced_by(os.mkfifo),
-            "is a FIFO",
-        ),
-        (
-            "link out",
-            "weights elsewhere",
-            weights,
-            replaced_by(lambda p: p.symlink_to("/dev/zero")),
-            "symbolic link",
-        ),
-        (
-            "bad JSON",
-            "a name twice",
-            f"{folder}/state.json",
-            lambda p: p.write_text('{"step":1,"step":1}'),
-            "occurs 2 times",
-        ),
-        (
-            "bad JSON",
-            "nested 100,000 deep",
-            "config.json",
-            lambda p: p.write_text("[" * 100_000),
-            "is damaged",
-        ),
-        ("bad JSON", "no UTF-8", "config.json", lambda p: write(p, b'{"\xff":1}'), "is damaged"),
-        ("bad JSON", "1 TiB", "config.json", hole, "expected at most"),
-        (
-            "other schema",
-            "a later one",
-            f"{folder}/state.json",
-            lambda p: p.write_text('{"schema":2}'),
-            "has schema 2",
-        ),
-    ):
-        yield Fault(kind, stage, what, 1, says, **damage(name, change))
-
-
-def faults() -> list[Fault]:
-    """All of them."""
-    train = [
-        Fault(
-            "disk full",
-            "training",
-            "at step 25",
-            1,
-            "No space left",
-            inside=at_step(25, lambda f, _: fill(f)),
-            mend=lambda f: (f.parent / "filler").unlink(),
-            place=mounted,
-        ),
-        Fault(
-            "disk full",
-            "training",
-            "from the start",
-            1,
-            "No space left",
-            before=fill,
-            mend=lambda f: (f.parent / "filler").unlink(),
-            place=mounted,
-        ),
-        Fault(
-            "disk full",
-            "training",
-            "file size limit at step 25",
-            1,
-            "File too large",
-            inside=at_step(25, lambda *_: lower(resource.RLIMIT_FSIZE, 2000)),
-        ),
-        Fault(
-            "read-only",
-            "training",
-            "the folder",
-            1,
-            "Permission denied",
-            before=lambda f: f.chmod(0o555),
-            inside=bind_root,
-            mend=lambda f: f.chmod(0o755),
-        ),
-        Fault(
-            "permission lost",
-            "training",
-            "checkpoints at step 25",
-            1,
-            "Permission denied",
-            inside=both(bind_root, at_step(25, lambda f, _: (f / "checkpoints").chmod(0))),
-            mend=lambda f: (f / "checkpoints").chmod(0o755),
-        ),
-        Fault(
-            "permission lost",
-            "training",
-            "the folder at step 25",
-            1,
-            "Permission denied",
-            inside=both(bind_root, at_step(25, lambda f, _: f.chmod(0))),
-            mend=lambda f: f.chmod(0o755),
-        ),
-        Fault(
-            "out of memory",
-            "training",
-            "torch's allocator at step 25",
-            1,
-            "out of memory while training.*lower batch_size",
-            inside=at_step(25, lambda *_: torch.empty(1 << 55)),
-        ),
-        Fault(
-            "out of memory",
-            "training",
-            "numpy's allocator at step 25",
-            1,
-            "out of memory while training",
-            inside=at_step(25, lambda *_: np.empty(1 << 58)),
-        ),
-        Fault(
-            "out of memory",
-            "training",
-            "a GPU's report at step 25",
-            1,
-            "out of memory while training",
-            inside=at_step(
-                25,
-                give_up_on(
-                    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-                ),
-            ),
-        ),
-        Fault(
-            "out of memory",
-            "training",
-            "address space while drawing sequences",
-            1,
-            "out of memory while training",
-            inside=when_called(run, "AnchorObjective", exhaust_address_space),
-        ),
-        Fault(
-            "NaN",
-            "training",
-            "weights at step 21",
-            1,
-            "step 25: loss nan.*lower the learning rate",
-            inside=at_step(21, poison),
-        ),
-        Fault(
-            "NaN",
-            "training",
-            "weights at step 21, SIGTERM at 22",
-            1,
-            "weights are no longer finite",
-            inside=both(at_step(21, poison), at_step(22, kill_self(signal.SIGTERM))),
-        ),
-        Fault(
-            "clock set back", "training", "by a day at step 25", 0, "", inside=at_step(25, day_back)
-        ),
-        Fault(
-            "Ctrl-C",
-            "training",
-            "before the first step",
-            130,
-            "stopped before training began",
-            inside=when_called(run, "AnchorObjective", kill_self(signal.SIGINT)),
-        ),
-        Fault(
-            "Ctrl-C",
-            "training",
-            "at step 25",
-            130,
-            "stopped at step 26",
-            inside=at_step(25, kill_self(signal.SIGINT)),
-        ),
-        Fault(
-            "Ctrl-C",
-            "training",
-            "in the final judging",
-            130,
-            "while judging",
-            inside=when_called(session, "evaluate", kill_self(signal.SIGINT)),
-        ),
-        Fault(
-            "SIGTERM",
-            "training",
-            "at step 25",
-            130,
-            "stopped at step 26",
-            inside=at_step(25, kill_self(signal.SIGTERM)),
-        ),
-        Fault(
-            "SIGTERM",
-            "training",
-            "in the final judging",
-            130,
-            "while judging",
-            inside=when_called(session, "evaluate", kill_self(signal.SIGTERM)),
-        ),
-        Fault(
-            "second process",
-            "training",
-            "on the same folder",
-            1,
-            "is being written by process [0-9]+ on",
-            before=hold_the_lock,
-            mend=end_the_holder,
-        ),
-        Fault(
-            "folder gone",
-            "training",
-            "moved at step 25",
-            1,
-            "moved, removed or replaced",
-            inside=at_step(25, move_away),
-            mend=move_back,
-        ),
-        Fault(
-            "folder gone",
-            "training",
-            "replaced by another at step 25",
-            1,
-            "moved, removed or replaced",
-            inside=at_step(25, replace_folder),
-            mend=move_back,
-        ),
-        Fault(
-            "folder gone",
-            "training",
-            "lock removed at step 25",
-            1,
-            "moved, removed or replaced",
-            inside=at_step(25, lambda f, _: (f / ".lock").unlink()),
-        ),
-        Fault(
-            "open files",
-            "training",
-            "no more at step 25",
-            1,
-            "Too many open files",
-            inside=at_step(25, lambda *_: lower(resource.RLIMIT_NOFILE, 3)),
-        ),
-        Fault(
-            "metrics lost",
-            "training",
-            "deleted",
-            0,
-            "warning: .* lacks 5 of 5 lines",
-            before=lambda f: (f / "metrics.jsonl").unlink(),
-            lacks=("metrics.jsonl",),
-        ),
-        Fault(
-            "metrics lost",
-            "training",
-            "cut in half",
-            0,
-            "warning: .* lacks [0-9] of 5 lines",
-            before=lambda f: cut_in_half(f / "metrics.jsonl"),
-            lacks=("metrics.jsonl",),
-        ),
-        Fault(
-            "metrics lost",
-            "training",
-            "a damaged line",
-            1,
-            "damaged in line 1",
-            **damage("metrics.jsonl", lambda p: p.write_text("{}\n" + p.read_text())),
-        ),
-        Fault(
-            "provenance lost",
-            "training",
-            "damaged",
-            0,
-            "warning: .* is kept as provenance.damaged-1.json",
-            before=lambda f: (f / "provenance.json").write_text("{"),
-            adds=("provenance.damaged-1.json",),
-        ),
-        Fault(
-            "provenance lost",
-            "training",
-            "deleted",
-            0,
-            "",
-            before=lambda f: (f / "provenance.json").unlink(),
-        ),
-        Fault(
-            "foreign result",
-            "training",
-            "result.json of another run",
-            1,
-            "does not belong",
-            **damage("result.json", lambda p: p.write_text('{"schema":1,"run_id":"0"}')),
-        ),
-        Fault(
-            "name",
-            "training",
-            "longer than a name can be",
-            1,
-            "File name too long",
-            place=lambda f: f / ("a" * 300),
-            fresh=True,
-            mend=nothing,
-        ),
-        Fault(
-            "name",
-            "training",
-            "a link that leads nowhere",
-            1,
-            "leads nowhere",
-            before=lambda f: f.symlink_to("nowhere"),
-            fresh=True,
-            mend=Path.unlink,
-        ),
-        Fault("name", "training", "no UTF-8", 0, "", place=lambda f: f / "r\udcff\n<b>"),
-        *hostile_files("training", STEP_20),
-    ]
-    stage = "evaluation"
-    evaluate = [
-        Fault(
-            "read-only",
-            stage,
-            "the folder",
-            0,
-            "",
-            before=lambda f: f.chmod(0o555),
-            inside=bind_root,
-            mend=lambda f: f.chmod(0o755),
-        ),
-        Fault(
-            "out of memory",
-            stage,
-            "torch's allocator",
-            1,
-            "out of memory while evaluating.*lower n",
-            inside=when_called(evaluation, "last_logits", lambda _: torch.empty(1 << 55)),
-        ),
-        Fault(
-            "out of memory",
-            stage,
-            "numpy's allocator",
-            1,
-            "out of memory while evaluating",
-            inside=when_called(evaluation, "draw", lambda _: np.empty(1 << 58)),
-        ),
-        Fault(
-            "Ctrl-C",
-            stage,
-            "in the middle",
-            130,
-            "interrupted",
-            inside=when_called(evaluation, "last_logits", kill_self(signal.SIGINT)),
-        ),
-        Fault(
-            "SIGTERM",
-            stage,
-            "in the middle",
-            130,
-            "interrupted",
-            inside=when_called(evaluation, "last_logits", kill_self(signal.SIGTERM)),
-        ),
-        Fault(
-            "open files",
-            stage,
-            "no more before the checkpoint is opened",
-            1,
-            "Too many open files",
-            inside=when_called(run, "load", lambda _: lower(resource.RLIMIT_NOFILE, 3)),
-        ),
-        *hostile_files(stage, STEP_40),
-    ]
-    return train + evaluate + report_faults()
-
-
-def report_faults() -> list[Fault]:
-    """Faults while a page about a finished run is made; an earlier page must stay as it is."""
-    stage = "report"
-    weights = f"{STEP_40}/weights.safetensors"
-    return [
-        Fault(
-            "disk full",
-            stage,
-            "while the page is written",
-            1,
-            "No space left",
-            inside=when_called(os, "fsync", give_up_on(OSError(28, os.strerror(28)))),
-        ),
-        Fault(
-            "signal",
-            stage,
-            "Ctrl-C while figures are drawn",
-            130,
-            "interrupted",
-            inside=when_called(report, "render", kill_self(signal.SIGINT)),
-        ),
-        Fault(
-            "out of memory",
-            stage,
-            "while runs are looked into",
-            1,
-            "out of memory",
-            inside=when_called(findings, "complexity", give_up_on(MemoryError("no room"))),
-        ),
-        Fault(
-            "hostile weights",
-            stage,
-            "one bit changed",
-            1,
-            "SHA-256 differs",
-            **damage(weights, flip_one_bit),
-        ),
-        Fault(
-            "metrics lost",
-            stage,
-            "a damaged line",
-            1,
-            "damaged in line 1",
-            **damage("metrics.jsonl", lambda p: p.write_text("{}\n" + p.read_text())),
-        ),
-    ]
-
-
-# How they are injected and judged -----------------------------------------------------------------
 
 
 def attempt(arguments: list[str], inside: Callable[[], object], output: Path) -> int:
@@ -817,7 +105,7 @@ def finished(process: int) -> int:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file with its digest; of those that name times or processes, the name alone."""
+    """The digest of every file; only the name if the file holds times or processes."""
     volatile = {".lock", "provenance.json"}
     return {
         str(path.relative_to(folder)): ""
@@ -828,7 +116,6 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def build_world(root: Path) -> World:
-    """An undisturbed run and one that was cut off at step 26 of 40."""
     config = anchor_interp.preset("tiny", **SHORT)
     world = World(root, root / "half", root / "done", root / "config.json")
     world.config.write_text(json.dumps(to_dict(config)))
@@ -876,7 +163,7 @@ def inject(world: World, fault: Fault, number: int) -> dict[str, Any]:
 
 
 def _unexpected(fault: Fault, code: int, lines: list[str]) -> str:
-    """What is wrong with the way that the command ended."""
+    """What is wrong with the way the command ended."""
     if code != fault.code:
         return f"exit code {code}, expected {fault.code}"
     ours = [line for line in lines if not line.startswith("anchor-interp: warning: ")]
@@ -888,7 +175,7 @@ def _unexpected(fault: Fault, code: int, lines: list[str]) -> str:
 
 
 def _left_behind(world: World, fault: Fault, folder: Path, home: Path) -> str:
-    """How the folder or the output, after the same command once more, differs."""
+    """How the folder or the output differs after the same command was given once more."""
     if finished(attempt(world.command(fault.stage, folder), lambda: None, home)):
         return f"the command cannot be repeated: {(home / 'stderr').read_text()}"
     mine, expected = contents(folder), contents(world.done)
@@ -933,7 +220,7 @@ def kill_readers(world: World, stage: str, kills: int, seed: int) -> list[dict[s
 
 
 def kill_training(world: World, kills: int, seed: int) -> list[dict[str, Any]]:
-    """Kill a training again and again (see :mod:`killed_training`); it must end undisturbed."""
+    """Kill a training again and again (:mod:`killed_training`); it must end undisturbed."""
     script = Path(__file__).with_name("killed_training.py")
     outs = []
     for name, count in (("undisturbed", 0), ("killed", kills)):
@@ -952,14 +239,14 @@ def main() -> int:
     parser.add_argument(
         "--kills", type=int, default=40, help="an eighth of them in evaluation, another in report"
     )
-    parser.add_argument("--every", type=int, default=1, help="inject every n-th fault only")
+    parser.add_argument("--every", type=int, default=1, help="inject only every n-th fault")
     asked = parser.parse_args()
     kills = asked.kills
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         world = build_world(Path(root))
         found = []
-        for number, fault in enumerate(faults()[:: asked.every]):
+        for number, fault in enumerate(all_faults()[:: asked.every]):
             found.append(inject(world, fault, number))
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
         reading = kills // 8

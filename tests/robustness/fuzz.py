@@ -42,7 +42,7 @@ import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.cli.main import main as command_line
-from anchor_interp.runs import training
+from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig, override, read_config
 from anchor_interp.runs.presets import RUNS
 
@@ -284,17 +284,17 @@ class Bench:
         self.blocked = root / "blocked"  # a file where a run folder is asked for: nothing trains
         self.blocked.touch()
         self._train(self.finished)
-        step = training.train_step
+        step = loop.train_step
 
         def power_cut(state: Any, objective: Any) -> Any:
             if state.step == STOPPED_AT:
                 raise InterruptedError
             return step(state, objective)
 
-        training.train_step = power_cut
+        loop.train_step = power_cut
         with contextlib.suppress(InterruptedError):
             self._train(self.stopped)
-        training.train_step = step
+        loop.train_step = step
 
     def _train(self, out: Path) -> None:
         anchor_interp.train(self.config, out, device="cpu", threads=1, quiet=True)

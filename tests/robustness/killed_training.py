@@ -1,13 +1,13 @@
-"""Kill a training again and again at chosen moments, by fork: a helper, run as a script.
+"""Kill a training again and again at chosen moments: a helper, run as a script.
 
 ``python killed_training.py FOLDER KILLS SEED`` trains a short run in FOLDER/run. Each attempt is a
-forked process that is killed with SIGKILL: every second one by itself in the middle of a write (of
-a checkpoint's file, between its files, before or after its rename, in a line of metrics, while an
-old checkpoint is removed), the others by the parent after a random time. After KILLS kills it dies
-while the final checkpoint is judged and before the result is written; then the run is finished
-undisturbed. Prints a JSON line: where each attempt died.
+forked process that dies by SIGKILL. Every second one kills itself in the middle of a write: in a
+file, in a line of metrics, before or after a rename, before old checkpoints are removed. The parent
+kills the others after a random time. After KILLS kills, one attempt dies while the final checkpoint
+is judged and one before the result is written; the last one finishes the run. The script prints
+where each attempt died, as a JSON list.
 
-The parent imports everything once and never computes, so that a fork is cheap and safe.
+The parent imports everything once and computes nothing, so that a fork is cheap and safe.
 """
 
 import json
@@ -25,14 +25,14 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp._util import files
-from anchor_interp.runs import store
-from anchor_interp.runs import train as session
+from anchor_interp.runs import session
+from anchor_interp.runs.writer import RunWriter
 
 SETTINGS = SHORT | {
-    "steps": 1600,
-    "log_every": 10,
-    "eval_every": 200,
-    "checkpoint_every": 40,
+    "steps": 480,
+    "log_every": 3,
+    "eval_every": 60,
+    "checkpoint_every": 12,
 }
 
 
@@ -47,7 +47,7 @@ def die(place: str, log: Path) -> None:
 
 
 def arm(place: str, countdown: int, log: Path) -> None:
-    """Make the countdown-th visit of a place in the store fatal."""
+    """Die at the countdown-th visit of a place."""
     left = [countdown]
 
     def due() -> bool:
@@ -65,24 +65,24 @@ def arm(place: str, countdown: int, log: Path) -> None:
 
         files.write_bytes = half
     elif place == "half a line of metrics":
-        append = store.RunWriter.append_metrics
+        append = RunWriter.append_metrics
 
-        def half_line(self: store.RunWriter, row: dict[str, Any]) -> None:
+        def half_line(self: RunWriter, row: dict[str, Any]) -> None:
             if due():
                 with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
                     file.write(json.dumps(row)[:25])
                 die(place, log)
             append(self, row)
 
-        store.RunWriter.append_metrics = half_line  # type: ignore[method-assign]
+        RunWriter.append_metrics = half_line  # type: ignore[method-assign]
     elif place in ("before a rename", "after a rename"):
         _around(Path, "rename", place, due, log)
     elif place == "before thinning out":
-        _around(store.RunWriter, "thin_out", place, due, log)
+        _around(RunWriter, "thin_out", place, due, log)
     elif place == "before the result":
-        _around(store.RunWriter, "finish", place, due, log)
+        _around(RunWriter, "finish", place, due, log)
     elif place == "in the final judging":
-        _around(session, "evaluate", place, due, log)
+        _around(session, "evaluate_run", place, due, log)
     else:
         raise ValueError(place)
 
@@ -112,14 +112,14 @@ PLACES = (
 
 
 def attempt(out: Path, log: Path, fault: tuple[str, int] | None) -> int:
-    """Fork a process that trains, perhaps with a fault; returns its id."""
+    """Fork a process that trains, with or without a fault; returns its id."""
     process = os.fork()
     if process == 0:
         try:
             torch.set_num_threads(1)
             if fault:
                 arm(*fault, log)
-            session.train(config(), out, device="cpu", threads=1, quiet=True)
+            anchor_interp.train(config(), out, device="cpu", threads=1, quiet=True)
             os._exit(0)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -128,7 +128,7 @@ def attempt(out: Path, log: Path, fault: tuple[str, int] | None) -> int:
 
 
 def _wait_for_lines(path: Path, more: int) -> None:
-    """Wait until a file has grown by some lines: steps done, however fast the machine is."""
+    """Wait until a file has grown by some lines, which measures progress on any machine."""
 
     def lines() -> int:
         return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,8 +1,8 @@
-"""What can befall a sweep, each time followed by a look at its table: a helper, run as a script.
+"""Faults of a sweep: kills, several drivers, a full disk. A script, and a helper of tests.
 
 ``python sweep_faults.py [--kills N] [--only NAME]`` prints one JSON object. Every scenario runs the
-command line in processes of its own, lets something happen, gives the command again until it ends
-well, and compares the table, row for row, with that of an undisturbed sweep; only the columns of
+command line in processes of its own, injects a fault, repeats the command until it succeeds, and
+compares the table with that of an undisturbed sweep, row for row. Only the columns of
 :data:`anchor_interp.sweeps.table.CIRCUMSTANCES` may differ. One run of the sweep diverges.
 """
 
@@ -31,7 +31,7 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.table import CIRCUMSTANCES, counts, rows
 
 LONG_ENOUGH = SHORT | {"steps": 400, "log_every": 20, "eval_every": 100, "checkpoint_every": 50}
-"""Runs of a few seconds, so that there is time to disturb them."""
+"""Runs of a few seconds, long enough for a fault."""
 
 _PATIENCE_SECONDS = 300.0
 
@@ -47,30 +47,30 @@ def small_sweep(**changes: Any) -> Sweep:
 
 
 def what_counts(found: list[TableRow]) -> list[TableRow]:
-    """Rows without what may differ from one sweep to another."""
+    """Rows without the columns that may differ between two sweeps."""
     return [{k: v for k, v in row.items() if k not in CIRCUMSTANCES} for row in found]
 
 
 @dataclass(frozen=True)
 class World:
-    """Where scenarios happen and what they are compared with."""
+    """Where scenarios run and what they are compared with."""
 
     root: Path
-    """A folder of their own."""
+    """A folder for all scenarios."""
     expected: list[TableRow]
     """The rows of an undisturbed sweep."""
     chance: random.Random
-    """Decides when things happen."""
+    """Decides when faults happen."""
     plan: Sweep
     """What is swept."""
 
     def spec(self, out: Path) -> Path:
-        """The sweep's file, beside its folder."""
+        """Write the sweep's file into its folder."""
         SweepFolder(out).extend(self.plan)
         return out / "spec.yaml"
 
     def start(self, out: Path, *engine: str) -> subprocess.Popen[bytes]:
-        """Give the command, by default with two workers."""
+        """Start the command, by default with two workers."""
         spec = out / "spec.yaml" if (out / "spec.yaml").exists() else self.spec(out)
         command = [sys.executable, "-m", "anchor_interp", "sweep", str(spec), "--out", str(out)]
         command += ["--device", "cpu", *(engine or ("--workers", "2"))]
@@ -78,13 +78,13 @@ class World:
             return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
 
     def finish(self, out: Path) -> None:
-        """Give the command until it ends well."""
+        """Repeat the command until it succeeds."""
         for _ in range(3):
             if self.start(out).wait(_PATIENCE_SECONDS) == 0:
                 return
 
     def verdict(self, out: Path) -> str:
-        """What is wrong with the table in the end; nothing if it is as it should be."""
+        """What is wrong with the final table; empty if nothing is."""
         found = rows(SweepFolder(out))
         if what_counts(found) == what_counts(self.expected):
             said = (out / ".errors").read_text(errors="replace")
@@ -104,7 +104,7 @@ def build_world(root: Path, seed: int = 0, **changes: Any) -> World:
 
 
 def children(process: int) -> list[int]:
-    """The processes that a process has started, from /proc."""
+    """The child processes of a process, from /proc."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -114,9 +114,9 @@ def children(process: int) -> list[int]:
 
 
 def kill_the_driver(world: World, out: Path, times: int) -> dict[str, Any]:
-    """SIGKILL at any moment, again and again; what is under way leaves by itself.
+    """SIGKILL the driver at random moments; its workers end by themselves.
 
-    Only kills of a driver that has runs left to do count; ``early`` ones came before it had begun.
+    Only kills of a driver with unfinished runs count; ``early`` ones came before a run had begun.
     """
     done = early = 0
     for _ in range(times):
@@ -134,7 +134,7 @@ def kill_the_driver(world: World, out: Path, times: int) -> dict[str, Any]:
 
 
 def kill_workers(world: World, out: Path, times: int) -> dict[str, Any]:
-    """SIGKILL a worker at any moment; the driver starts another."""
+    """SIGKILL workers at random moments; the driver starts others."""
     driver, done = world.start(out), 0
     while driver.poll() is None and done < times:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,7 +151,7 @@ def kill_workers(world: World, out: Path, times: int) -> dict[str, Any]:
 
 
 def two_drivers(world: World, out: Path, times: int) -> dict[str, Any]:
-    """Two drivers on one folder from the start; one is killed and a third one comes."""
+    """Two drivers on one folder; one is killed and a third joins."""
     world.spec(out)
     first, second = world.start(out), world.start(out)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -166,7 +166,7 @@ def two_drivers(world: World, out: Path, times: int) -> dict[str, Any]:
 
 
 def full_disk(world: World, out: Path, times: int) -> dict[str, Any]:
-    """A small disk fills up under the sweep and is freed again."""
+    """A small disk fills up during the sweep and is freed again."""
     with _small_disk(out):
         world.spec(out)
         driver = world.start(out)
@@ -184,7 +184,7 @@ def full_disk(world: World, out: Path, times: int) -> dict[str, Any]:
 
 
 def kill_a_ray_node(world: World, out: Path, times: int) -> dict[str, Any]:
-    """A machine of a Ray cluster dies under its task, and another one joins."""
+    """A machine of a Ray cluster dies during its task, and another joins."""
     try:
         from ray.cluster_utils import Cluster
     except ImportError as error:
@@ -231,11 +231,11 @@ SCENARIOS: dict[str, Callable[[World, Path, int], dict[str, Any]]] = {
     "full_disk": full_disk,
     "kill_a_ray_node": kill_a_ray_node,
 }
-"""Each takes the world, the sweep's folder and how often things happen."""
+"""Each takes the world, the sweep's folder and the number of faults."""
 
 
 def happen(world: World, name: str, times: int) -> dict[str, Any]:
-    """Let a scenario happen and say what is wrong afterwards (``verdict``, empty if nothing is)."""
+    """Run a scenario; ``verdict`` says what is wrong afterwards, empty if nothing is."""
     out, began = world.root / name, time.monotonic()
     try:
         found = SCENARIOS[name](world, out, times)
@@ -247,7 +247,7 @@ def happen(world: World, name: str, times: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run every scenario; 1 if one ended otherwise than it should."""
+    """Run every scenario; 1 if a table is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--kills", type=int, default=20, help="SIGKILLs of the driver")
     parser.add_argument("--only", choices=SCENARIOS, help="one scenario alone")

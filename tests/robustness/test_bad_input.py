@@ -1,7 +1,6 @@
-"""Bad input to functions: each kind is one ConfigError that names what was found and expected.
+"""Every kind of bad input is one ConfigError that names what was found and what is allowed.
 
-The tests of the command line do the same for whole commands; ``fuzz.py`` looks for kinds that are
-missing here.
+The command line's tests cover whole commands; ``fuzz.py`` searches for kinds that are missing here.
 """
 
 import contextlib
@@ -71,17 +70,17 @@ Build = Callable[[], object]
 
 
 def given(function: Any, *args: Any, **kwargs: Any) -> object:
-    """Call with arguments whose types are wrong."""
+    """Call with arguments that may have wrong types, and enter what is a context manager."""
     result: object = function(*args, **kwargs)
     if isinstance(result, contextlib.AbstractContextManager):
-        with result:  # a mask checks its arguments when it is entered
+        with result:  # masks check their arguments when they are entered
             pass
     return result
 
 
 @pytest.fixture(autouse=True)
 def _no_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' checks of shapes would refuse wrong types first; users do not have them."""
+    """Users run without shape checks, which would refuse wrong types first."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -287,7 +286,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
 
 
 @pytest.mark.parametrize(("build", "message"), FIELDS + ARGUMENTS)
-def test_a_wrong_value_gives_one_line_with_what_was_expected(
+def test_a_wrong_value_is_refused_on_one_line_with_what_was_expected(
     build: Build, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -310,9 +309,9 @@ TEXTS: list[tuple[str | bytes, str]] = [
     (" \n", "not valid JSON: the text is empty"),
     ("{", "not valid JSON: Expecting property name"),
     ("[" * 100_000, "not valid JSON: it is nested too deeply"),
-    (changed().encode("utf-16"), "it is no UTF-8 text (invalid start byte at byte 0)"),
-    (b"\xff", "it is no UTF-8 text"),
-    (" " * (2 << 20), "is larger than 1048576 bytes; not a config file"),
+    (changed().encode("utf-16"), "it is not UTF-8 text (invalid start byte at byte 0)"),
+    (b"\xff", "it is not UTF-8 text"),
+    (" " * (2 << 20), "is larger than 1048576 bytes; it is not a configuration"),
     ("9" * 5_000, "has more digits than any number here"),
     (changed(seed=math.nan), "NaN is not a finite number"),
     (changed().replace('"seed": 0', '"seed": -Infinity'), "-Infinity is not a finite number"),
@@ -346,7 +345,7 @@ TEXTS: list[tuple[str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("text", "message"), TEXTS)
-def test_a_wrong_configuration_file_gives_one_line_with_its_name(
+def test_a_wrong_configuration_file_is_refused_on_one_line_with_its_name(
     text: str | bytes, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "wrong.json"
@@ -377,16 +376,16 @@ def _huge(path: Path) -> None:
     ("make", "message"),
     [
         (lambda _: None, "No such file or directory"),
-        (lambda path: path.mkdir(), "no regular file"),
-        (_pipe, "no regular file"),
-        (_socket, "no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+        (lambda path: path.mkdir(), "not a regular file"),
+        (_pipe, "not a regular file"),
+        (_socket, "not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
         (lambda path: path.symlink_to("nowhere"), "No such file or directory"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
         (_huge, "larger than 1048576 bytes"),
     ],
 )
-def test_only_regular_configuration_files_are_read(
+def test_other_files_than_regular_ones_are_refused_without_reading(
     make: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path must be short
@@ -403,8 +402,8 @@ def test_impossible_paths_are_refused(path: str) -> None:
         load(path)
 
 
-def test_paths_with_odd_characters_stay_on_one_line(tmp_path: Path) -> None:
-    with pytest.raises(AnchorInterpError, match=r"two\\nlines\\x1b\[2J is no run folder"):
+def test_messages_with_odd_paths_stay_on_one_line(tmp_path: Path) -> None:
+    with pytest.raises(AnchorInterpError, match=r"two\\nlines\\x1b\[2J is not a run folder"):
         load(tmp_path / "two\nlines\x1b[2J")
     with pytest.raises(ConfigError, match="File name too long"):
         read_config(tmp_path / ("x" * 300))
@@ -414,16 +413,15 @@ def test_a_byte_order_mark_and_numpy_numbers_are_accepted(tmp_path: Path) -> Non
     path = tmp_path / "config.json"
     path.write_text(json.dumps(to_dict(RUNS["tiny"])), encoding="utf-8-sig")
     assert read_config(path) == RUNS["tiny"]
-    numbers: dict[str, Any] = {"steps": np.int64(5), "lr": np.float64(0.1)}
-    config = TrainConfig(**numbers, weight_decay=1)
-    assert config == TrainConfig(steps=5, lr=0.1, weight_decay=1.0)
-    assert config.steps.__class__ is int
+    numbers: Any = {"steps": np.int64(5), "lr": np.float64(0.1), "weight_decay": np.int8(1)}
+    given = TrainConfig(**numbers)
+    assert given == TrainConfig(steps=5, lr=0.1, weight_decay=1.0)
+    assert given.steps.__class__ is int
     keys: Any = np.array([253], np.uint8)
     assert TASK.composed((1, 2), keys).tolist() == [259]  # bytes would wrap around
 
 
-def test_changes_that_depend_on_each_other_are_checked_together() -> None:
-    """A task may need the larger vocabulary that is set with it."""
+def test_changes_that_need_each_other_may_come_together() -> None:
     wide = AnchorTask(key_max=220)
     config = override(RUNS["tiny"], task=wide, d_vocab=256)
     assert (config.task, config.model.d_vocab) == (wide, 256)
@@ -450,8 +448,7 @@ def test_the_memory_estimate_counts_every_parameter() -> None:
         assert sum(memory_bytes(config).values()) < 16 << 30
 
 
-def test_every_public_function_has_a_row() -> None:
-    """Every public function is called with wrong arguments above."""
+def test_every_public_function_has_a_row_above() -> None:
     text = Path(__file__).read_text()
     functions = {
         name

@@ -1,4 +1,4 @@
-"""Some of the faults of :mod:`faults`; ``make evidence`` injects them all."""
+"""A sample of the faults of :mod:`fault_list`; ``make evidence`` injects all of them."""
 
 import json
 import signal
@@ -48,10 +48,9 @@ def test_lack_of_memory_is_one_line_whoever_reports_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_the_program_is_loading_is_one_line(number: signal.Signals) -> None:
-    """From the first moment that Python gives to the program."""
     status = Path("/proc/self/status")
     if not status.exists():
-        pytest.skip("this system does not tell which signals a process handles")
+        pytest.skip("/proc does not show which signals a process handles")
     command = [sys.executable, "-m", "anchor_interp", "evaluate", "/missing"]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     handled = 0

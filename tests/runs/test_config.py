@@ -1,4 +1,4 @@
-"""Configurations: validation, JSON round trips, identifiers, overrides and presets."""
+"""Configurations: validation, JSON, identifiers, overrides and presets."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_tasks import tasks
 
@@ -30,10 +30,11 @@ TINY = RUNS["tiny"]
 
 
 def made(cls: Any, **fields: Any) -> object:
-    """Build a class from fields whose types are wrong on purpose."""
+    """Build a class from fields that may have wrong types."""
     return cls(**fields)
 
 
+@settings(max_examples=30)
 @given(
     task=tasks(),
     gamma=st.floats(-2, 2),
@@ -41,7 +42,7 @@ def made(cls: Any, **fields: Any) -> object:
     clip=st.none() | st.floats(0.1, 10),
     seed=st.integers(0, 2**63 - 1),
 )
-def test_json_round_trip(
+def test_a_configuration_survives_json(
     task: AnchorTask, gamma: float, lr: float, clip: float | None, seed: int
 ) -> None:
     config = RunConfig(
@@ -53,7 +54,7 @@ def test_json_round_trip(
 
 
 def test_run_id_is_pinned_and_changes_with_every_field() -> None:
-    """A change of the pinned text would orphan every stored run."""
+    """Another identifier would orphan every stored run."""
     assert run_id(TINY) == "54e1cb2b7629a65d"
     seen = {run_id(TINY)}
     for part in ("model", "init", "train"):
@@ -96,7 +97,7 @@ def test_integers_and_floats_of_equal_value_are_the_same_run() -> None:
     assert run_id(preset("tiny", weight_decay=1)) == run_id(preset("tiny", weight_decay=1.0))
 
 
-def test_a_field_added_later_at_its_default_keeps_old_identifiers() -> None:
+def test_a_field_added_later_leaves_identifiers_unchanged_at_its_default() -> None:
     @dataclasses.dataclass(frozen=True)
     class Old:
         a: int = bounded(1)
@@ -159,7 +160,7 @@ def test_wrong_values_are_refused_with_the_reason(
         build()
 
 
-def test_field_names_are_unique_so_that_a_name_alone_is_enough() -> None:
+def test_field_names_are_unique_among_the_parts() -> None:
     names = [
         field.name
         for part in (TINY.task, TINY.model, TINY.init, TINY.train)
@@ -169,7 +170,7 @@ def test_field_names_are_unique_so_that_a_name_alone_is_enough() -> None:
     assert not {"task", "seed", "schema", "out", "device", "threads"} & set(names)
 
 
-def test_override_reaches_every_part() -> None:
+def test_override_changes_every_part() -> None:
     config = override(TINY, gamma=0.9, steps=7, n_layers=3, seed=5, split="every-position")
     assert config.task == AnchorTask(unseen=TINY.task.unseen, split="every-position")
     config = override(config, task=TASKS["neurips"])
@@ -177,7 +178,7 @@ def test_override_reaches_every_part() -> None:
     assert (config.seed, config.task) == (5, TASKS["neurips"])
 
 
-def test_preset_shapes_are_the_papers() -> None:
+def test_presets_have_the_papers_shapes() -> None:
     one, gpt = MODELS["paper-1head"], MODELS["paper-gpt2"]
     assert (one.n_layers, one.n_heads, one.d_model, one.d_head, one.d_mlp) == (2, 1, 400, 200, 1200)
     assert (one.act_fn, one.normalization, one.bias) == ("relu", "post", False)

@@ -1,4 +1,4 @@
-"""On a CUDA GPU: the same function as on the CPU, and runs that repeat and resume bit for bit."""
+"""On a CUDA GPU: the same results as on the CPU, and runs that repeat and resume bit for bit."""
 
 from pathlib import Path
 
@@ -6,14 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import anchor_interp
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.run import load
 from anchor_interp.runs.train import train
-from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
 from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.stacked import Member, Stack
 
@@ -45,7 +44,7 @@ def test_runs_repeat_and_resume_bit_for_bit(
 ) -> None:
     config = override(short, precision=precision, batch_size=256, d_model=64, d_head=32)
     first = train(config, tmp_path / "first", device="cuda", quiet=True)
-    monkeypatch.setattr(anchor_interp.runs.run, "stop_signals", _stop_after(23))
+    monkeypatch.setattr("anchor_interp.runs.train.stop_signals", _stop_after(23))
     with pytest.raises(InterruptedRunError):
         train(config, tmp_path / "second", device="cuda", quiet=True)
     monkeypatch.undo()
@@ -57,7 +56,7 @@ def test_runs_repeat_and_resume_bit_for_bit(
 
 
 def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Member]:
-    """Models of one shape on the GPU, with data, rates and clipping of their own."""
+    """Models of one shape on the GPU with different data, rates and clipping."""
     own = ({"seed": 1, "lr": 3e-3}, {"n_sequences": 77, "clip": None}, {"weight_decay": 1.0})
     found = []
     for settings in own:
@@ -68,12 +67,11 @@ def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Me
     return found
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["plain", "graph"])
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_a_batch_steps_as_each_alone(short: RunConfig, normalization: str, graph: bool) -> None:
+def test_a_batch_steps_like_each_model_alone(short: RunConfig, normalization: str) -> None:
     shape = {"normalization": normalization, "n_heads": 2, "bias": True, "eps": 1e-6}
     batch, alone = (_members(short, torch.float64, **shape) for _ in range(2))
-    Stack(batch, graph=graph).advance(10)
+    Stack(batch).advance(10)
     for member, its in zip(batch, alone, strict=True):
         objective = AnchorObjective(its.config, GPU)
         for _ in range(10):
@@ -83,21 +81,23 @@ def test_a_batch_steps_as_each_alone(short: RunConfig, normalization: str, graph
             torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-9, msg=name)
 
 
-def test_a_batch_writes_what_a_run_alone_resumes(tmp_path: Path, short: RunConfig) -> None:
+def test_a_single_run_resumes_what_a_batch_wrote(tmp_path: Path, short: RunConfig) -> None:
     configs = {"a": short, "b": override(short, seed=1, gamma=0.8)}
     results = list(train_batch(configs, tmp_path, device="cuda"))
     assert [(result.name, result.error) for result in results] == [("a", None), ("b", None)]
     expected = train(short, tmp_path / "alone", device="cuda", quiet=True)
     found = load(tmp_path / "a")
-    (found.path / "result.json").unlink()
-    train(short, found.path, device="cuda", quiet=True)  # judges anew from the batch's checkpoint
+    (found.folder.path / "result.json").unlink()
+    train(
+        short, found.folder.path, device="cuda", quiet=True
+    )  # judges the batch's checkpoint again
     assert [row.keys() for row in found.metrics] == [row.keys() for row in expected.metrics]
     for name, weight in found.folder.weights(40).items():
         torch.testing.assert_close(weight, expected.folder.weights(40)[name], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_a_batch_in_other_precisions(short: RunConfig, precision: str) -> None:
+def test_a_batch_trains_in_other_precisions(short: RunConfig, precision: str) -> None:
     shape = {"precision": precision, "d_model": 64, "d_head": 32, "batch_size": 64}
     batch, alone = (_members(short, torch.float32, **shape) for _ in range(2))
     events = Stack(batch).advance(1)
@@ -107,7 +107,7 @@ def test_a_batch_in_other_precisions(short: RunConfig, precision: str) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_as_many_models_as_fit(short: RunConfig) -> None:
+def test_a_batch_holds_as_many_models_as_fit(short: RunConfig) -> None:
     wide = override(short, d_model=4096, d_mlp=16384, n_layers=12)
     assert batch_size([short] * 40, "cuda") == 40
     assert 1 <= batch_size([wide] * 40, "cuda") < 40
@@ -130,7 +130,9 @@ def _stop_after(calls: int) -> object:
     return signals
 
 
-def test_starts_from_the_weights_and_data_of_the_cpu(tmp_path: Path, short: RunConfig) -> None:
+def test_a_run_starts_from_the_same_weights_and_data_as_on_the_cpu(
+    tmp_path: Path, short: RunConfig
+) -> None:
     on_gpu = train(short, tmp_path / "gpu", device="cuda", quiet=True)
     on_cpu = train(short, tmp_path / "cpu", device="cpu", quiet=True)
     initial = on_cpu.folder.weights(0)

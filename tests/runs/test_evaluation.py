@@ -1,5 +1,6 @@
-"""Evaluation of oracles: models whose answers, and so every number, are known."""
+"""Evaluation of oracles: models whose answers are known, and so every number."""
 
+import functools
 import json
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def oracle(task: AnchorTask, answer: Answer) -> Callable[..., torch.Tensor]:
-    """last_logits of a model that answers (pair, key, position) as told."""
+    """A ``last_logits`` whose answer is a given function of pair, key and position."""
 
     def logits(_model: object, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.zeros(len(tokens), 201)
@@ -73,15 +74,18 @@ def constant_on_unseen(task: AnchorTask, pair: Pair, key: int, _place: int) -> i
     return one(task.target(pair, x)) if task.role(pair) != "unseen" else 50
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, name: str, answer: Answer) -> Evaluation:
-    return measured_on(monkeypatch, TASKS[name], answer)
-
-
-def measured_on(monkeypatch: pytest.MonkeyPatch, task: AnchorTask, answer: Answer) -> Evaluation:
-    monkeypatch.setattr(module, "last_logits", oracle(task, answer))
+def evaluate_oracle(task: AnchorTask, answer: Answer) -> Evaluation:
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
-    training = sample(task, "train", 300, seed=0)
-    return evaluate(model, task, n=40, training=training, initial=model, steps=5)
+    training = sample(task, "train", 200, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "last_logits", oracle(task, answer))
+        return evaluate(model, task, n=20, training=training, initial=model, steps=5)
+
+
+@functools.cache
+def measure(name: str, answer: Answer) -> Evaluation:
+    """The evaluation of an oracle on a named task, shared by the tests."""
+    return evaluate_oracle(TASKS[name], answer)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +105,12 @@ def measured_on(monkeypatch: pytest.MonkeyPatch, task: AnchorTask, answer: Answe
         ("reasoning-complexity-3", inferential, "other"),
     ],
 )
-def test_oracles_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, task: str, answer: Answer, phase: str
-) -> None:
-    assert classify(measure(monkeypatch, task, answer)) == phase
+def test_each_oracle_gets_its_phase(task: str, answer: Answer, phase: str) -> None:
+    assert classify(measure(task, answer)) == phase
 
 
-def test_numbers_of_the_inferential_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(monkeypatch, "complexity-control", inferential)
+def test_numbers_of_the_inferential_oracle() -> None:
+    found = measure("complexity-control", inferential)
     assert (found.train_accuracy, found.id_accuracy, found.ood_accuracy) == (1, 1, 1)
     assert (found.commutativity, found.key_dependence) == (1, 1)
     assert found.symmetric_accuracy is None
@@ -119,81 +121,79 @@ def test_numbers_of_the_inferential_oracle(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.steps == 5
 
 
-def test_inferential_models_do_not_commute_on_the_neurips_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = measure(monkeypatch, "neurips", inferential)
+def test_inferential_models_do_not_commute_on_the_neurips_task() -> None:
+    found = measure("neurips", inferential)
     assert found.ood_accuracy == 1
     assert found.symmetric_accuracy == 0
     assert found.commutativity == 0  # (3, 4) is answered with its override x - 6
 
 
-def test_numbers_of_the_symmetric_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(monkeypatch, "neurips", symmetric)
+def test_numbers_of_the_symmetric_oracle() -> None:
+    found = measure("neurips", symmetric)
     assert (found.ood_accuracy, found.symmetric_accuracy, found.commutativity) == (0, 1, 1)
     assert found.unseen[0].offsets == {"-6": 1.0}
 
 
-def test_numbers_of_the_memorizing_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(monkeypatch, "complexity-control", memorizing)
+def test_numbers_of_the_memorizing_oracle() -> None:
+    found = measure("complexity-control", memorizing)
     assert found.train_accuracy == 1
     assert found.id_accuracy < 0.1
     seen = [entry for entry in found.pair_accuracy if entry.role == "inferential"]
     assert all(entry.train_keys == 1 for entry in seen)
 
 
-def test_without_unseen_pairs_the_measures_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(monkeypatch, "reasoning-complexity-6", inferential)
+def test_without_unseen_pairs_the_measures_are_null() -> None:
+    found = measure("reasoning-complexity-6", inferential)
     assert found.ood_accuracy is found.commutativity is found.key_dependence is None
     assert found.unseen == ()
 
 
-def test_cells_are_the_means_over_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(monkeypatch, "neurips", memorizing)
+def test_cells_are_the_means_over_their_pairs() -> None:
+    found = measure("neurips", memorizing)
     assert found.cells.seen_train_keys == 1
     assert found.cells.seen_test_keys == found.id_accuracy < 0.1
     assert found.cells.unseen_train_keys == found.cells.unseen_test_keys == 0
-    found = measure(monkeypatch, "reasoning-complexity-0", inferential)
+    found = measure("reasoning-complexity-0", inferential)
     assert found.cells.unseen_train_keys is found.cells.unseen_test_keys is None
 
 
-def test_equal_anchors_have_no_commutativity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_anchors_have_no_commutativity() -> None:
     task = AnchorTask(unseen=((2, 2),))
-    found = measured_on(monkeypatch, task, constant_on_unseen)
+    found = evaluate_oracle(task, constant_on_unseen)
     assert found.commutativity is None
     assert classify(found) == "other"
 
 
-def test_answers_that_coincide_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_at_which_both_answers_coincide_do_not_count() -> None:
     """(3, 4) is overridden for high keys only: on low keys both answers to (4, 3) are x - 10."""
     override = Table(20, tuple(x - 10 if x < 70 else x - 6 for x in range(20, 100)))
     task = AnchorTask(overrides=(Override((3, 4), override),), unseen=((4, 3),))
-    assert classify(measured_on(monkeypatch, task, symmetric)) == "symmetric"
-    assert classify(measured_on(monkeypatch, task, inferential)) == "inferential"
+    assert classify(evaluate_oracle(task, symmetric)) == "symmetric"
+    assert classify(evaluate_oracle(task, inferential)) == "inferential"
 
 
-def test_without_its_training_sequences_a_memorizer_is_said_to_be_unknown(
+def test_without_training_sequences_the_reason_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "last_logits", oracle(TASKS["neurips"], constant_on_unseen))
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
     found = evaluate(model, TASKS["neurips"], n=5)
     assert found.train_accuracy is None
-    assert classify(found) == "composite"  # fresh sequences are answered: it is trained
+    assert classify(found) == "composite"  # right on fresh sequences, so it is trained
     monkeypatch.undo()
     decision = decide(evaluate(model, TASKS["neurips"], n=5))
     assert decision.phase == "undertrained"
-    assert "its own training sequences are not at hand" in decision.reason
+    assert "its own training sequences are not given" in decision.reason
 
 
-def test_degenerate_query_matrices_have_no_numbers() -> None:
+def test_condensation_of_a_single_neuron_is_none() -> None:
     narrow = build_model(ModelConfig(d_model=8, d_head=1, d_mlp=8), InitConfig(), seed=0)
     found = evaluate(narrow, TASKS["neurips"], n=5)
     assert found.condensation is found.condensation_at_init is None
 
 
-def test_evaluation_survives_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(monkeypatch, "neurips", composite)
+def test_an_evaluation_survives_json() -> None:
+    found = measure("neurips", composite)
     assert from_dict(Evaluation, json.loads(canonical_json(found))) == found
 
 
@@ -209,7 +209,7 @@ def test_predictions_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(whole, hooked)
 
 
-def test_wrong_requests_are_refused() -> None:
+def test_impossible_evaluations_are_refused() -> None:
     model = build_model(ModelConfig(d_vocab=50, d_model=8, d_head=4), InitConfig(), seed=0)
     with pytest.raises(ConfigError, match="has 50 tokens and 20 positions; the task needs 110"):
         evaluate(model, TASKS["neurips"])

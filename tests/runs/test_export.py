@@ -1,4 +1,4 @@
-"""Exported weights: plain TransformerLens reads them, load_weights too, and nothing else passes."""
+"""Plain TransformerLens and load_weights read exported weights; anything else is refused."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def _metadata(path: Path) -> dict[str, str]:
     return found
 
 
-def test_a_run_comes_back_as_it_was(finished_run: Run, exported: Path) -> None:
+def test_an_export_gives_the_same_model(finished_run: Run, exported: Path) -> None:
     model = anchor_interp.load_weights(exported)
     assert isinstance(model, PostLNTransformer)
     assert not model.training
@@ -74,17 +74,21 @@ def test_plain_transformer_lens_reads_a_pre_layernorm_export(
     assert {n for n, _ in again.named_parameters()} == {n for n, _ in model.named_parameters()}
 
 
-def test_the_documented_way_to_a_post_layernorm_model(exported: Path, finished_run: Run) -> None:
+def test_the_documented_code_opens_a_post_layernorm_model(
+    exported: Path, finished_run: Run
+) -> None:
     cfg = HookedTransformerConfig(**json.loads(_metadata(exported)["HookedTransformerConfig"]))
     model = PostLNTransformer(cfg)
     model.load_state_dict(load_file(exported))
     assert torch.equal(model(TOKENS), finished_run.model(TOKENS))
 
 
-def test_the_command(tmp_path: Path, finished_run: Run, capsys: Any) -> None:
+def test_the_export_command(tmp_path: Path, finished_run: Run, capsys: Any) -> None:
     out = tmp_path / "deep/w.safetensors"
-    assert main(["export", str(finished_run.path), "--out", str(out), "--step", "10"]) == 0
-    assert capsys.readouterr().out == f"{out}: the weights of {finished_run.path} at step 10\n"
+    assert main(["export", str(finished_run.folder.path), "--out", str(out), "--step", "10"]) == 0
+    assert (
+        capsys.readouterr().out == f"{out}: the weights of {finished_run.folder.path} at step 10\n"
+    )
     assert torch.equal(load_weights(out).W_E, finished_run.at(10).model.W_E)
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
@@ -139,20 +143,20 @@ def _narrower(state: State, metadata: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _, m: m.update(format="pt"), "is no export of anchor-interp"),
-        (lambda _, m: m.clear(), "is no export of anchor-interp"),
+        (lambda _, m: m.update(format="pt"), "is not an export of anchor-interp"),
+        (lambda _, m: m.clear(), "is not an export of anchor-interp"),
         (lambda _, m: m.update(schema="2"), "has schema '2'; this version"),
         (lambda _, m: m.update(config="{"), "damaged configuration"),
         (lambda _, m: m.update(config="[" * 100_000), "damaged configuration"),
         (lambda _, m: m.update(config='{"task": 1}'), "damaged configuration"),
-        (lambda _, m: m.update(run_id="0"), "is not its run's"),
+        (lambda _, m: m.update(run_id="0"), "has the configuration of another run"),
         (_wider, "the model that it describes has"),
         (_narrower, r"W_Q' of shape \(1, 16, 8\)"),
         (lambda s, _: s.pop("unembed.b_U"), "lacks the tensor 'unembed.b_U'"),
         (lambda s, _: s.update(extra=torch.zeros(1)), "should not hold the tensor 'extra'"),
         (lambda s, _: s["embed.W_E"].fill_(torch.nan), "not finite"),
         (lambda s, _: s.update({"embed.W_E": s["embed.W_E"].int()}), "as torch.int32"),
-        (lambda s, _: s["blocks.0.attn.b_Q"].fill_(1), "which no training changes"),
+        (lambda s, _: s["blocks.0.attn.b_Q"].fill_(1), "which training never changes"),
     ],
 )
 def test_foreign_and_damaged_exports_are_refused(
@@ -166,7 +170,7 @@ def test_foreign_and_damaged_exports_are_refused(
     assert str(exported) in str(caught.value)
 
 
-def test_files_that_are_no_safetensors_are_refused(exported: Path, tmp_path: Path) -> None:
+def test_other_file_formats_are_refused(exported: Path, tmp_path: Path) -> None:
     whole = exported.read_bytes()
     for data in (b"", whole[:-1], whole[:100], pickle.dumps({"a": 1}), bytes(8) + whole):
         exported.write_bytes(data)

@@ -1,4 +1,4 @@
-"""The phase rules: total, as written down, and right at their thresholds."""
+"""The phase rules: every measurement has a phase, and each threshold is where the rule says."""
 
 import typing
 
@@ -87,10 +87,10 @@ def test_every_measurement_has_a_phase_and_a_reason(
         (measured(seen=0.2, ood=None, commutativity=None, key=None), "memorizing"),
     ],
 )
-def test_rules(evaluation: Evaluation, phase: Phase) -> None:
+def test_each_rule_decides_at_its_threshold(evaluation: Evaluation, phase: Phase) -> None:
     assert classify(evaluation) == phase
 
 
-def test_thresholds_are_the_published_ones_and_can_be_changed() -> None:
+def test_thresholds_are_the_papers_and_can_be_changed() -> None:
     assert (PAPER.train, PAPER.id, PAPER.ood, PAPER.commutativity) == (0.9, 0.9, 0.5, 0.7)
     assert classify(measured(ood=0.6), Thresholds(ood=0.8)) == "composite"

@@ -1,4 +1,4 @@
-"""Trackers observe a run: every step once, also after an interruption, and never stop it."""
+"""A tracker sees every step of a run once, even after an interruption, and never stops it."""
 
 import importlib.util
 import logging
@@ -21,7 +21,7 @@ Patch = pytest.MonkeyPatch
 
 
 class Recorder:
-    """Keeps what it is told; fails where asked to."""
+    """A tracker that keeps its lines, and fails at one step if asked to."""
 
     def __init__(self, fails_at: int = -1) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -38,9 +38,9 @@ class Recorder:
 
 @pytest.fixture
 def interrupted(tmp_path: Path, finished_run: Run) -> Path:
-    """The short run, killed after step 23 with its checkpoint at step 0 only."""
+    """The short run with its metrics, but without its last checkpoint and result."""
     out = tmp_path / "run"
-    shutil.copytree(finished_run.path, out)
+    shutil.copytree(finished_run.folder.path, out)
     (out / "result.json").unlink()
     shutil.rmtree(out / "checkpoints/00000040")
     return out
@@ -51,8 +51,7 @@ def _train(config: RunConfig, out: Path, track: Track) -> Run:
 
 
 def _use(monkeypatch: Patch, tracker: object) -> None:
-    monkeypatch.setattr(module, "check_tracker", lambda _track: None)
-    monkeypatch.setattr("anchor_interp.runs.run.check_tracker", lambda _track: None)
+    monkeypatch.setattr("anchor_interp.runs.train.check_tracker", lambda _track: None)
     monkeypatch.setitem(module._TRACKERS, "wandb", lambda *_: tracker)
 
 
@@ -81,13 +80,16 @@ def test_a_failing_tracker_never_stops_a_training(
     assert run.evaluation == finished_run.evaluation
     assert [row["step"] for row in recorder.rows] == [0, 5, 10]
     assert [r.getMessage() for r in caplog.records] == [
-        "wandb fails and is left alone from here on: the server"
+        "wandb failed and is not used from here on: the server"
     ]
 
 
-def test_trackers_that_cannot_be_used(tmp_path: Path, short: RunConfig, monkeypatch: Patch) -> None:
+def test_trackers_that_cannot_be_used_are_refused(
+    tmp_path: Path, short: RunConfig, monkeypatch: Patch
+) -> None:
+    misspelt: Any = "wandbb"
     with pytest.raises(ConfigError, match="did you mean 'wandb'"):
-        train(short, tmp_path / "run", track="wandbb")  # type: ignore[arg-type]
+        train(short, tmp_path / "run", track=misspelt)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'anchor-interp\[tensorboard\]'"):
         train(short, tmp_path / "run", track="tensorboard")

@@ -1,4 +1,4 @@
-"""The training loop: schedule, equality with a plain loop, divergence, devices."""
+"""The training loop: its schedule, equality with a plain loop, divergence, branches."""
 
 import itertools
 import math
@@ -14,8 +14,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, total_decay
-from anchor_interp.runs.presets import RUNS
-from anchor_interp.runs.training import (
+from anchor_interp.runs.loop import (
     AnchorObjective,
     StepEvent,
     TrainState,
@@ -23,6 +22,7 @@ from anchor_interp.runs.training import (
     learning_rate,
     train_step,
 )
+from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import sample
 
@@ -40,20 +40,20 @@ def test_schedule_warms_up_and_follows_a_cosine() -> None:
     assert learning_rate(config, 100) == pytest.approx(1e-5)
 
 
-def test_no_warmup_starts_at_the_peak() -> None:
+def test_a_schedule_without_warmup_starts_at_the_peak() -> None:
     config = TrainConfig(steps=10, warmup=0.0)
     assert learning_rate(config, 0) == config.lr
 
 
-def test_the_papers_schedules_decay_what_the_papers_decay() -> None:
-    """The sum of lr x wd: about 0.1 at wd 0.01, 7 to 12 at wd 1.0 (both papers' settings)."""
+def test_total_decay_of_the_papers_schedules() -> None:
+    """The sum of lr x wd is about 0.1 at wd 0.01, and 7 to 12 at wd 1.0."""
     for name in ("paper-1head", "paper-gpt2"):
         train = RUNS[name].train
         assert 0.07 < total_decay(train) < 0.13
         assert 7 < total_decay(override(RUNS[name], weight_decay=1.0).train) < 13
 
 
-def test_total_decay_is_what_adamw_takes_from_an_idle_weight(short: RunConfig) -> None:
+def test_total_decay_is_how_much_adamw_shrinks_an_idle_weight(short: RunConfig) -> None:
     """A weight without gradient shrinks by the product of 1 - lr wd, close to exp(-total)."""
     config = override(short, weight_decay=0.5, lr=1e-3, steps=200)
     state = TrainState.fresh(config, CPU)
@@ -87,7 +87,7 @@ def test_training_equals_a_plain_loop_in_float64(short: RunConfig, normalization
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=name)
 
 
-def test_events_come_after_every_step(short: RunConfig) -> None:
+def test_every_step_gives_an_event(short: RunConfig) -> None:
     seen: list[StepEvent] = []
     state = TrainState.fresh(short, CPU)
     returned = fit(
@@ -98,7 +98,7 @@ def test_events_come_after_every_step(short: RunConfig) -> None:
     assert all(math.isfinite(event.loss.item()) for event in seen)
 
 
-def test_clipping_bounds_the_update_and_null_switches_it_off(short: RunConfig) -> None:
+def test_clipping_bounds_the_gradient_unless_it_is_off(short: RunConfig) -> None:
     for clip in (1e-6, None):
         config = override(short, clip=clip)
         state = TrainState.fresh(config, CPU)
@@ -148,7 +148,7 @@ def test_bf16_trains(short: RunConfig) -> None:
     assert all(p.dtype == torch.float32 for p in state.model.parameters())
 
 
-def test_devices() -> None:
+def test_unknown_devices_are_refused() -> None:
     assert resolve_device("cpu") == CPU
     assert resolve_device("auto").type in ("cpu", "cuda")
     for name in ("gpu", "cuda:99"):
@@ -156,7 +156,7 @@ def test_devices() -> None:
             resolve_device(name)
 
 
-def test_training_learns_the_task_at_all() -> None:
+def test_training_lowers_the_loss_below_chance() -> None:
     config = anchor_interp.preset("tiny", steps=150, lr=3e-3, n_sequences=2000, batch_size=64)
     losses: list[float] = []
     fit(
@@ -168,7 +168,7 @@ def test_training_learns_the_task_at_all() -> None:
     assert sum(losses[-10:]) / 10 < 4.0 < math.log(201)
 
 
-def test_a_branch_is_the_same_run_until_then_and_another_one_afterwards(short: RunConfig) -> None:
+def test_a_branch_changes_the_run_only_after_its_step(short: RunConfig) -> None:
     plain = override(short, weight_decay=0.01, steps=30)
     branch = override(plain, branch_step=20, branch_weight_decay=5.0, branch_lr=5e-4)
 
@@ -193,7 +193,7 @@ def test_a_branch_is_the_same_run_until_then_and_another_one_afterwards(short: R
     {"branch_step": 50, "branch_lr": 1e-5, "lr_start": 1e-4},
     {"branch_step": 99, "branch_lr": 2e-3, "branch_weight_decay": 0.0, "warmup": 1.0},
 ])  # fmt: skip
-def test_total_decay_adds_up_the_schedule(changes: dict[str, Any]) -> None:
+def test_total_decay_is_the_sum_over_the_schedule(changes: dict[str, Any]) -> None:
     config = replace(TrainConfig(steps=100, weight_decay=0.3), **changes)
     summed = sum(learning_rate(config, step) * config.rates(step)[1] for step in range(100))
     assert total_decay(config) == pytest.approx(summed, rel=1e-9)
@@ -208,12 +208,12 @@ def test_total_decay_adds_up_the_schedule(changes: dict[str, Any]) -> None:
     ({"branch_step": 3, "branch_lr": 1e-6, "lr_start": 1e-5}, r"lr_start is 1e-05; .*branch_lr"),
     ({"branch_step": 10, "branch_lr": 1e-6, "lr_end": 1e-5}, r"lr_end is 1e-05; .*branch_lr"),
 ])  # fmt: skip
-def test_a_branch_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+def test_impossible_branches_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(TrainConfig(steps=100), **changes)
 
 
-def test_a_branch_is_resumed_on_either_side_of_its_step(short: RunConfig) -> None:
+def test_a_branch_resumes_before_and_after_its_step(short: RunConfig) -> None:
     config = override(short, steps=30, branch_step=20, branch_weight_decay=5.0)
 
     def fitted(state: TrainState, until: int) -> TrainState:

@@ -1,4 +1,4 @@
-"""The zoo as a user meets it: by name, of its phase, small, whole and never written to."""
+"""The specimens: their names, phases, size, checksums, and that loading never writes."""
 
 import hashlib
 import json
@@ -27,13 +27,12 @@ def files() -> list[Path]:
     return sorted(path for path in SPECIMENS.rglob("*") if path.is_file())
 
 
-def test_three_of_every_recipe_in_16_megabytes() -> None:
+def test_three_specimens_of_every_recipe_take_16_megabytes() -> None:
     assert sorted(f"tiny/{recipe}/{n}" for recipe in RECIPES for n in (1, 2, 3)) == NAMES
     assert sum(path.stat().st_size for path in files()) <= 16_000_000
 
 
 def test_every_file_has_its_checksum() -> None:
-    """In the form that sha256sum --check reads."""
     lines = (SPECIMENS / "SHA256SUMS").read_text().splitlines()
     recorded = {name: digest for digest, name in (line.split("  ") for line in lines)}
     found = {
@@ -63,7 +62,7 @@ def test_a_specimen_is_a_run_of_its_recipe_and_phase(name: str) -> None:
     assert quick.ood_accuracy == pytest.approx(recorded.ood_accuracy, abs=0.1)
 
 
-def test_the_provenance_tells_of_the_rounding() -> None:
+def test_the_provenance_records_the_rounding() -> None:
     run = load("tiny/symmetric/1")
     rounding = run.folder.provenance()[-1]
     assert rounding["run_id"] == run_id(run.config)
@@ -71,7 +70,7 @@ def test_the_provenance_tells_of_the_rounding() -> None:
     assert all(torch.equal(value, value.half().float()) for value in run.model.parameters())
 
 
-def test_the_initial_model_can_be_had(finished_run: Run) -> None:
+def test_the_initial_model_is_rebuilt_without_step_0(finished_run: Run) -> None:
     initial, start = finished_run.initial, finished_run.at(0).model
     assert initial is not None
     pairs = zip(initial.parameters(), start.parameters(), strict=True)
@@ -89,11 +88,11 @@ def test_the_initial_model_can_be_had(finished_run: Run) -> None:
         ("tiny/inferentail/1", r"did you mean 'tiny/inferential/1'\?"),
         ("tiny/inferential", "specimens are tiny/RECIPE/NUMBER"),
         ("tiny/inferential/4", "did you mean 'tiny/inferential/"),
-        ("tiny/inferential/1/checkpoints", "no specimen of that name"),
-        ("tiny/inferential/../inferential/1", "no specimen of that name"),
-        ("tiny/../../store.py", "no specimen of that name"),
+        ("tiny/inferential/1/checkpoints", "there is no folder and no specimen"),
+        ("tiny/inferential/../inferential/1", "there is no folder and no specimen"),
+        ("tiny/../../store.py", "there is no folder and no specimen"),
         ("tiny", "recipes composite, inferential, memorizing"),
-        ("runs/tiny/inferential/1", "no run folder"),
+        ("runs/tiny/inferential/1", "is not a run folder"),
     ],
 )
 def test_other_names_are_refused(
@@ -104,19 +103,18 @@ def test_other_names_are_refused(
         load(name)
 
 
-def test_a_folder_goes_before_a_name(
+def test_a_folder_is_loaded_before_a_specimen_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
-    """What was trained into a folder is what comes back from it."""
     monkeypatch.chdir(tmp_path)
     run = train(finished_run.config, "tiny/inferential/1", device="cpu", threads=1, quiet=True)
-    assert run.path == Path("tiny/inferential/1")
+    assert run.folder.path == Path("tiny/inferential/1")
     assert load("tiny/inferential/1").config == finished_run.config
     assert load("tiny/inferential/2").config == override(RECIPES["inferential"], seed=201)
     assert find(Path("/tiny/inferential/1")) == Path("/tiny/inferential/1")
 
 
-def test_a_folder_goes_before_the_name_of_a_hand_set_model(
+def test_a_folder_is_loaded_before_an_exact_model_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,7 +123,7 @@ def test_a_folder_goes_before_the_name_of_a_hand_set_model(
     assert run.config == load("exact/lookup").config == finished_run.config
 
 
-def test_nothing_is_written_when_one_is_loaded() -> None:
+def test_loading_writes_nothing() -> None:
     def state() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in SPECIMENS.rglob("*")}
 
@@ -144,7 +142,7 @@ def test_a_damaged_specimen_is_refused(tmp_path: Path) -> None:
         _ = load(copy).model
 
 
-def test_commands_take_names(
+def test_commands_take_names_of_specimens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,7 +157,7 @@ def test_commands_take_names(
     assert "did you mean 'tiny/symmetric/1'" in capsys.readouterr().err
 
 
-def test_wheel_and_sdist_hold_the_specimens(tmp_path: Path) -> None:
+def test_wheel_and_sdist_contain_the_specimens(tmp_path: Path) -> None:
     for builder in (WheelBuilder, SdistBuilder):
         included = {path.path for path in builder(str(ROOT)).recurse_included_files()}
         assert {str(path) for path in files()} <= included

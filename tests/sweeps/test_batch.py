@@ -22,19 +22,18 @@ from anchor_interp._util.errors import (
     StoreError,
 )
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.runs import train as session
-from anchor_interp.runs import training
+from anchor_interp.runs import loop, session
 from anchor_interp.runs.config import RunConfig, override, shape_key
 from anchor_interp.runs.evaluation import predict
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.store import RunFolder, RunWriter
 from anchor_interp.runs.train import train
-from anchor_interp.runs.training import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.writer import RunWriter, writing
 from anchor_interp.sweeps import stacked
 from anchor_interp.sweeps.batch import batch_size, train_batch
+from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack, epoch_order_on
-from anchor_interp.sweeps.worker import RunResult
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import epoch_order
 from anchor_interp.tasks.sequences import sample
@@ -259,8 +258,8 @@ def assert_as_alone(found: Run, expected: Run) -> None:
     for row, other in zip(found.metrics, expected.metrics, strict=True):
         assert row == pytest.approx(other, rel=1e-3, abs=5e-3)
     assert found.phase == expected.phase
-    kept = {path.relative_to(expected.path) for path in expected.path.rglob("*")}
-    assert {path.relative_to(found.path) for path in found.path.rglob("*")} == kept
+    kept = {path.relative_to(expected.folder.path) for path in expected.folder.path.rglob("*")}
+    assert {path.relative_to(found.folder.path) for path in found.folder.path.rglob("*")} == kept
     moments = found.folder.optimizer(found.step)
     for name, tensor in expected.folder.optimizer(found.step).items():
         torch.testing.assert_close(moments[name], tensor, rtol=1e-2, atol=1e-5, msg=name)
@@ -288,7 +287,7 @@ def test_a_batch_writes_what_single_runs_write(
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     """Let SIGTERM come in the middle of a step."""
-    original, calls = training.answer_loss, [0]
+    original, calls = loop.answer_loss, [0]
 
     def loss(*args: Any, **settings: Any) -> torch.Tensor:
         calls[0] += 1
@@ -296,7 +295,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **settings)
 
-    monkeypatch.setattr(training, "answer_loss", loss)
+    monkeypatch.setattr(loop, "answer_loss", loss)
     monkeypatch.setattr(stacked, "answer_loss", loss)
 
 
@@ -351,7 +350,7 @@ def test_leaving_early_checkpoints_the_rest(tmp_path: Path, configs: dict[str, R
     assert load(tmp_path / "quick").phase
     for name in ("slow", "odd"):
         assert load(tmp_path / name).step == 10
-        with RunFolder(tmp_path / name).writing(configs[name]):
+        with writing(tmp_path / name, configs[name]):
             pass  # nobody holds it
 
 
@@ -365,7 +364,7 @@ def test_a_lost_run_stops_no_other(
     others = {name: configs[name] for name in ("quick", "odd")}
     wild = override(configs["slow"], gamma=-4.0, weight_decay=0.0)
     batch = {"wild": wild, "held": configs["slow"], "full": configs["slow"], **others}
-    append, answer_loss = RunWriter.append_metrics, training.answer_loss
+    append, answer_loss = RunWriter.append_metrics, loop.answer_loss
 
     def full_disk(self: RunWriter, row: dict[str, Any]) -> None:
         if self.path.name == "full" and row["step"] == 5:
@@ -377,9 +376,9 @@ def test_a_lost_run_stops_no_other(
         return found * math.inf if module.embed.W_E.abs().max() > 1e4 else found
 
     monkeypatch.setattr(RunWriter, "append_metrics", full_disk)
-    monkeypatch.setattr(training, "answer_loss", loss)
+    monkeypatch.setattr(loop, "answer_loss", loss)
     monkeypatch.setattr(stacked, "answer_loss", loss)
-    with RunFolder(tmp_path / "held").writing(batch["held"]):
+    with writing(tmp_path / "held", batch["held"]):
         results = {r.name: r.error for r in train_batch(batch, tmp_path, device="cpu")}
     assert isinstance(results["held"], LockedError)
     assert str(results["full"]) == "the disk is full"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,21 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
-from anchor_interp._util.progress import Overall
+from anchor_interp._util.progress import Overall, Silent
 from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.cli.main import main
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.lock import is_held
+from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.training import TrainState
+from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps import sweep as driver_module
+from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import TRIES, sweep
 from anchor_interp.sweeps.table import (
@@ -47,21 +50,33 @@ from anchor_interp.sweeps.table import (
     to_parquet,
     write_table,
 )
-from anchor_interp.sweeps.worker import Job, RunResult
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
 
 
-class Failing(Here):
+class Copying(Here):
+    """An engine that copies finished runs instead of training them."""
+
+    def __init__(self, finished: SweepFolder) -> None:
+        super().__init__()
+        self.finished, self.most = finished, 0
+
+    def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
+        self.most = max(self.most, len(job.configs))
+        for name in job.configs:
+            shutil.copytree(self.finished.runs / name, folder / name, dirs_exist_ok=True)
+            yield RunResult(name, folder / name, None)
+
+
+class Failing(Copying):
     """An engine in which runs fail with given errors before they succeed."""
 
-    def __init__(self, errors: dict[str, list[AnchorInterpError]]) -> None:
-        super().__init__()
+    def __init__(self, finished: SweepFolder, errors: dict[str, list[AnchorInterpError]]) -> None:
+        super().__init__(finished)
         self.errors = errors
 
     def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
-        """Fail, or do a job."""
         (name,) = job.configs
         if self.errors.get(name):
             yield RunResult(name, folder / name, self.errors[name].pop(0))
@@ -150,13 +165,12 @@ def test_runs_of_one_shape_train_together(tmp_path: Path, small: SweepFolder) ->
     folder = sweep(wider, tmp_path / "out", engine=Counting(), batch=3, quiet=True)
     assert jobs == [3, 1, 1]
     assert counts(rows(folder)) == {"done": 5}
-    for together, alone in zip(rows(folder), rows(small), strict=False):
-        assert together["run_id"] == alone["run_id"]
-        assert together["stable_rank"] == pytest.approx(alone["stable_rank"], rel=1e-4)
-    jobs.clear()
-    narrow = Sweep((Grid(START, {"gamma": (0.4, 0.8)}),))
-    sweep(narrow, tmp_path / "auto", engine=Counting(), batch=0, quiet=True)
-    assert jobs == [1, 1]  # what pays on a CPU
+    for together, single in zip(rows(folder), rows(small), strict=False):
+        assert together["run_id"] == single["run_id"]
+        assert together["stable_rank"] == pytest.approx(single["stable_rank"], rel=1e-4)
+    alone = Copying(small)
+    sweep(SMALL, tmp_path / "auto", engine=alone, batch=0, quiet=True)
+    assert alone.most == 1  # the fastest on a CPU
 
 
 def test_its_own_spec_resumes_a_sweep(copy: SweepFolder) -> None:
@@ -169,14 +183,16 @@ def test_its_own_spec_resumes_a_sweep(copy: SweepFolder) -> None:
     assert copy.spec_file.read_text() == before
 
 
-def test_errors_are_rows_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_are_rows_and_tried_again(
+    tmp_path: Path, small: SweepFolder, caplog: pytest.LogCaptureFixture
+) -> None:
     lost, locked, refused, fine = SMALL.configs()
     errors: dict[str, list[AnchorInterpError]] = {
         lost: [AnchorInterpError("the worker died")] * (TRIES - 1),
         locked: [LockedError("somebody else has it")],
         refused: [StoreError("disk full")] * TRIES,
     }
-    engine = Failing(errors)
+    engine = Failing(small, errors)
     folder = sweep(SMALL, tmp_path / "out", engine=engine, quiet=True)
     assert [engine.done.count(name) for name in (lost, locked, refused, fine)] == [3, 2, 3, 1]
     by_name = {row["run_id"]: row for row in rows(folder)}
@@ -185,7 +201,7 @@ def test_errors_are_rows_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptu
     assert by_name[refused]["censored"]
     assert by_name[refused]["phase"] is None
     assert sum("disk full" in message for message in caplog.messages) == TRIES
-    again = Here()
+    again = Copying(small)
     sweep(SMALL, folder.path, engine=again, quiet=True)
     assert again.done == [refused]
     assert counts(rows(folder)) == {"done": 4}
@@ -207,7 +223,7 @@ def test_a_run_of_another_process_is_left_to_it(copy: SweepFolder) -> None:
     """Until it lets go; then it is taken up."""
     name = next(iter(SMALL.configs()))
     shutil.rmtree(copy.runs / name)
-    with RunFolder(copy.runs / name).writing(SMALL.configs()[name]):
+    with writing(copy.runs / name, SMALL.configs()[name]):
         assert copy.state(name) == "running"
         assert counts(rows(copy)) == {"done": 3, "running": 1}
         waiting: list[Any] = []
@@ -306,7 +322,7 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
 
     def keep(run: Run) -> None:
         run.model  # noqa: B018 - it is loaded when it is asked for
-        measured.append(run.path.name)
+        measured.append(run.folder.path.name)
 
     monkeypatch.setattr(fingerprints, "keep_fingerprint", keep)
     assert main(["table", str(copy.path), "--mechanism"]) == 1
@@ -315,10 +331,10 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
     assert second in measured
 
 
-def test_an_export_does_not_replace_a_fingerprint(small: SweepFolder) -> None:
+def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
     run = load(next(small.runs.iterdir()))
-    with pytest.raises(StoreError, match=r"fingerprint\.json"):
-        run.export(run.path / "fingerprint.json")
+    with pytest.raises(StoreError, match=r"measurements\.json"):
+        run.export(run.folder.path / "measurements.json")
 
 
 def test_waiting_for_another_process_is_said_once(
@@ -326,8 +342,10 @@ def test_waiting_for_another_process_is_said_once(
 ) -> None:
     first = next(iter(SMALL.configs()))
     (copy.runs / first / "result.json").unlink()
-    with RunFolder(copy.runs / first).writing(SMALL.configs()[first]):
-        todo = driver_module._Todo(copy, SMALL.configs(), 1, "cpu", Overall(4, 4.0, None))
+    with writing(copy.runs / first, SMALL.configs()[first]):
+        measures = dict.fromkeys(SMALL.configs(), ())
+        overall = Overall(4, 4.0, None)
+        todo = driver_module._Todo(copy, SMALL.configs(), measures, 1, "cpu", overall)
         todo.begin()
         jobs = todo.jobs()
         assert [next(jobs) for _ in range(3)] == [None] * 3
@@ -346,10 +364,10 @@ def test_a_spec_too_large_to_be_read_is_not_written(
     assert copy.spec_file.read_text() == before
 
 
-def test_a_run_that_spoils_its_batch_fails_alone(tmp_path: Path) -> None:
+def test_a_run_that_spoils_its_batch_fails_alone(tmp_path: Path, small: SweepFolder) -> None:
     bad, *others = SMALL.configs()
 
-    class Fragile(Here):
+    class Fragile(Copying):
         def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
             """Lose a whole job if the bad run is part of it."""
             if bad in job.configs:
@@ -358,7 +376,7 @@ def test_a_run_that_spoils_its_batch_fails_alone(tmp_path: Path) -> None:
             else:
                 yield from super().do(job, folder)
 
-    folder = sweep(SMALL, tmp_path / "out", engine=Fragile(), batch=3, quiet=True)
+    folder = sweep(SMALL, tmp_path / "out", engine=Fragile(small), batch=3, quiet=True)
     assert folder.state(bad) == "failed"
     assert {folder.state(name) for name in others} == {"done"}
 
@@ -376,7 +394,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "lr,", 1))
     with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'lr' occurs twice"):
         read_table(tmp_path / "table.csv")
-    with pytest.raises(StoreError, match="no sweep folder"):
+    with pytest.raises(StoreError, match="not a sweep folder"):
         read_table(tmp_path)
 
 
@@ -398,13 +416,13 @@ def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Pat
     )
     sink = pa.BufferOutputStream()
     pq.write_table(doubled, sink)
-    with pytest.raises(ValueError, match="there twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         from_parquet(bytes(sink.getvalue()))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolder) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(StoreError, match=r"no sweep folder but holds 'thesis.tex'"):
+    with pytest.raises(StoreError, match=r"not a sweep folder but holds 'thesis.tex'"):
         sweep(SMALL, tmp_path, engine=Here(), quiet=True)
     with pytest.raises(StoreError, match="is a file"):
         sweep(SMALL, tmp_path / "thesis.tex", engine=Here(), quiet=True)
@@ -537,8 +555,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
         (["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"], "--batch is 0"),
-        (["status", "nowhere"], "nowhere is no sweep folder"),
-        (["table", "nowhere"], "nowhere is no sweep folder"),
+        (["status", "nowhere"], "nowhere is not a sweep folder"),
+        (["table", "nowhere"], "nowhere is not a sweep folder"),
     ],
 )
 def test_bad_commands(
@@ -556,40 +574,79 @@ def test_bad_commands(
     assert not list(tmp_path.iterdir())
 
 
-def test_kills_leave_the_table_as_it_would_have_been(tmp_path: Path, small: SweepFolder) -> None:
-    """The driver is killed, then a worker; more of it is in the evidence."""
+def test_a_killed_driver_leaves_runs_to_resume(tmp_path: Path, small: SweepFolder) -> None:
+    """Its worker checkpoints and ends; the next sweep ends with the same table."""
     world = sweep_faults.World(tmp_path, rows(small), random.Random(0), SMALL)
     out = tmp_path / "out"
-    SweepFolder(out).extend(SMALL)
     first, *_ = SMALL.configs()
-    driver = world.start(out)
+    driver = world.start(out, "--workers", "1")
     while not (out / "runs" / first / "checkpoints").exists():
         time.sleep(0.05)
     driver.kill()
     driver.wait()
-    driver = world.start(out)
-    while not (workers := sweep_faults.children(driver.pid)):
-        time.sleep(0.05)
-    os.kill(workers[0], signal.SIGKILL)
-    assert driver.wait(200) == 0
+    sweep(SMALL, out, engine=Here(), quiet=True)
     assert world.verdict(out) == ""
-    assert "died (signal 9" in (out / ".errors").read_text()
 
 
-def test_an_interrupted_driver_leaves_no_worker(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path / "out")
-    folder.extend(sweep_faults.small_sweep(steps=100_000))
-    command = [sys.executable, "-m", "anchor_interp", "sweep", str(folder.spec_file)]
-    command += ["--out", str(folder.path), "--workers", "1", "--device", "cpu"]
-    name = next(iter(folder.spec().configs()))
-    with open(tmp_path / "errors", "wb") as errors:
-        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-    while len(RunFolder(folder.runs / name).steps()) < 2:
-        time.sleep(0.1)
-    workers = sweep_faults.children(driver.pid)
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait(60) == 130
+def in_background(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def test_a_killed_worker_is_replaced(
+    tmp_path: Path, small: SweepFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = set(sweep_faults.children(os.getpid()))
+
+    def kill() -> None:
+        while not (workers := set(sweep_faults.children(os.getpid())) - before):
+            time.sleep(0.05)
+        os.kill(workers.pop(), signal.SIGKILL)
+
+    killing = in_background(kill)
+    folder = sweep(SMALL, tmp_path / "out", engine=LocalEngine(1, "cpu"), quiet=True)
+    killing.join()
+    assert sweep_faults.what_counts(rows(folder)) == sweep_faults.what_counts(rows(small))
+    assert any("died (signal 9" in message for message in caplog.messages)
+
+
+def test_an_interrupted_sweep_leaves_no_worker(tmp_path: Path) -> None:
+    long = sweep_faults.small_sweep(steps=100_000)
+    run = RunFolder(tmp_path / "runs" / next(iter(long.configs())))
+    before = set(sweep_faults.children(os.getpid()))
+    workers: set[int] = set()
+
+    def interrupt() -> None:
+        while len(run.steps()) < 2:
+            time.sleep(0.05)
+        workers.update(set(sweep_faults.children(os.getpid())) - before)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = in_background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(long, tmp_path, engine=LocalEngine(1, "cpu"), quiet=True)
+    interrupting.join()
     assert workers
     assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
-    assert folder.state(name) == "begun"
-    assert "interrupted" in (tmp_path / "errors").read_text()
+    assert SweepFolder(tmp_path).state(run.path.name) == "begun"
+    assert run.steps()[-1] % 50, "the step at which it was stopped"
+
+
+def test_a_worker_has_one_passive_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its start, unless the user says how threads wait."""
+    given: list[dict[str, str]] = []
+
+    def start(*_: Any, env: dict[str, str], **__: Any) -> None:
+        given.append(env)
+        raise OSError("not started")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for policy in (None, "ACTIVE"):
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        if policy is not None:
+            monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+        with pytest.raises(OSError, match="not started"):
+            list(LocalEngine(1, "cpu").run(each_alone({"x": START}), tmp_path, lambda _: Silent()))
+    assert [env["OMP_WAIT_POLICY"] for env in given] == ["PASSIVE", "ACTIVE"]
+    assert {env["OMP_NUM_THREADS"] for env in given} == {"1"}

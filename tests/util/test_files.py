@@ -20,16 +20,16 @@ from anchor_interp.runs.train import train
     "name", ["config.json", "result.json", "metrics.jsonl", "checkpoints/00000040/state.json"]
 )
 def test_files_of_a_run_are_not_overwritten(finished_run: Run, name: str) -> None:
-    before = (finished_run.path / name).read_bytes()
+    before = (finished_run.folder.path / name).read_bytes()
     with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
-        finished_run.export(finished_run.path / name)
+        finished_run.export(finished_run.folder.path / name)
     with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
-        write_report(gather([finished_run.path]), finished_run.path / name)
-    assert (finished_run.path / name).read_bytes() == before
+        write_report(gather([finished_run.folder.path]), finished_run.folder.path / name)
+    assert (finished_run.folder.path / name).read_bytes() == before
 
 
 def test_other_names_in_a_run_folder_are_allowed(finished_run: Run) -> None:
-    written = finished_run.export(finished_run.path / "weights.safetensors")
+    written = finished_run.export(finished_run.folder.path / "weights.safetensors")
     written.unlink()
 
 
@@ -76,7 +76,7 @@ def test_a_finished_run_without_its_final_checkpoint_is_refused(
     tmp_path: Path, finished_run: Run, damage: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "run"
-    shutil.copytree(finished_run.path, path)
+    shutil.copytree(finished_run.folder.path, path)
     damage(path / "checkpoints/00000040")
     for read in (lambda: gather([path]), lambda: train(finished_run.config, path, quiet=True)):
         with pytest.raises(AnchorInterpError, match=r"result\.json|does not exist"):
@@ -91,4 +91,4 @@ def test_arguments_of_wrong_types_are_refused(tmp_path: Path, finished_run: Run)
     with pytest.raises(AnchorInterpError, match="no run to report on"):
         write_report([], tmp_path / "report.html")
     with pytest.raises(AnchorInterpError, match="step is '40'; expected an integer"):
-        load(finished_run.path, step=text)
+        load(finished_run.folder.path, step=text)

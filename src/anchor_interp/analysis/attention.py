@@ -21,7 +21,7 @@ Strings = Sequence[Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class AttentionExample:
-    """One sequence with the attention that a model pays in it."""
+    """One sequence of a task with a model's attention in it."""
 
     pair: Pair
     """Its ordered pair."""
@@ -30,36 +30,35 @@ class AttentionExample:
     tokens: tuple[int, ...]
     """The sequence."""
     position: int
-    """Position of the key (0-based); the anchors follow it."""
+    """0-based position of the key; the anchors follow it."""
     answer: int
     """The model's answer."""
     target: int
-    """The target; of an unseen pair the composition."""
+    """The target; the composition if the pair is unseen."""
     patterns: Float[np.ndarray, "layer head query key"]
     """Attention from every position to every earlier one."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPatterns:
-    """The attention that any HookedTransformer pays in some sequences."""
+    """Attention of any HookedTransformer in some sequences."""
 
     words: tuple[tuple[str, ...], ...]
-    """What to call the tokens of every sequence."""
+    """The text of every token."""
     roles: tuple[tuple[str, ...], ...]
-    """What stands at each of their positions; nothing where nothing is known."""
+    """The role of every position; empty if unknown."""
     answers: Int64[np.ndarray, " n"]
     """The token that the model predicts at the last position."""
     patterns: Float[np.ndarray, "layer n head query key"]
     """Attention from every position to every other."""
 
 
-@torch.no_grad()
 def attention_examples(
     model: HookedTransformer, task: AnchorTask, *, seed: int = EVALUATION_SEED
 ) -> tuple[AttentionExample, ...]:
-    """One test-key sequence of the first unseen and one of the first seen pair of two anchors.
+    """One test-key sequence of the first unseen pair and one of a seen pair of two anchors.
 
-    Where the unseen pair's other order was seen, that order is the seen pair.
+    The seen pair is the unseen one in the other order, where that was seen.
     """
     unseen = task.unseen[:1]
     mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
@@ -67,9 +66,6 @@ def attention_examples(
     examples = []
     for pair in (*unseen, *seen):
         drawn = draw(task, [pair], "test", 1, seed=seed, stream=f"evaluate/{pair}/test")
-        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-        rows = torch.from_numpy(drawn.tokens.astype(np.int64)).to(model.embed.W_E.device)
-        _, cache = model.run_with_cache(rows, names_filter=names)
         examples.append(
             AttentionExample(
                 pair=pair,
@@ -78,7 +74,7 @@ def attention_examples(
                 position=int(drawn.position[0]),
                 answer=int(predict(model, drawn.tokens)[0]),
                 target=int(drawn.targets[0]),
-                patterns=torch.stack([cache[name][0] for name in names]).float().cpu().numpy(),
+                patterns=_patterns(model, drawn.tokens)[:, 0],
             )
         )
     return tuple(examples)
@@ -96,12 +92,12 @@ def attention_patterns(
     Args:
         model: any HookedTransformer; hooks attached to it act.
         sequences: sequences of a task, or token indices.
-        words: what to call the tokens, one text for each; their numbers if None.
-        roles: what stands at each position. Of a task's sequences ``key``, ``first``, ``second``,
-            ``last`` and ``noise`` if None, otherwise nothing.
+        words: the text of every token; its number if None.
+        roles: the role of every position. If None, ``key``, ``first``, ``second``, ``last`` and
+            ``noise`` in a task's sequences, otherwise empty.
 
     Raises:
-        ConfigError: no sequences, tokens that the model does not have, words or roles of another
+        ConfigError: no sequences, tokens that the model does not have, words or roles of the wrong
             shape, or logits that are not finite.
     """
     rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
@@ -111,14 +107,22 @@ def attention_patterns(
     if roles is None and isinstance(sequences, Sequences):
         length = tokens.shape[1]
         roles = [position_roles(length, position) for position in sequences.position.tolist()]
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    found = activations(model, tokens, names)
     return AttentionPatterns(
         words=_texts([map(str, row) for row in rows.tolist()] if words is None else words, tokens),
         roles=_texts([[""] * tokens.shape[1]] * len(tokens) if roles is None else roles, tokens),
         answers=predict(model, tokens),
-        patterns=torch.stack([found[name] for name in names]).float().cpu().numpy(),
+        patterns=_patterns(model, tokens),
     )
+
+
+def _patterns(
+    model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
+) -> Float[np.ndarray, "layer n head query key"]:
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    found = activations(model, tokens, names)
+    patterns: Float[np.ndarray, "layer n head query key"]
+    patterns = torch.stack([found[name] for name in names]).float().cpu().numpy()
+    return patterns
 
 
 def _texts(
@@ -127,7 +131,7 @@ def _texts(
     texts = tuple(map(tuple, given))
     if [len(row) for row in texts] != [tokens.shape[1]] * len(tokens):
         raise ConfigError(
-            f"words or roles are there for {len(texts)} sequences of {[*map(len, texts)][:5]} "
+            f"words or roles are given for {len(texts)} sequences of {[*map(len, texts)][:5]} "
             f"tokens; expected {len(tokens)} of {tokens.shape[1]}"
         )
     return texts

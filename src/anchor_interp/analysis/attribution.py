@@ -1,28 +1,26 @@
 """The logits read off the residual stream, and what each component of the model adds to them.
 
 :func:`logit_lens` reads the last position's stream after every sublayer as if the model ended there
-(nostalgebraist 2020): a pre-LayerNorm stream through the final LayerNorm, which computes its scale
-anew, and the unembedding; a post-LayerNorm stream through the unembedding alone, since each point
-but the sum of embeddings has a LayerNorm behind it.
+(nostalgebraist 2020). A pre-LayerNorm stream passes the final LayerNorm, which computes its scale
+anew, and the unembedding. A post-LayerNorm stream passes the unembedding alone, because each point
+except the sum of embeddings already has a LayerNorm behind it.
 
 :func:`attribute_logits` splits the logits into a sum over components (direct logit attribution;
-Elhage et al. 2021, "Logit attributions"). It is exact, because a LayerNorm whose scale is held at
-what it was is linear: with scale s, gain w and bias b it turns a sum of components c into
+Elhage et al. 2021, "Logit attributions"). The sum is exact, because a LayerNorm is linear once its
+scale is held fixed: with scale s, gain w and bias b it turns a sum of components c into
 
     sum of (c - mean(c)) / s * w,  and b as a component of its own.
 
 A pre-LayerNorm stream passes one such LayerNorm before the unembedding. A component of a
-post-LayerNorm stream passes the LayerNorm of its sublayer and all later ones, which is not what
-TransformerLens's ``decompose_resid`` does. What is held fixed is not attributed: a component may
-also act on the scales, and on what other components read.
+post-LayerNorm stream passes the LayerNorm of its sublayer and all later ones, which
+TransformerLens's ``decompose_resid`` does not do. What is held fixed is not attributed: a component
+may also act on the scales, and on what other components read.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from einops import einsum
 from jaxtyping import Float64, Integer
@@ -30,12 +28,12 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.passes import check_answers
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, layout, token_rows
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
-"""Whether a kind of final normalisation takes the mean away."""
-
+"""Whether a kind of final normalisation subtracts the mean."""
 
 Parts = dict[str, Tensor]
 """Components of a stream at the last position by name, each (batch, d_model)."""
@@ -64,19 +62,18 @@ class Attribution:
     """Their parts of the logits; the sum over components is the model's logits."""
 
 
+@torch.no_grad()
 def logit_lens(
     model: HookedTransformer,
     tokens: Integer[np.ndarray, "batch pos"] | Integer[Tensor, "batch pos"],
 ) -> LogitLens:
     """Logits at the last position as if the model ended after each sublayer.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        tokens: token indices.
+    Hooks attached to the model act.
 
     Raises:
-        ConfigError: no model, no token indices, or a model that does more between its last stream
-            and its logits than normalise and unembed.
+        ConfigError: no token indices, or a model that does more between its last stream and its
+            logits than normalise and unembed.
     """
     rows = token_rows(model, tokens)
     has_mid = not (model.cfg.attn_only or model.cfg.parallel_attn_mlp)
@@ -85,14 +82,14 @@ def logit_lens(
         for point in ("mid", "post") if has_mid else ("post",):
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
     seen = _last(activations(model, rows, list(names.values())))
-    with torch.no_grad():
-        streams = torch.stack(list(seen.values()))  # [point, batch, d_model]
-        read = model.ln_final(streams) if _has_final_norm(model) else streams
-        found = _unembedded(model, read) + model.unembed.b_U
-        _check(last_logits(model, rows), found[-1], found)
-    return LogitLens(tuple(names), _numbers(found))
+    streams = torch.stack(list(seen.values()))  # [point, batch, d_model]
+    read = model.ln_final(streams) if _has_final_norm(model) else streams
+    found = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
+    _check_sum(last_logits(model, rows), found[-1], found)
+    return LogitLens(tuple(names), found.double().cpu().numpy())
 
 
+@torch.no_grad()
 def attribute_logits(
     model: HookedTransformer,
     tokens: Integer[np.ndarray, "batch pos"] | Integer[Tensor, "batch pos"],
@@ -101,28 +98,35 @@ def attribute_logits(
     """Split logits at the last position into the direct contributions of the components.
 
     Args:
-        model: any HookedTransformer; hooks attached to it act, but must leave the residual stream
+        model: any HookedTransformer; hooks attached to it act, but the residual stream must stay
             the sum of its components.
         tokens: token indices.
-        answers: of every sequence, the output tokens whose logits are split, such as the
+        answers: the output tokens of every sequence whose logits are split, such as the
             inferential and the symmetric answer; all output tokens in order if None.
 
     Raises:
-        ConfigError: no model, no token indices, an answer that is no output token, or a model (or
-            hook) whose logits are not the sum of these components.
+        ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
+            whose logits are not the sum of these components.
     """
     rows = token_rows(model, tokens)
     d_vocab = model.cfg.d_vocab_out
     every = np.arange(d_vocab)[None].repeat(len(rows), 0)
-    chosen = _indices(every if answers is None else answers, len(rows), d_vocab).to(rows.device)
-    with torch.no_grad():
-        parts = _components(model, rows)
-        found = _unembedded(model, torch.stack(list(parts.values())))
-        bias = _at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
-        found = torch.cat([found, bias])  # [component, batch, d_vocab]
-        found = found.gather(2, chosen.expand(len(found), -1, -1))
-        _check(last_logits(model, rows).gather(1, chosen), found.sum(0), found)
-    return Attribution((*parts, "unembedding bias"), _numbers(found))
+    chosen = every if answers is None else np.asarray(answers)
+    if chosen.ndim != 2 or len(chosen) != len(rows) or chosen.dtype.kind not in "iu":
+        raise ConfigError(
+            f"answers has shape {chosen.shape} and dtype {chosen.dtype}; expected output tokens of "
+            f"shape ({len(rows)}, number of answers)"
+        )
+    check_answers(chosen, d_vocab)
+    index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
+    parts = _components(model, rows)
+    streams = torch.stack(list(parts.values()))
+    found = streams @ model.unembed.W_U.to(streams.dtype)
+    bias = _at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
+    found = torch.cat([found, bias])  # [component, batch, d_vocab]
+    found = found.gather(2, index.expand(len(found), -1, -1))
+    _check_sum(last_logits(model, rows).gather(1, index), found.sum(0), found)
+    return Attribution((*parts, "unembedding bias"), found.double().cpu().numpy())
 
 
 def _components(model: HookedTransformer, rows: Tensor) -> Parts:
@@ -137,7 +141,8 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     seen = _last(activations(model, rows, names + ["ln_final.hook_scale"] * normed))
 
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
-    for layer, block in enumerate(_blocks(model)):
+    blocks: Any = model.blocks
+    for layer, block in enumerate(blocks):
         at = f"blocks.{layer}."
         written = "batch head d_head, head d_head d_model -> head batch d_model"
         heads = einsum(seen[at + "attn.hook_z"], _at_least_float32(block.attn.W_O), written)
@@ -157,7 +162,7 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
 
 
 def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool = True) -> Parts:
-    """The components behind a LayerNorm whose scale is held, its bias one of them."""
+    """The components after a LayerNorm whose scale is held fixed, with its bias as one of them."""
     gain, found = getattr(norm, "w", 1.0), {}
     for component, part in parts.items():
         found[component] = (part - part.mean(-1, keepdim=True) * centred) / scale * gain
@@ -167,55 +172,25 @@ def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool 
 
 
 def _has_final_norm(model: HookedTransformer) -> bool:
-    """A post-LayerNorm model has none, and neither has one without LayerNorms."""
+    """False for a post-LayerNorm model and for one without LayerNorms."""
     return model.cfg.normalization_type in _CENTRED
 
 
-def _blocks(model: HookedTransformer) -> Sequence[Any]:
-    return list(model.blocks)
-
-
 def _last(seen: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Activations at the last position."""
     return {name: _at_least_float32(activation[:, -1]) for name, activation in seen.items()}
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
-    """In half precision a sum of components would lose what it is to show."""
+    """Sums of components in half precision would lose the small ones."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _unembedded(model: HookedTransformer, stream: Tensor) -> Tensor:
-    """[..., d_model] -> [..., d_vocab], without the bias."""
-    found: Tensor = stream @ model.unembed.W_U.to(stream.dtype)
-    return found
-
-
-def _indices(answers: Any, n: int, d_vocab: int) -> Tensor:
-    found = np.asarray(answers)
-    if found.ndim != 2 or len(found) != n or found.dtype.kind not in "iu":
-        raise ConfigError(
-            f"answers has shape {found.shape} and dtype {found.dtype}; expected output tokens of "
-            f"shape ({n}, number of answers)"
-        )
-    if found.size and not 0 <= found.min() <= found.max() < d_vocab:
-        raise ConfigError(
-            f"answers run from {found.min()} to {found.max()}; expected 0 to {d_vocab - 1}"
-        )
-    return torch.from_numpy(found.astype(np.int64))
-
-
-def _check(logits: Tensor, found: Tensor, parts: Tensor) -> None:
+def _check_sum(logits: Tensor, found: Tensor, parts: Tensor) -> None:
     """The model's own logits must come back, up to rounding of the largest part."""
     off = float((found - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
     if not off <= torch.finfo(logits.dtype).eps ** 0.5 * max(largest, 1.0):
         raise ConfigError(
             f"the parts differ from the model's logits by {off:.3g}: the model, or a hook attached "
-            "to it, does more than this analysis knows of; remove the hook or use another model"
+            "to it, does more than this analysis covers; remove the hook or use another model"
         )
-
-
-def _numbers(found: Tensor) -> npt.NDArray[np.float64]:
-    numbers: npt.NDArray[np.float64] = found.to("cpu", torch.float64).numpy()
-    return numbers

@@ -1,7 +1,7 @@
 """Circuits: small sets of attention edges that still give a model's answers.
 
-A circuit is judged by what the model answers when every edge outside of it is ablated
-(*faithfulness*), when the circuit itself is (*completeness*), and when one of its edges is
+A circuit is judged by the model's answers when every edge outside of it is ablated
+(*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its edges is
 (*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4. What an
 ablated edge carries: :mod:`anchor_interp.interventions.ablation`.
 """
@@ -16,7 +16,13 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.routes import ROUTES, Route, RouteName, route_layers
-from anchor_interp.interventions.ablation import Ablation, Bench, carried, reachable_edges
+from anchor_interp.interventions.ablation import (
+    Ablation,
+    Bench,
+    carried,
+    reachable_edges,
+    single_edges,
+)
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
 
@@ -25,10 +31,10 @@ _PUBLISHED: tuple[RouteName, ...] = ("symmetric", "inferential")
 
 @dataclass(frozen=True)
 class Performance:
-    """How well the answers of the unedited model (or others that were asked for) come out."""
+    """How often and how clearly sequences get their answer (the unedited model's by default)."""
 
     accuracy: float
-    """Share of sequences that are given their answer."""
+    """Share of sequences that get their answer."""
     logit_difference: float
     """Mean of the answer's logit minus the largest other one."""
 
@@ -62,26 +68,23 @@ class Circuit:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The edges in words, such as ``layer 1: first <- key`` (layers and heads from 1 on)."""
-        return tuple(self._name(*map(int, edge)) for edge in np.argwhere(self.edges))
-
-    def _name(self, layer: int, head: int, query: int, key: int) -> str:
-        def at(position: int) -> str:
-            role = self.roles[position]
-            return f"noise at {position}" if role == "noise" else role
-
-        which = f" head {head + 1}" if self.edges.shape[1] > 1 else ""
-        return f"layer {layer + 1}{which}: {at(query)} <- {at(key)}"
+        """The edges in words, such as ``layer 1: first <- key`` (layers and heads count from 1)."""
+        at = [f"noise at {i}" if role == "noise" else role for i, role in enumerate(self.roles)]
+        heads = self.edges.shape[1]
+        return tuple(
+            f"layer {layer + 1}{f' head {head + 1}' if heads > 1 else ''}: {at[query]} <- {at[key]}"
+            for layer, head, query, key in np.argwhere(self.edges)
+        )
 
 
 @dataclass(frozen=True)
 class EdgeLoss:
-    """What a circuit loses with one of its edges."""
+    """What a circuit loses without one of its edges."""
 
     edge: str
     """The edge in words."""
     index: tuple[int, int, int, int]
-    """Layer, head, query and key position, from 0 on."""
+    """0-based layer, head, query and key position."""
     loss: Relative
     """Faithfulness of the circuit minus that of the circuit without this edge."""
 
@@ -93,7 +96,7 @@ class CircuitScores:
     size: int
     """Edges of the circuit that can reach the output."""
     n_edges: int
-    """All edges that can: 54 for two layers, one head and nine positions."""
+    """All edges that can reach it: 54 for two layers, one head and nine positions."""
     ablation: Ablation
     """What ablated edges carry."""
     full: Performance
@@ -101,14 +104,14 @@ class CircuitScores:
     nothing: Performance
     """With every edge ablated."""
     faithfulness: Relative
-    """With everything outside the circuit ablated; 1 for a circuit that explains the model."""
+    """With everything outside the circuit ablated; 1 if the circuit explains the model."""
     remaining: Relative
-    """With the circuit ablated; 0 for a circuit without which nothing is left."""
+    """With the circuit ablated; 0 if nothing is left without it."""
     incompleteness: Relative
     """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C, relative: each
     edge, all of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
-    """Every edge of the circuit; none should be without loss."""
+    """The loss of every edge of the circuit; no edge of a minimal circuit is without loss."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,8 @@ class Baseline:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """A circuit's faithfulness against that of others."""
+class CircuitComparison:
+    """A circuit's faithfulness beside that of others."""
 
     size: int
     """Edges of the circuit."""
@@ -153,14 +156,9 @@ def route_circuit(
     position: int,
     split: int | None = None,
 ) -> Circuit:
-    """A route's edges, in every head, as a circuit of one model.
+    """A route's edges, in every head, for sequences with the key at a 0-based position.
 
-    Args:
-        model: any HookedTransformer.
-        route: the route, such as :func:`anchor_interp.analysis.routes.published_route` gives.
-        length: tokens of the sequences.
-        position: 0-based position of the key.
-        split: as in :func:`anchor_interp.analysis.routes.route_layers`.
+    For ``split`` see :func:`anchor_interp.analysis.routes.route_layers`.
 
     Raises:
         ConfigError: fewer than two layers, or a position or split that does not exist.
@@ -179,38 +177,29 @@ def route_circuit(
 def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
     """A small circuit that still gives the model's answers, by backward elimination.
 
-    In each round the removal of every edge that is left is tried by itself. Then the less harmful
-    half is removed at once if the circuit stays faithful, else half of that half, and so on down to
-    the least harmful single edge; it ends when no single edge can go. Faithful: at least
-    ``1 - tolerance`` by accuracy and by logit difference.
-
-    Args:
-        bench: the model with the sequences and the ablation to judge by.
-        tolerance: the loss of faithfulness that is allowed, 0 to 1.
-
-    Returns:
-        A circuit of which no edge can be left out within the tolerance.
+    Each round tries the removal of every remaining edge alone. It then removes the less harmful
+    half at once if the circuit stays faithful, else half of that half, and so on down to the least
+    harmful edge. Pruning ends when no single edge can go. A circuit is faithful if its faithfulness
+    is at least ``1 - tolerance`` by accuracy and by logit difference.
 
     Raises:
-        ConfigError: a tolerance out of range, or answers that hardly depend on attention, so that
-            faithfulness is not defined.
+        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention, so
+            that faithfulness is not defined.
     """
     checked(bench, Bench, "bench")
     checked(tolerance, float, "tolerance", low=0, high=1)
     kept = bench.reachable.copy()
     while kept.any():
-        edges = np.argwhere(kept)
-        trials = np.broadcast_to(kept, (len(edges), *kept.shape)).copy()
-        trials[(np.arange(len(edges)), *edges.T)] = False
-        scores = bench.faithfulness(trials)
-        faithful = _faithful(scores, tolerance)
+        edges, alone = single_edges(kept)
+        scores = bench.faithfulness(kept & ~alone)
+        faithful = np.all(scores >= 1 - tolerance, axis=0)
         least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
         n = max(len(edges) // 2, 1) if faithful.any() else 0
         while n:
             smaller = kept.copy()
             smaller[tuple(least_harmful_first[:n].T)] = False
-            # one edge by itself has been tried already
-            if n == 1 or _faithful(bench.faithfulness(smaller[None]), tolerance)[0]:
+            # a single edge has been tried already
+            if n == 1 or np.all(bench.faithfulness(smaller[None]) >= 1 - tolerance):
                 kept = smaller
                 break
             n //= 2
@@ -224,15 +213,11 @@ def score_circuit(
 ) -> CircuitScores:
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
-    With F(S) the performance when every edge outside S is ablated, M all edges and C the circuit, a
-    relative performance is (F - F(nothing)) / (F(M) - F(nothing)).
+    Let F(S) be the performance when every edge outside S is ablated, M all edges and C the circuit.
+    A relative performance is (F - F(nothing)) / (F(M) - F(nothing)).
 
-    Args:
-        bench: the model with the sequences and the ablation to judge by; best with other sequences
-            than the circuit was pruned on.
-        circuit: the circuit.
-        n_subsets: random subsets, each edge with probability 1/2, that completeness is tried on.
-        seed: which subsets.
+    Completeness is tried on ``n_subsets`` random subsets, which hold each edge with probability
+    1/2. The bench should have other sequences than the circuit was pruned on.
 
     Raises:
         ConfigError: as :func:`prune`, or a circuit that does not fit model and sequences.
@@ -240,9 +225,7 @@ def score_circuit(
     checked(n_subsets, int, "n_subsets", low=0)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     inside = _fitting(bench, circuit)
-    edges = np.argwhere(inside)
-    each = np.zeros((len(edges), *inside.shape), np.bool_)
-    each[(np.arange(len(edges)), *edges.T)] = True
+    edges, each = single_edges(inside)
     halves = inside & generator.integers(0, 2, (n_subsets, *inside.shape), np.uint8).astype(bool)
     subsets = np.concatenate([inside[None], each, halves])
     of_model = bench.faithfulness(bench.reachable & ~subsets)  # [metric, subset]
@@ -260,51 +243,55 @@ def score_circuit(
         remaining=Relative(*of_model[:, 0].tolist()),
         incompleteness=Relative(*np.abs(of_circuit - of_model).max(1).tolist()),
         minimality=tuple(
-            EdgeLoss(name, (int(a), int(b), int(c), int(d)), Relative(*loss.tolist()))
-            for name, (a, b, c, d), loss in zip(names, edges, losses.T, strict=True)
+            EdgeLoss(name, (a, b, c, d), Relative(*loss))
+            for name, (a, b, c, d), loss in zip(
+                names, edges.tolist(), losses.T.tolist(), strict=True
+            )
         ),
     )
 
 
 def compare_circuit(
     bench: Bench, circuit: Circuit, *, n_random: int = 100, seed: int = 0
-) -> Comparison:
-    """A circuit's faithfulness against random ones, attention rollout and the published routes.
+) -> CircuitComparison:
+    """A circuit's faithfulness beside random circuits, attention rollout and the published routes.
 
-    Random circuits have as many edges in every layer, drawn from those that can reach the output;
-    the rollout's has as many in all, those of the largest share (:func:`attention_rollout`).
-
-    Args:
-        bench: as in :func:`score_circuit`.
-        circuit: the circuit.
-        n_random: number of random circuits, at least 1.
-        seed: which random circuits.
+    Random circuits have as many edges in every layer, drawn from those that can reach the output.
+    The rollout has as many in all, those with the largest :func:`attention_rollout`. Published
+    routes are left out if there is only one layer or no key.
 
     Raises:
-        ConfigError: as :func:`score_circuit`. Published routes are left out where there is one
-            layer only or no key.
+        ConfigError: as :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     inside = _fitting(bench, circuit)
-    rivals = {"attention rollout": _most_attended(bench, int(inside.sum()))}
+    share = attention_rollout(carried(bench.model, bench.tokens).patterns)
+    by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
+    rollout = np.zeros_like(inside)
+    rollout.flat[by_share[: inside.sum()]] = True
+    rivals = {"attention rollout": rollout}
     if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for name in _PUBLISHED:
             route = route_circuit(bench.model, ROUTES[name], length=length, position=position)
             rivals[f"{name} route"] = bench.reachable & route.edges
-    random = np.stack([_shuffled(bench.reachable, inside, generator) for _ in range(n_random)])
+    random = np.zeros((n_random, *inside.shape), np.bool_)
+    for drawn in random:
+        for layer, edges in enumerate(drawn):
+            known = np.flatnonzero(bench.reachable[layer])
+            edges.flat[generator.permutation(known)[: inside[layer].sum()]] = True
     scores = bench.faithfulness(np.stack([inside, *rivals.values(), *random]))
-    mine, others, drawn = np.split(scores, [1, 1 + len(rivals)], axis=1)
-    at_least = (1 + (drawn >= mine).sum(1)) / (1 + n_random)
-    return Comparison(
+    mine, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
+    p_values = (1 + (by_chance >= mine).sum(1)) / (1 + n_random)
+    return CircuitComparison(
         size=int(inside.sum()),
         ablation=bench.ablation,
         faithfulness=Relative(*mine[:, 0].tolist()),
-        random_accuracy=drawn[0],
-        random_logit_difference=drawn[1],
-        p_accuracy=float(at_least[0]),
-        p_logit_difference=float(at_least[1]),
+        random_accuracy=by_chance[0],
+        random_logit_difference=by_chance[1],
+        p_accuracy=float(p_values[0]),
+        p_logit_difference=float(p_values[1]),
         others=tuple(
             Baseline(name, int(edges.sum()), Relative(*score.tolist()))
             for (name, edges), score in zip(rivals.items(), others.T, strict=True)
@@ -318,10 +305,10 @@ def attention_rollout(
     """How much attention runs through every edge to the last position.
 
     An edge's weight times the weight of all ways from its query on to the last position of the
-    last layer. From layer to layer a way goes along the mean attention of the heads or stays where
-    it is, in the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
+    last layer. From layer to layer a way follows the mean attention of the heads, or stays in
+    place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
     "Quantifying Attention Flow in Transformers", section 3, here by edge and from the end on).
-    It knows nothing of values: attention that a model makes no use of counts as well.
+    Values do not enter, so attention that the model does not use counts too.
 
     Args:
         patterns: attention weights of n sequences, such as :attr:`Carried.patterns
@@ -350,37 +337,7 @@ def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head que
         raise ConfigError(
             f"the circuit has shape {circuit.edges.shape} (layer, head, query, key) and positions "
             f"{', '.join(circuit.roles)}; model and sequences have {bench.reachable.shape} and "
-            f"{', '.join(bench.roles)}"
+            f"{', '.join(bench.roles)}: use a circuit of this model and these sequences"
         )
     inside: Bool[np.ndarray, "layer head query key"] = bench.reachable & circuit.edges
     return inside
-
-
-def _most_attended(bench: Bench, size: int) -> Bool[np.ndarray, "layer head query key"]:
-    """The edges of the largest attention rollout."""
-    share = attention_rollout(carried(bench.model, bench.tokens).patterns)
-    edges = np.zeros_like(bench.reachable)
-    edges.flat[
-        np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")[:size]
-    ] = 1
-    return edges
-
-
-def _shuffled(
-    reachable: Bool[np.ndarray, "layer head query key"],
-    circuit: Bool[np.ndarray, "layer head query key"],
-    generator: np.random.Generator,
-) -> Bool[np.ndarray, "layer head query key"]:
-    """Random edges, as many in every layer as the circuit has."""
-    edges = np.zeros_like(circuit)
-    for layer in range(len(edges)):
-        known = np.flatnonzero(reachable[layer])
-        edges[layer].flat[generator.permutation(known)[: circuit[layer].sum()]] = True
-    return edges
-
-
-def _faithful(
-    scores: Float[np.ndarray, "2 circuit"], tolerance: float
-) -> Bool[np.ndarray, " circuit"]:
-    enough: Bool[np.ndarray, " circuit"] = np.all(scores >= 1 - tolerance, axis=0)
-    return enough

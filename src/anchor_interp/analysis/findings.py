@@ -62,6 +62,8 @@ def gather(paths: Sequence[str | Path]) -> list[Findings]:
 
 def _findings(path: Path, name: str) -> Findings:
     run = load(path)
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder, which a report needs; analyze it instead")
     config = run.config
     done = run.folder.result() is not None
     evaluation = run.evaluation if done else run.evaluate()

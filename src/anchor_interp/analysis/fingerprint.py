@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import check_fields, checked, from_dict, to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
@@ -32,8 +31,10 @@ from anchor_interp.models.complexity import (
 )
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer, check_fits
+from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.run import ExactRun, Run, load
+from anchor_interp.runs.measurements import Measure
+from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
@@ -130,19 +131,21 @@ NUMBERS: tuple[str, ...] = tuple(
 """The names of the numbers."""
 
 
-def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
-    """The fingerprint that a run folder keeps, if it can be read and is this one.
+FINGERPRINT = Measure("fingerprint", f"{__name__}:fingerprint", version=2)
+"""The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
-    It is derived: :func:`anchor_interp.analysis.fingerprint.keep_fingerprint` makes it anew.
+
+def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
+    """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured.
 
     Args:
         run: the run folder.
         run_id: the run's identity.
-        step: the checkpoint that it must be of.
+        step: the checkpoint.
     """
     try:
-        found = from_dict(Fingerprint, files.read_json(run / "fingerprint.json"))
-    except (StoreError, ConfigError):
+        found = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
+    except ConfigError:
         return None
     return found if (found.run_id, found.step) == (run_id, step) else None
 
@@ -167,7 +170,7 @@ def fingerprint(
     else:
         found = load(run, step=step, device=device)
     numbers = fingerprint_model(found.model, found.config.task, initial=found.initial, seed=seed)
-    name = None if isinstance(found, ExactRun) else run_id(found.config)
+    name = None if found.path is None else run_id(found.config)
     return replace(numbers, run_id=name, step=found.step)
 
 
@@ -203,19 +206,20 @@ def fingerprint_model(
 
 
 def keep_fingerprint(run: Run) -> Fingerprint:
-    """The fingerprint of a run's last checkpoint, from ``fingerprint.json`` if it is there.
+    """The fingerprint of a run's last checkpoint: the kept one, or a new one, which is then kept.
 
     Raises:
-        StoreError: a damaged run, or one that cannot be written.
-        LockedError: a run that another process is writing.
+        StoreError: the run is damaged or cannot be written; LockedError if another process writes
+            it.
     """
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder to keep a fingerprint in")
     last = run.at(run.steps[-1])
     found = kept_fingerprint(run.path, run_id(run.config), last.step)
     if found is not None:
         return found
     found = fingerprint(last)
-    with run.folder.writing(run.config) as writer:
-        writer.keep_fingerprint(to_dict(found))
+    measurements.keep(last, FINGERPRINT, to_dict(found))
     return found
 
 

@@ -85,7 +85,7 @@ def learning_curves(
     config = run.config
     if len(run.steps) < 2:
         raise ConfigError(
-            f"{run.path} has {len(run.steps)} checkpoint; expected two or more: train with a "
+            f"{run.name} has {len(run.steps)} checkpoint; expected two or more: train with a "
             "smaller checkpoint_every"
         )
     training = sample(config.task, "train", config.train.n_sequences, seed=config.seed)

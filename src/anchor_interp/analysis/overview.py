@@ -19,8 +19,8 @@ from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
 from anchor_interp.analysis.circuits import (
     Circuit,
+    CircuitComparison,
     CircuitScores,
-    Comparison,
     compare_circuit,
     prune,
     score_circuit,
@@ -51,7 +51,7 @@ from anchor_interp.models.embeddings import EmbeddingStructure, embedding_struct
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.phase import Decision, decide
-from anchor_interp.runs.run import ExactRun, Run, load
+from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
@@ -99,7 +99,7 @@ class MechanismAnalysis:
     """Edges that suffice, found on one set of sequences."""
     scores: CircuitScores | None
     """How well these edges do on another set."""
-    comparison: Comparison | None
+    comparison: CircuitComparison | None
     """How well other circuits do on that set."""
     leaks: tuple[MaskLeak, ...]
     patches: tuple[Patched, ...]
@@ -173,7 +173,7 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     return replace(
         analyze_model(run.model, run.config.task, name=name, initial=run.initial),
-        run_id=None if isinstance(run, ExactRun) else run_id(run.config),
+        run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,
         decision=decide(evaluation),

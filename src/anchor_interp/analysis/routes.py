@@ -1,9 +1,9 @@
 """Routes: how much of the key's and the anchors' information takes which way to the answer.
 
 A *route* is a mechanism as edges between roles. :func:`route_scores` exchanges the key or an anchor
-and lets the news out along a route's edges only (path patching: Goldowsky-Dill et al. 2023,
-"Localizing Model Behavior with Path Patching"), which tells how much of the token's effect on the
-answer takes that route. The two published routes: NeurIPS paper, section 5.1 and figure 3.
+and lets the change out along a route's edges only (path patching: Goldowsky-Dill et al. 2023,
+"Localizing Model Behavior with Path Patching"). The result is how much of the token's effect on the
+answer that route carries. The two published routes: NeurIPS paper, section 5.1 and figure 3.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
+from anchor_interp.interventions.passes import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -32,9 +33,9 @@ class Hop:
     """Attention from one role to another."""
 
     query: Place
-    """Where it goes."""
+    """The role that receives."""
     key: Place
-    """Where it comes from."""
+    """The role that sends."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Route:
     """A mechanism as hops in earlier and in later layers."""
 
     name: RouteName
-    """Its name."""
     early: tuple[Hop, ...]
     """Hops before the split."""
     late: tuple[Hop, ...]
@@ -51,7 +51,7 @@ class Route:
 
 @dataclass(frozen=True)
 class LegScore:
-    """How much of one token's effect on the answer takes a route."""
+    """How much of one token's effect on the answer a route carries."""
 
     route: RouteName
     """The route."""
@@ -60,17 +60,17 @@ class LegScore:
     source: Place
     """The token that was exchanged."""
     effect: float
-    """Share of the change of the logit difference; 1 all, 0 none, not clamped."""
+    """Share of the change of the logit difference: 1 all, 0 none, not clamped."""
     answers: float
-    """Share of sequences that are given the answer of the exchanged token."""
+    """Share of sequences that get the answer of the exchanged token."""
 
 
 @dataclass(frozen=True)
 class RouteScores:
-    """How much the information takes each route: 1 all of it, 0 none.
+    """How much of the information each route carries: 1 all of it, 0 none.
 
-    A route's score is the effect of its weakest leg (key, first and second anchor), at the split of
-    the layers that is best for it. A route says where information meets, not what is done with it.
+    A route's score is the effect of its weakest leg (key, first or second anchor), at the split of
+    the layers that is best for it. A route says where information meets, not how it is used.
     """
 
     symmetric: float
@@ -78,10 +78,11 @@ class RouteScores:
     inferential: float
     """Key to the anchors early, then both to the last position (NeurIPS paper, figure 3c)."""
     gathered: float
-    """Key and first anchor to the second anchor early, then that to the last position: published
-    nowhere, taken by ``exact/lookup``. A model that composes at the second anchor takes it too."""
+    """Key and first anchor to the second anchor early, then that to the last position. This route
+    is not published; ``exact/lookup`` takes it, and so does a model that composes at the second
+    anchor."""
     n: tuple[tuple[Place, int], ...]
-    """Sequences with different answers with and without the exchange, which are those measured."""
+    """Sequences measured for each token: those whose answer changes with the exchange."""
     details: tuple[LegScore, ...]
     """Every leg of every route at every split."""
 
@@ -105,22 +106,34 @@ ROUTES: Mapping[RouteName, Route] = MappingProxyType(
         ),
     }
 )
-"""The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup`` (in this order; see
-:mod:`anchor_interp.models.exact`); the first two are published."""
+"""The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup``, in this order
+(:mod:`anchor_interp.models.exact`). The NeurIPS paper publishes the first two (section 5.1)."""
 
 
-def published_route(mechanism: Literal["symmetric", "inferential"]) -> Route:
-    """A published mechanism as edges between roles (NeurIPS paper, section 5.1, figure 3).
+def route_layers(
+    model: HookedTransformer, route: Route, split: int | None = None
+) -> tuple[tuple[range, tuple[Hop, ...]], tuple[range, tuple[Hop, ...]]]:
+    """The layers of a route's early and of its late hops.
 
-    * symmetric: layer 1 first -> last and second -> last, layer 2 key -> last;
-    * inferential: layer 1 key -> first and key -> second, layer 2 first -> last, second -> last.
+    The first ``split`` layers are early, the others late. If it is None, every layer but the last
+    is early and every layer but the first is late, which is the same for two layers.
 
     Raises:
-        ConfigError: another mechanism.
+        ConfigError: fewer than two layers, or a split that leaves no early or no late one.
     """
-    return ROUTES[checked(mechanism, Literal["symmetric", "inferential"], "mechanism")]
+    checked(model, HookedTransformer, "model")
+    checked(route, Route, "route")
+    layers = model.cfg.n_layers
+    if layers < 2:
+        raise ConfigError(
+            f"the model has {layers} layer; expected at least two, for early and late hops"
+        )
+    split = checked(split, int | None, "split", low=1, high=layers - 1)
+    end, start = (layers - 1, 1) if split is None else (split, split)
+    return (range(end), route.early), (range(start, layers), route.late)
 
 
+@torch.no_grad()
 def route_scores(
     model: HookedTransformer,
     task: AnchorTask,
@@ -129,32 +142,27 @@ def route_scores(
     seed: int = 0,
     seen_only: bool = False,
 ) -> RouteScores:
-    """How much of the key's and the anchors' information takes each route.
+    """How much of the key's and the anchors' information each route carries.
 
-    One token s (the key, the first or the second anchor) of a sequence is exchanged. In a forward
-    pass on the exchanged sequence every edge between positions carries what it carries in the
-    original one, except for the route's own: so the news of s leave its position along the route,
-    or not at all. With d = logit(answer to the original) - logit(answer to the exchanged sequence),
-    the leg's effect is::
+    One token (the key, the first or the second anchor) of a sequence is exchanged. In a forward
+    pass on the exchanged sequence, every edge between positions carries what it carries in the
+    original one, except the route's own edges. So the change leaves the token's position along the
+    route or not at all. With d = logit(answer to the original) - logit(answer to the exchanged
+    sequence), the leg's effect is::
 
         (mean d(original) - mean d(route)) / (mean d(original) - mean d(exchanged))
 
-    Both answers are the unedited model's own, and sequences are used where they differ. A
-    position's attention to itself is no hop and stays free. For more than two layers a split in
-    early and late layers is tried everywhere.
+    Both answers are the unedited model's own, and only sequences whose answers differ are measured.
+    A position's attention to itself stays free. With more than two layers, every split into early
+    and late layers is tried.
 
-    Args:
-        model: a HookedTransformer with causal attention and at least two layers, any heads.
-        task: the task; keys of both sides, seen pairs, positions at which an anchor is not last.
-        n: sequences for every token that is exchanged.
-        seed: which sequences.
-        seen_only: whether an anchor is exchanged only for one with which the pair is a seen one.
+    The sequences have seen pairs, keys of both sides and a token after the anchors; ``n`` of them
+    serve each exchanged token. With ``seen_only`` an exchanged anchor must make a seen pair.
 
     Raises:
-        ConfigError: fewer than two layers, a task with one anchor or without room behind the second
-            one, a seen pair without such an anchor, or answers that hardly depend on a token.
-
-    Source: the routes: NeurIPS paper, section 5.1; the method: path patching.
+        ConfigError: a model that is not causal or has fewer than two layers, a task with one anchor
+            or without room after the second one, a seen pair without such an anchor, or answers
+            that hardly depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     checked(task, AnchorTask, "task")
@@ -196,18 +204,15 @@ def route_scores(
 def _legs(
     model: HookedTransformer, clean: Sequences, tokens: np.ndarray, source: Place
 ) -> tuple[list[LegScore], int]:
-    """The legs of one exchanged token: every route at every split."""
+    """One exchanged token's legs of every route at every split, and the sequences measured."""
     rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
-    with torch.no_grad():
-        original, exchanged = last_logits(model, before), last_logits(model, rows)
-    if not (torch.isfinite(original).all() and torch.isfinite(exchanged).all()):
-        raise ConfigError("the model's logits are not finite; its weights are damaged")
+    original, exchanged = (check_finite(last_logits(model, each)) for each in (before, rows))
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)
     if len(used) < LEAST_CHANGE * len(rows):
         raise ConfigError(
             f"{len(used)} of {len(rows)} answers change with the {source} token: they hardly "
-            "depend on it, so no share of its effect is defined"
+            "depend on it, so no share of its effect is defined; use another model"
         )
 
     def difference(logits: Tensor, row: Tensor) -> Tensor:
@@ -239,29 +244,3 @@ def _legs(
         for (route, split), (effect, answers) in zip(splits, found.tolist(), strict=True)
     ]
     return legs, len(used)
-
-
-def route_layers(
-    model: HookedTransformer, route: Route, split: int | None = None
-) -> tuple[tuple[range, tuple[Hop, ...]], tuple[range, tuple[Hop, ...]]]:
-    """The layers of a route's early and of its late hops.
-
-    Args:
-        model: any HookedTransformer.
-        route: the route.
-        split: how many layers are early, the others being late; if None, every layer but the last
-            is early and every layer but the first is late, which is the same for two layers.
-
-    Raises:
-        ConfigError: fewer than two layers, or a split that leaves no early or no late one.
-    """
-    checked(model, HookedTransformer, "model")
-    checked(route, Route, "route")
-    layers = model.cfg.n_layers
-    if layers < 2:
-        raise ConfigError(
-            f"the model has {layers} layer; expected at least two, for early and late"
-        )
-    split = checked(split, int | None, "split", low=1, high=layers - 1)
-    end, start = (layers - 1, 1) if split is None else (split, split)
-    return (range(end), route.early), (range(start, layers), route.late)

@@ -60,8 +60,8 @@ def train_phases(
     from anchor_interp.pages.run_figures import RunView, overview
     from anchor_interp.pages.style import save
     from anchor_interp.runs.run import load
+    from anchor_interp.sweeps.engine import each_alone
     from anchor_interp.sweeps.local import LocalEngine
-    from anchor_interp.sweeps.worker import each_alone
 
     sizes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
     with reporting(sizes, quiet=quiet) as progress:
@@ -101,4 +101,4 @@ def print_table(runs: "Mapping[str, Run]") -> None:
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     for name, run in runs.items():
         print(f"{name}: {run.phase}, because {run.reason}")
-        print(f"  checkpoints: {run.path / 'checkpoints'}")
+        print(f"  checkpoints: {run.folder.path / 'checkpoints'}")

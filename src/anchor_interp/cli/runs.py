@@ -70,7 +70,7 @@ def train(
     from anchor_interp.runs.train import train
 
     run = train(wanted, out, device=device, threads=threads, quiet=output.quiet, track=track)
-    output.show(facts(run, run.evaluation), f"{run.path}: {run.phase} ({run.reason})")
+    output.show(facts(run, run.evaluation), f"{run.name}: {run.phase} ({run.reason})")
 
 
 def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
@@ -133,10 +133,10 @@ def evaluate(
     from anchor_interp.runs.run import load
 
     found = load(run, step=step, device=device)
-    _LOGGER.info("measuring %s at step %d", found.path, found.step)
+    _LOGGER.info("measuring %s at step %d", found.name, found.step)
     evaluation = found.evaluate(n=n, seed=seed)
     decision, cells = decide(evaluation), evaluation.cells
-    lines = [f"{found.path} at step {found.step}: {decision.phase} ({decision.reason})"]
+    lines = [f"{found.name} at step {found.step}: {decision.phase} ({decision.reason})"]
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
@@ -161,7 +161,7 @@ def facts(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
 
     decision = decide(evaluation)
     return {
-        "run": str(run.path),
+        "run": run.name,
         "run_id": run_id(run.config),
         "phase": decision.phase,
         "reason": decision.reason,
@@ -181,8 +181,8 @@ def export(run: RunName, /, *, out: Path, step: int | None = None, output: Outpu
 
     found = load(run, step=step)
     path = found.export(out)
-    written = {"run": str(found.path), "run_id": run_id(found.config), "step": found.step}
-    text = f"{path}: the weights of {found.path} at step {found.step}"
+    written = {"run": found.name, "run_id": run_id(found.config), "step": found.step}
+    text = f"{path}: the weights of {found.name} at step {found.step}"
     output.show(written | {"weights": str(path)}, text)
 
 

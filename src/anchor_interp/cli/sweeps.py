@@ -10,8 +10,8 @@ from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
 
 if TYPE_CHECKING:
+    from anchor_interp.sweeps.engine import Engine
     from anchor_interp.sweeps.folder import SweepFolder
-    from anchor_interp.sweeps.worker import Engine
 
 _MOST_ERRORS = 20
 

@@ -1,20 +1,20 @@
 """Ablation of attention edges: what a model still answers when edges carry something else.
 
-An *edge* (layer, head, query position, key position) hands ``pattern[query, key] * v[key]`` to the
-query's position: this product is what it *carries*. An edge that is *ablated* carries something
-else, and every other edge goes on as it would:
+An *edge* (layer, head, query position, key position) adds ``pattern[query, key] * v[key]`` to the
+query's position: this product is what it *carries*. An *ablated* edge carries something else, and
+every other edge works as before:
 
 ``zero``
     nothing (the attention weight becomes 0, the others stay);
 ``mean``
     its mean over reference sequences;
 ``resample``
-    what it carries in a reference sequence.
+    what it carries in one reference sequence.
 
-The reference's product is put in whole, attention weight and value, as an unedited forward pass has
-it. References must have the key at the same position, so that an edge means the same in them: what
-an edge carries of the positions alone is then kept, what it carries of the tokens is lost. Residual
-streams and MLPs are never ablated: whatever a position knows without attention stays.
+The reference's whole product, attention weight times value, comes from an unedited forward pass.
+References must have the key at the same position, so that an edge means the same in them. Ablation
+then removes what an edge carries of the tokens and keeps what it carries of the positions alone.
+Residual streams and MLPs are never ablated, so a position keeps what it knows without attention.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
+from anchor_interp.interventions.passes import check_answers, check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import (
     Edges,
@@ -44,17 +45,14 @@ from anchor_interp.tasks.sequences import Sequences, position_roles
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
 
-
 Tokens = Sequences | np.ndarray | Sequence[int]
 """Sequences of a task, token indices (n, length), or one sequence's tokens."""
-
 
 BATCH = 1024
 """Sequences of one forward pass."""
 
-
 LEAST_CHANGE = 0.1
-"""A ratio is refused if less than this share of the answers changes in its denominator."""
+"""A ratio needs at least this share of the answers to change in its denominator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,7 @@ class Carried:
         return self.patterns.shape[1]
 
     def rows(self, index: Int64[Tensor, " n"]) -> "Carried":
-        """Those of some sequences."""
+        """What edges carry in some of the sequences."""
         return Carried(self.patterns[:, index], self.values[:, index])
 
     def through(
@@ -107,22 +105,19 @@ class MeanCarried:
 
 
 def carried(model: HookedTransformer, tokens: np.ndarray | Int64[Tensor, "n length"]) -> Carried:
-    """Record what every edge carries in unedited (or so far edited) forward passes.
-
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        tokens: token indices (n, length).
+    """Record what every edge carries in some sequences; hooks attached to the model act.
 
     Raises:
-        ConfigError: no model, or no token indices.
+        ConfigError: ``tokens`` are not token indices of the model.
     """
     checked(model, HookedTransformer, "model")
     layers = range(model.cfg.n_layers)
-    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
-    values = [f"blocks.{layer}.attn.hook_v" for layer in layers]
-    found = activations(model, token_rows(model, tokens), [*patterns, *values])
+    patterns, values = (
+        [f"blocks.{layer}.attn.hook_{kind}" for layer in layers] for kind in ("pattern", "v")
+    )
+    found = activations(model, tokens, [*patterns, *values])
     value = torch.stack([found[name] for name in values])
-    # heads that share their values have them once
+    # grouped-query heads share their values, which are recorded once
     value = value.repeat_interleave(model.cfg.n_heads // value.shape[3], dim=3)
     return Carried(torch.stack([found[name] for name in patterns]), value)
 
@@ -133,40 +128,33 @@ def ablate_edges(
 ) -> Iterator[None]:
     """Ablate attention edges in every forward pass within the ``with`` block.
 
-    Each chosen edge's product ``pattern[query, key] * v[key]`` is exchanged for the reference's;
-    all other products stay, whatever the attention weights then sum to. Blocks compose if no edge
-    is chosen twice, and are gone at the end, also after an exception.
+    The reference's product ``pattern[query, key] * v[key]`` replaces each chosen edge's. All other
+    products stay, so a row's attention weights need not sum to 1. Blocks can be nested if no edge
+    is chosen twice. They are removed at the end, also after an exception.
 
-    Args:
-        model: any HookedTransformer.
-        edges: True where an edge is ablated; a batch of 1 stands for all sequences alike.
-        reference: what ablated edges carry: sequence by sequence (:func:`carried`: ``resample``),
-            the mean (:meth:`Carried.mean`), or nothing (``zero``) if None.
+    Ablated edges carry what the reference of each sequence carries (:func:`carried`: ``resample``),
+    its mean (:meth:`Carried.mean`), or nothing (``zero``) if there is no reference. A batch of 1 in
+    ``edges`` stands for every sequence.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
         HookError: no forward pass reached a layer that has edges to ablate.
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mask_edges(model, edges))
+    with mask_edges(model, edges):
+        edits = {}
         if reference is not None:
-            edges = edges.to(device(model))
             if isinstance(reference, Carried) and edges.shape[1] not in (1, len(reference)):
                 raise ConfigError(
                     f"edges are for {edges.shape[1]} sequences and there are {len(reference)} "
                     "references; give each sequence its reference"
                 )
-            stack.enter_context(
-                hooked(
-                    model,
-                    {
-                        f"blocks.{layer}.attn.hook_z": _adding(reference.through(layer, cut))
-                        for layer, cut in enumerate(edges)
-                        if cut.any()
-                    },
-                )
-            )
-        yield
+            edits = {
+                f"blocks.{layer}.attn.hook_z": _adding(reference.through(layer, cut))
+                for layer, cut in enumerate(edges.to(device(model)))
+                if cut.any()
+            }
+        with hooked(model, edits):
+            yield
 
 
 def reachable_edges(
@@ -174,12 +162,12 @@ def reachable_edges(
 ) -> Bool[np.ndarray, "layer head query key"]:
     """The edges whose information can reach the last position's output.
 
-    Those to the last position in the last layer and all causal ones below it, since the next layer
-    can take them there: heads x ((layers - 1) x length x (length + 1) / 2 + length) in all. For two
-    layers, one head and nine positions these are 54 of 90.
+    These are the last layer's edges to the last position and all causal edges below it:
+    heads x ((layers - 1) x length x (length + 1) / 2 + length). For two layers, one head and nine
+    positions these are 54 of 90.
 
     Raises:
-        ConfigError: a model whose attention is not causal.
+        ConfigError: the model's attention is not causal.
     """
     checked(model, HookedTransformer, "model")
     check_causal(model)
@@ -189,23 +177,34 @@ def reachable_edges(
     return edges
 
 
+def single_edges(
+    edges: Bool[np.ndarray, "layer head query key"],
+) -> tuple[Int64[np.ndarray, "edge 4"], Bool[np.ndarray, "edge layer head query key"]]:
+    """The indices of each edge of a set, and the set of each edge alone."""
+    indices = np.argwhere(edges)
+    alone = np.zeros((len(indices), *edges.shape), np.bool_)
+    alone[(np.arange(len(indices)), *indices.T)] = True
+    return indices, alone
+
+
 class Bench:
-    """A model on aligned sequences, ready to be measured with any sets of edges ablated.
+    """A model on aligned sequences, ready to be measured with sets of edges ablated.
 
     Args:
         model: any HookedTransformer with causal attention.
-        sequences: aligned sequences (:func:`aligned_sequences`), or one sequence.
+        sequences: aligned sequences
+            (:func:`anchor_interp.tasks.sequences.aligned_sequences`), or one sequence.
         ablation: what an ablated edge carries.
-        references: for ``mean`` and ``resample``; sequence i is resampled from the i-th one, over
-            and over (a single sequence from each of them in turn). If None the sequences
-            themselves, each resampled from the next one.
+        references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
+            and over; a single sequence from each reference in turn. If None, the references are
+            the sequences themselves, each resampled from the next one.
         answers: the answer of every sequence; the unedited model's own if None.
-        position: 0-based position of the key, where ``sequences`` are tokens and have one.
+        position: 0-based position of the key, if ``sequences`` are tokens that have one.
 
     Raises:
-        ConfigError: sequences with keys at different positions, references of another alignment or
-            none where they are needed, answers that are no tokens, or a model that is damaged,
-            whose attention is not causal or that the sequences do not fit.
+        ConfigError: sequences with keys at different positions; references that are missing or
+            aligned differently; answers that are not output tokens; a model that is damaged, not
+            causal or does not fit the sequences.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class Bench:
         self.attention: Float[np.ndarray, "layer head query key"]
         self.attention = found.patterns.double().mean(1).cpu().numpy()
         self._pairs = np.arange(len(tokens)), np.arange(len(tokens))  # sequence, reference
-        self._reference = self._chosen(found, position, references)
+        self._reference = self._referred(found, position, references)
         self.full, self.nothing = self.measure(
             np.stack([np.zeros_like(self.reachable), self.reachable])
         ).T
@@ -237,9 +236,9 @@ class Bench:
     def measure(
         self, ablated: Bool[np.ndarray, "circuit layer head query key"]
     ) -> Float[np.ndarray, "3 circuit"]:
-        """Accuracy, logit difference and log-probability with sets of edges ablated.
+        """Accuracy, logit difference and log-probability with each set of edges ablated.
 
-        The logit difference is that of the answer and the largest other one; all three are means
+        The logit difference is the answer's logit minus the largest other one. All three are means
         over the sequences.
         """
 
@@ -260,18 +259,19 @@ class Bench:
     def faithfulness(
         self, circuits: Bool[np.ndarray, "circuit layer head query key"]
     ) -> Float[np.ndarray, "2 circuit"]:
-        """Accuracy and logit difference with everything outside of each circuit ablated.
+        """Accuracy and logit difference with everything outside each circuit ablated.
 
         On the scale from everything ablated (0) to the full model (1), not clamped.
 
         Raises:
-            ConfigError: the full model hardly differs from one without attention.
+            ConfigError: the model without attention answers almost as the full one.
         """
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             raise ConfigError(
-                f"with every edge ablated {self.nothing[0]:.2f} of the answers stay, in place of "
-                f"{self.full[0]:.2f}: they hardly depend on attention, so no share of it is defined"
+                f"with every edge ablated {self.nothing[0]:.2f} of the answers are right, with "
+                f"none {self.full[0]:.2f}: they hardly depend on attention, so faithfulness is not "
+                "defined; use another model or other answers"
             )
         found = self.measure(self.reachable & ~circuits)[:2]
         relative: Float[np.ndarray, "2 circuit"] = (found - self.nothing[:2, None]) / scale[:, None]
@@ -279,22 +279,19 @@ class Bench:
 
     def _answers(self, answers: np.ndarray | None) -> Tensor:
         with torch.no_grad():
-            logits = last_logits(self.model, self.tokens)
-        if not torch.isfinite(logits).all():
-            raise ConfigError("the model's logits are not finite; its weights are damaged")
+            own = check_finite(last_logits(self.model, self.tokens)).argmax(-1)
         if answers is None:
-            return logits.argmax(-1)
-        found = torch.as_tensor(answers, device=self.tokens.device)
-        n_out = self.model.cfg.d_vocab_out
-        if found.shape != self.tokens.shape[:1] or found.is_floating_point():
-            raise ConfigError(f"answers is {shown(answers)}; expected {len(self.tokens)} integers")
-        if not 0 <= int(found.min()) <= int(found.max()) < n_out:
-            raise ConfigError(f"answers run up to {int(found.max())}; expected 0 to {n_out - 1}")
-        return found.long()
+            return own
+        found = np.asarray(answers)
+        if found.shape != tuple(own.shape) or found.dtype.kind not in "iu":
+            raise ConfigError(f"answers is {shown(answers)}; expected {len(own)} integers")
+        check_answers(found, self.model.cfg.d_vocab_out)
+        return torch.from_numpy(found.astype(np.int64)).to(own.device)
 
-    def _chosen(
+    def _referred(
         self, own: Carried, position: int | None, references: Tokens | None
     ) -> Carried | MeanCarried | None:
+        """What ablated edges carry; sets which reference each sequence takes."""
         if self.ablation == "zero":
             if references is not None:
                 raise ConfigError("zero ablation takes no references; choose mean or resample")
@@ -312,7 +309,7 @@ class Bench:
         if tokens.shape[1] != self.tokens.shape[1] or (at is not None and at != position):
             raise ConfigError(
                 f"the references have {tokens.shape[1]} tokens and the key at position {at}; the "
-                f"sequences have {self.tokens.shape[1]} and {position}"
+                f"sequences have {self.tokens.shape[1]} and {position}: give aligned references"
             )
         found = carried(self.model, tokens)
         if self.ablation == "mean":
@@ -331,24 +328,22 @@ def run_ablated(
     reference: Carried | MeanCarried | None,
     score: Callable[[Tensor, Tensor], Tensor],
 ) -> Float[np.ndarray, "circuit pair metric"]:
-    """Score the logits of every pair of sequence and reference under every set of edges.
+    """Score every pair of a sequence and a reference under every set of ablated edges.
 
-    The forward passes mix sets and sequences: a batch holds masked copies of the sequences.
+    ``pairs`` holds the index of the sequence and of the reference of each pair. ``score`` takes
+    logits in float64 with the sequence of each row and returns (row, metric). A batch of 1 in
+    ``ablated`` stands for every sequence; without a ``reference`` ablated edges carry nothing.
     """
     sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
     n = len(sequence)
-    total = len(ablated) * n
     parts = []
-    for start in range(0, total, BATCH):
-        chunk = torch.arange(start, min(start + BATCH, total))
+    for chunk in torch.split(torch.arange(len(ablated) * n), BATCH):  # sets share passes
         circuit, pair = chunk // n, (chunk % n).to(tokens.device)
         rows = sequence[pair]
         edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
         donors = None if reference is None else reference.rows(other[pair])
-        if edges.any():
-            with ablate_edges(model, edges, donors):
-                logits = last_logits(model, tokens[rows])
-        else:
+        # without edges to ablate no hook is attached, and last_logits takes its fast path
+        with ablate_edges(model, edges, donors):
             logits = last_logits(model, tokens[rows])
         parts.append(score(logits.double(), rows).double().cpu())
     scores: Float[np.ndarray, "circuit pair metric"]
@@ -359,7 +354,7 @@ def run_ablated(
 def _aligned(
     sequences: Tokens, position: int | None, where: str
 ) -> tuple[Int64[np.ndarray, "n length"], int | None]:
-    """Token indices and the key's position, which all sequences share."""
+    """Token indices and the one position of their keys."""
     if isinstance(sequences, Sequences):
         if position is not None:
             raise ConfigError(f"{where} know their key's position; leave position out")
@@ -378,10 +373,10 @@ def _aligned(
 
 def _adding(substitute: Float[Tensor, "batch query head d_head"]) -> Edit:
     def add(z: Tensor) -> Tensor:
-        if z.shape[1:] != substitute.shape[1:] or len(substitute) not in (1, len(z)):
+        if len(substitute) not in (1, len(z)):
             raise ConfigError(
-                f"the references are for z {tuple(substitute.shape)} (batch, query, head, d_head); "
-                f"this forward pass has {tuple(z.shape)}: give each sequence its reference"
+                f"there are {len(substitute)} references and the forward pass has {len(z)} "
+                "sequences; give each sequence its reference"
             )
         return z + substitute
 

@@ -1,9 +1,9 @@
-"""Hooks that are sure to act: every intervention and every measurement goes through here.
+"""Hooks that cannot fail silently: every intervention and every measurement goes through here.
 
-TransformerLens accepts the name of a hook that will never fire, lets a hook return a tensor of
-another shape that happens to broadcast, and hands out cached activations that a later hook may
-still change. :func:`hooked` and :func:`activations` exclude all three. Both know hooks by their
-TransformerLens names (``utils.get_act_name``) alone, such as ``blocks.0.attn.hook_pattern``.
+TransformerLens accepts a hook that never fires, lets a hook return a tensor of another shape that
+happens to broadcast, and returns cached activations that a later hook may still change.
+:func:`hooked` and :func:`activations` prevent all three. Hooks go by their TransformerLens names
+(``utils.get_act_name``), such as ``blocks.0.attn.hook_pattern``.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 
 Edit = Callable[[Tensor], Tensor]
-"""An activation in, the activation to go on with out: of the same shape, dtype and device."""
-
+"""Takes an activation and returns its replacement, of the same shape, dtype and device."""
 
 _GATES = {
     "hook_result": "use_attn_result",
@@ -31,30 +30,24 @@ _GATES = {
     "hook_attn_in": "use_attn_in",
     "hook_mlp_in": "use_hook_mlp_in",
 }
-"""Hooks that exist in every model and fire only with a setting of its config."""
-
+"""Hooks that every model has but that fire only with a setting of its config."""
 
 _LOGITS = 1 << 26
-"""Logits of one forward pass at most, over sequences and positions."""
+"""Most logits of one forward pass, over sequences and positions."""
 
 
 @contextlib.contextmanager
 def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None]:
     """Edit activations in every forward pass within the ``with`` block.
 
-    Contexts nest: of two edits of one activation the outer one acts first. They act under
-    ``run_with_cache`` (which then sees the edited activation) and under gradients, and are gone
-    when the block ends, however it ends.
-
-    Args:
-        model: any HookedTransformer.
-        edits: what to do, by the name of the hook.
+    Blocks nest; of two edits of one activation the outer one acts first. Edits also act under
+    ``run_with_cache``, which sees the edited activation, and under gradients. They are removed when
+    the block ends, also after an exception.
 
     Raises:
-        HookError: a hook that the model does not have or that its settings keep from firing; an
-            edit that returned anything but a tensor of its input's shape, dtype and device; or,
-            at the end of the block, a hook that no forward pass reached.
-        ConfigError: no model.
+        HookError: the model does not have a hook, or its settings keep the hook from firing; an
+            edit returned something other than a tensor of its input's shape, dtype and device; or,
+            at the end of the block, a hook did not fire.
     """
     check_hooks(model, list(edits))
     fired: set[str] = set()
@@ -67,7 +60,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
                 found = _kind(edited) if isinstance(edited, Tensor) else shown(edited)
                 raise HookError(
                     f"the edit of {name} returned {found}; expected {_kind(activation)}, the "
-                    "shape, dtype and device of what it was given"
+                    "shape, dtype and device of its input"
                 )
             return edited
 
@@ -78,8 +71,8 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     missed = [name for name in edits if name not in fired]
     if missed:
         raise HookError(
-            f"the hook {missed[0]} did not fire: no forward pass reached it; run the model within "
-            "the block, through every layer that is edited"
+            f"the hook {missed[0]} did not fire; run the model within the block, through every "
+            "layer that is edited"
         )
 
 
@@ -90,21 +83,15 @@ def activations(
     *,
     batch: int | None = None,
 ) -> dict[str, Tensor]:
-    """What the named hooks see, as copies that nothing changes later; without gradients.
+    """Copies of the activations at some hooks, by name, without gradients.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        tokens: token indices (n, pos).
-        names: names of hooks.
-        batch: sequences per forward pass; if None 4,096, or fewer of a large vocabulary, so that
-            the logits of all positions stay within 2^26 numbers (256 MB in float32).
-
-    Returns:
-        One tensor a name, its first dimension the n sequences.
+    Other hooks attached to the model act. ``batch`` is the number of sequences per forward pass; if
+    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers (256 MB in
+    float32).
 
     Raises:
-        HookError: a hook that the model does not have or that does not fire.
-        ConfigError: no model, or no token indices.
+        HookError: the model does not have a hook, or a hook does not fire.
+        ConfigError: ``tokens`` are not token indices of the model.
     """
     names = list(names)
     check_hooks(model, names)
@@ -112,26 +99,28 @@ def activations(
     if batch is None:
         batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
-
-    def keeping(name: str) -> Edit:
-        def keep(activation: Tensor) -> Tensor:
-            kept[name].append(activation.detach().clone())
-            return activation
-
-        return keep
-
-    with torch.no_grad(), hooked(model, {name: keeping(name) for name in names}):
+    edits = {name: recording(into) for name, into in kept.items()}
+    with torch.no_grad(), hooked(model, edits):
         for start in range(0, max(len(rows), 1), batch):
             model(rows[start : start + batch])
     return {name: torch.cat(parts) for name, parts in kept.items()}
 
 
+def recording(into: list[Tensor]) -> Edit:
+    """An edit that changes nothing and appends a copy of each activation to a list."""
+
+    def record(activation: Tensor) -> Tensor:
+        into.append(activation.detach().clone())
+        return activation
+
+    return record
+
+
 def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
-    """Refuse names of hooks that the model does not have or that its settings keep silent.
+    """Refuse hooks that the model does not have or that its settings keep from firing.
 
     Raises:
-        HookError: names the hook, and what to do.
-        ConfigError: no model.
+        HookError: names the hook and what to do.
     """
     checked(model, HookedTransformer, "model")
     for name in names:

@@ -1,28 +1,21 @@
 """Interchange interventions: is this activation the model's g(x; a1)?
 
-If an activation stands for the intermediate value v = g(x; a1), then taking it from another
-sequence changes v and nothing else, and the answer that follows is known beforehand (Geiger et
-al. 2021). A *base* sequence (x; a1, a2) gets the activation of a *source* (x'; a1', a2'), whose
-value is v' = g(x'; a1'); an inferential model then answers
+If an activation stands for the intermediate value v = g(x; a1), taking it from another sequence
+changes v and nothing else, and the new answer is known in advance (Geiger et al. 2021). A *base*
+sequence (x; a1, a2) gets the activation of a *source* (x'; a1', a2'), whose value is
+v' = g(x'; a1'). An inferential model then answers
 
     g(v'; a2),
 
-the *counterfactual*: a composition of the source's key and anchor with the base's second anchor,
-which stands in neither sequence. The share of counterfactual answers is the interchange accuracy.
-Sources are chosen so that the counterfactual can be mistaken for nothing else: it differs from the
-base's answer, from the source's, from the answer to (x; a1', a2), which a model gives in whose
-activation the first *anchor* alone stands, and from the answer to (x'; a1, a2), where it is the
-*key* alone. And v' is a value that the second anchor was trained on.
-
-The new combination (a1', a2) may be an unseen pair: that a model composes it too is what makes it
-inferential. It is never an overridden pair, nor an unseen one that has a symmetric answer (both of
-the NeurIPS task): there a model is right, or was trained by its other order, to answer something
-else than the composition.
+the *counterfactual*: it composes the source's key and anchor with the base's second anchor, which
+appear together in neither sequence. The share of counterfactual answers is the interchange
+accuracy. :func:`anchor_interp.tasks.counterfactuals.interchange_pairs` chooses sources whose
+counterfactual cannot be mistaken for another answer.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023): the first k columns of a rotation,
 fitted so that exchanging the activation along them alone gives the counterfactual. Such a search
-finds something in many places, so it is judged on sequences that it was not fitted on, against a
+finds something in many places, so judge it on sequences that it was not fitted on, against a
 random subspace of the same k.
 """
 
@@ -37,15 +30,17 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked
-from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.interventions.patching import check_answers
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.passes import (
+    Replacement,
+    check_answers,
+    check_finite,
+    replaced_run,
+)
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
-from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
-
-_BATCH = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +50,13 @@ class Subspace:
     basis: Float[np.ndarray, "d k"]
     """Orthonormal columns."""
     losses: Float[np.ndarray, " step"]
-    """Mean cross-entropy of the counterfactual at every step of the search, in nats; empty if it
-    was not searched for."""
+    """Mean cross-entropy of the counterfactual at every step of the search, in nats; empty for a
+    random subspace."""
 
 
 @dataclass(frozen=True, eq=False)
 class InterchangeResult:
-    """What a model answers after an interchange; shares of the n base sequences."""
+    """A model's answers after an interchange; shares of the n base sequences."""
 
     site: Site
     """What was exchanged."""
@@ -94,20 +89,20 @@ def interchange(
     site: Site,
     *,
     subspace: Subspace | None = None,
-    batch_size: int = _BATCH,
+    batch_size: int = 1024,
 ) -> InterchangeResult:
     """Run the base sequences with an activation of their sources.
 
     Args:
         model: any HookedTransformer; hooks attached to it act in every run.
-        pairs: from :func:`interchange_pairs`.
+        pairs: from :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`.
         site: what is exchanged, such as ``Site("resid_post", 0, "first")``.
-        subspace: exchange the part along these directions only; everything if None.
+        subspace: exchange only the part along these directions; everything if None.
         batch_size: sequences per forward pass.
 
     Raises:
-        ConfigError: a site that the model does not have, one of another size in some sequences,
-            a subspace of another width, answers that are no output tokens of the model, or logits
+        ConfigError: a site that the model does not have or whose size depends on the sequence, a
+            subspace of another width, answers that are not output tokens of the model, or logits
             that are not finite.
     """
     exchange = _Exchange(model, pairs, site, batch_size)
@@ -115,18 +110,13 @@ def interchange(
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
             raise ConfigError(
-                f"the subspace is of {len(subspace.basis)} dimensions, {site} has {exchange.width}"
+                f"the subspace has {len(subspace.basis)} dimensions; expected {exchange.width}, as "
+                f"{site} has"
             )
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
-    logits, untouched = [], []
-    for start in range(0, len(exchange.rows), batch_size):
-        part = np.arange(start, min(start + batch_size, len(exchange.rows)))
-        logits.append(exchange.run(part, basis))
-        untouched.append(last_logits(model, exchange.rows[part]).argmax(-1).cpu().numpy())
-    found = torch.cat(logits)
-    if not torch.isfinite(found).all():
-        raise ConfigError("the model's logits are not finite numbers; its weights are damaged")
-    answers = found.argmax(-1).cpu().numpy()
+    logits = check_finite(exchange.run(np.arange(len(exchange.rows)), basis, batch_size))
+    untouched, _ = replaced_run(model, exchange.rows, (), batch_size=batch_size)
+    answers = logits.argmax(-1).cpu().numpy()
 
     def share(expected: np.ndarray, given: np.ndarray = answers) -> float:
         return float((given == expected).mean())
@@ -140,8 +130,8 @@ def interchange(
         source=share(pairs.source.targets),
         anchor_moved=share(pairs.anchor_moved),
         key_moved=share(pairs.key_moved),
-        untouched=share(pairs.base.targets, np.concatenate(untouched)),
-        cross_entropy=float(_cross_entropy(found, exchange.counterfactual)),
+        untouched=share(pairs.base.targets, untouched.argmax(-1).cpu().numpy()),
+        cross_entropy=float(_cross_entropy(logits, exchange.counterfactual)),
         answers=answers,
     )
 
@@ -160,27 +150,16 @@ def learn_subspace(
 ) -> Subspace:
     """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
 
-    Adam on the mean cross-entropy of the counterfactual answers, from a random subspace on. What
-    it moves are k vectors; the basis is the orthonormal factor of their QR decomposition. The
-    model's weights do not change.
-
-    Args:
-        model: any HookedTransformer.
-        pairs: what is fitted; judge the result on others.
-        site: where.
-        dimensions: k.
-        seed: seed of the start and of the order of the sequences.
-        steps: optimizer updates.
-        lr: learning rate.
-        batch_size: sequences per update.
-        quiet: no progress on standard error.
+    Adam minimises the mean cross-entropy of the counterfactual answers, starting from a random
+    subspace. It moves k vectors; the basis is the orthonormal factor of their QR decomposition. The
+    model's weights do not change. ``seed`` fixes the start and the order of the sequences. Judge
+    the result on other pairs.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.
-        DivergedError: a loss that is not a finite number.
+        DivergedError: the loss is not finite.
     """
     checked(steps, int, "steps", low=1)
-    checked(batch_size, int, "batch_size", low=1)
     checked(lr, float, "lr", above=0)
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
@@ -190,11 +169,11 @@ def learn_subspace(
     losses = np.empty(steps)
     with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
         for step in range(steps):
-            rows = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
+            chosen = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
             with torch.enable_grad():
                 basis = torch.linalg.qr(weights)[0]
-                logits = exchange.run(rows, basis.to(exchange.base.dtype))
-                loss = _cross_entropy(logits, exchange.counterfactual[rows])
+                logits = exchange.run(chosen, basis.to(exchange.base.dtype), batch_size)
+                loss = _cross_entropy(logits, exchange.counterfactual[chosen])
             losses[step] = loss.item()
             if not np.isfinite(losses[step]):
                 raise DivergedError(
@@ -207,15 +186,10 @@ def learn_subspace(
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
-    """Directions drawn uniformly: what an interchange along any k of them does.
-
-    Args:
-        width: size of the activation.
-        dimensions: k.
-        seed: seed of the draw.
+    """Directions of an activation of this width, drawn uniformly: the baseline of a search.
 
     Raises:
-        ConfigError: k not between 1 and the width.
+        ConfigError: the dimensions are not between 1 and the width.
     """
     checked(width, int, "width", low=1)
     checked(dimensions, int, "dimensions", low=1, high=width)
@@ -226,7 +200,7 @@ def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
 
 
 class _Exchange:
-    """The base sequences with the activations of a site in them and in their sources."""
+    """The base sequences with the activations at a site in them and in their sources."""
 
     def __init__(
         self, model: HookedTransformer, pairs: InterchangePairs, site: Site, batch_size: int
@@ -235,38 +209,34 @@ class _Exchange:
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
-        self._model, self._site = model, site
+        self._model, self._hook = model, site.hook
         self.rows = token_rows(model, pairs.base.tokens)
-        whole = [
+        self._whole, source = (
             activations(model, sequences.tokens, [site.hook], batch=batch_size)[site.hook]
             for sequences in (pairs.base, pairs.source)
-        ]
-        self._mask = site_mask(site, pairs.base, whole[0].shape).to(self.rows.device)
-        self._mask = self._mask.expand(whole[0].shape)
+        )
+        shape = self._whole.shape
+        self._mask = site_mask(site, pairs.base, shape).to(self.rows.device).expand(shape)
         sizes = self._mask.flatten(1).sum(1)
         if len(sizes) and sizes.min() != sizes.max():
             raise ConfigError(
                 f"{site} has {int(sizes.min())} to {int(sizes.max())} numbers, depending on the "
                 "sequence; exchange one position"
             )
-        self.base, self._source = (each[self._mask].view(len(each), -1) for each in whole)
+        self.base, self._source = (x[self._mask].view(len(x), -1) for x in (self._whole, source))
+        self.width = self.base.shape[1]
         self.counterfactual = torch.from_numpy(pairs.counterfactual).to(self.rows.device)
 
-    @property
-    def width(self) -> int:
-        """Numbers exchanged in every sequence."""
-        return self.base.shape[1]
-
     def run(
-        self, rows: Int64[np.ndarray, " batch"], basis: Float[Tensor, "d k"] | None
-    ) -> Float[Tensor, "batch d_vocab"]:
+        self, chosen: Int64[np.ndarray, " n"], basis: Float[Tensor, "d k"] | None, batch_size: int
+    ) -> Float[Tensor, "n d_vocab"]:
         """Logits of some base sequences with the sources' part along a basis."""
-        base, difference = self.base[rows], self._source[rows] - self.base[rows]
+        base, difference = self.base[chosen], self._source[chosen] - self.base[chosen]
         along = difference if basis is None else difference @ basis @ basis.mT
-        values, mask = (base + along).flatten(), self._mask[rows]
-        edit = {self._site.hook: lambda activation: activation.masked_scatter(mask, values)}
-        with hooked(self._model, edit):
-            return last_logits(self._model, self.rows[rows])
+        mask = self._mask[chosen]
+        value = self._whole[chosen].masked_scatter(mask, base + along)
+        exchanged = Replacement(self._hook, value, mask)
+        return replaced_run(self._model, self.rows[chosen], [exchanged], batch_size=batch_size)[0]
 
 
 def _cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:

@@ -1,55 +1,54 @@
 """Activation patching: which activation carries what tells two sequences apart.
 
 A *clean* and a *corrupted* sequence differ in one thing, and the model answers them differently.
-Run one of them with some activation of the other put in its place, and see how far the answer
-follows (Vig et al. 2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
+Run one of them with an activation of the other in its place and see how far the answer follows
+(Vig et al. 2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
 
 * ``denoise`` (TransformerLens's direction): the corrupted run with a clean activation. What
   restores the clean answer is *sufficient* for it, given the rest of the corrupted run;
 * ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
 
-The model reads a contrast off two sequences: exchanging them exchanges the directions, so
-``patch(a, b, direction="noise")`` has exactly the values of ``patch(b, a)``, and with the logit
-difference, whose sign flips with its roles, the negative ones.
+Exchanging the two sequences exchanges the directions: ``patch(a, b, direction="noise")`` has the
+values of ``patch(b, a)``, and the negative values if the metric is the logit difference.
 
-:func:`patch` replaces one activation and lets everything after it react. :func:`path_patch`
-follows one connection: a sender's change reaches the receivers along the residual stream alone,
-everything between them stays as it was.
-
-Nothing is averaged here: a :class:`PatchResult` holds one value for every site and example.
+:func:`patch` replaces one activation, and everything after it reacts. :func:`path_patch` follows
+one connection: a sender's change reaches the receivers along the residual stream alone, and
+everything between them stays as it was. A :class:`PatchResult` holds one value for every site and
+example, without averaging.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.interventions.hooks import Edit, activations, hooked
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.passes import (
+    Replacement,
+    check_answers,
+    check_finite,
+    replaced_run,
+)
 from anchor_interp.interventions.sites import Connection, Inputs, Site, check_sites, site_mask
-from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
 Direction = Literal["denoise", "noise"]
 
-
 Answer = Literal["inferential", "symmetric"]
 
-
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
-"""Logits at the last position of all n examples, in order, to one value each."""
-
+"""Maps the last-position logits of all n examples, in order, to one value each."""
 
 SMALLEST_DIFFERENCE = 0.1
-"""Smallest difference of clean and corrupted, in the metric's unit, that a ratio is taken over."""
-
+"""Smallest difference of clean and corrupted, in the metric's unit, that a ratio divides by."""
 
 _BATCH = 512
 
@@ -77,16 +76,13 @@ class PatchResult:
     def recovery(self, smallest: float = SMALLEST_DIFFERENCE) -> Float[np.ndarray, "site example"]:
         """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
 
-        Not clamped: below 0 the patch makes it worse, above 1 it overshoots. Both directions have
-        the same scale, so an idle patch has recovery 0 when denoising and 1 when noising.
-
-        Args:
-            smallest: examples whose clean and corrupted metric differ by less have no recovery:
-                NaN (:meth:`told_apart` counts the others).
+        Not clamped: below 0 the patch does harm, above 1 it overshoots. Both directions share the
+        scale, so a patch without effect has recovery 0 when denoising and 1 when noising. Examples
+        whose clean and corrupted metric differ by less than ``smallest`` are NaN.
 
         Raises:
-            ConfigError: that holds for more than half of the examples, as for a negative control
-                on a model that is right: the rest would be a selection.
+            ConfigError: more than half of the examples are NaN, as in a negative control on a model
+                that answers right. The others would be a selection.
         """
         checked(smallest, float, "smallest", above=0)
         apart = self.told_apart(smallest)
@@ -102,56 +98,40 @@ class PatchResult:
 
 
 def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
-    """Logit of the clean minus logit of the corrupted target.
+    """Logit of the clean target minus logit of the corrupted target.
+
+    The metric raises ConfigError if a target is not an output token of the model.
 
     Raises:
-        ConfigError: some example has the same target twice, as in a negative control. The metric:
-            targets that are no output tokens of the model.
+        ConfigError: an example has the same target twice, as in a negative control.
     """
     same = clean.targets == corrupted.targets
     if same.any():
         raise ConfigError(
             f"clean and corrupted have the same target in {same.sum()} of {len(same)} examples, so "
-            "no logits to compare; measure the probability of an answer instead"
+            "there is no difference; measure the probability of an answer instead"
         )
-    right, wrong = (
-        torch.from_numpy(part.targets.astype(np.int64))[:, None] for part in (clean, corrupted)
-    )
-
-    highest = np.maximum(clean.targets, corrupted.targets)
-
-    def difference(logits: Tensor) -> Tensor:
-        check_answers(highest, logits.shape[-1])
-        device = logits.device
-        return (logits.gather(1, right.to(device)) - logits.gather(1, wrong.to(device)))[:, 0]
-
-    return difference
+    return lambda logits: _picked(logits, clean.targets) - _picked(logits, corrupted.targets)
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
-    """Probability of one given answer for every example, in at least float32.
+    """Probability of a given answer of every example, in at least float32.
 
-    Raises:
-        ConfigError: the metric: answers that are no output tokens of the model.
+    The metric raises ConfigError if an answer is not an output token of the model.
     """
-    index = torch.from_numpy(answers.astype(np.int64))[:, None]
 
     def of_answer(logits: Tensor) -> Tensor:
-        check_answers(answers, logits.shape[-1])
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits.softmax(-1).gather(1, index.to(logits.device))[:, 0]
+        at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
+        return _picked(logits.to(at_least_float32).softmax(-1), answers)
 
     return of_answer
 
 
 def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
-    """Probability of the answer that a mechanism gives to each of these sequences.
+    """Probability of the answer that a mechanism gives to each sequence.
 
-    Args:
-        task: the task.
-        sequences: the sequences, usually the clean ones.
-        answer: ``inferential`` (the composition) or ``symmetric`` (the training target of the
-            other order, which only unseen pairs have).
+    ``inferential`` is the composition. ``symmetric`` is the training target of the other order,
+    which only unseen pairs have. The sequences are usually the clean ones.
 
     Raises:
         ConfigError: a sequence of a pair without symmetric answer.
@@ -193,32 +173,34 @@ def patch(
         direction: which run is patched.
         batch_size: sequences per forward pass; several sites share one. With
             ``batch_size=len(clean)`` every pass holds the n examples of one site in order, which
-            attached hooks made for these n sequences need. All activations of the sites
-            of one run are in memory at a time.
+            attached hooks made for these n sequences need. One run's activations at all sites are
+            in memory at a time.
 
     Raises:
         ConfigError: sequences that do not match, sites that the model does not have, a metric of
             the wrong shape, or logits that are not finite.
-        HookError: a site whose hook the model does not have.
+        HookError: the settings of the model keep a site's hook from firing.
     """
-    twins = _Twins.checked(model, clean, corrupted, direction)
+    base, rows, donors = _twins(model, clean, corrupted, direction)
     sites = check_sites(model, sites)
     checked(batch_size, int, "batch_size", low=1)
     hooks = list(dict.fromkeys(site.hook for site in sites))
-    donated = activations(model, twins.donor_rows, hooks, batch=batch_size)
-    values = np.empty((len(sites), len(twins.base_rows)))
-    at_once = max(1, batch_size // len(twins.base_rows))
-    for hook in hooks:
+    donated = activations(model, donors, hooks, batch=batch_size)
+    values = np.empty((len(sites), len(rows)))
+    at_once = max(1, batch_size // len(rows))
+    for hook, value in donated.items():
         chosen = [i for i, site in enumerate(sites) if site.hook == hook]
         for start in range(0, len(chosen), at_once):
             part = chosen[start : start + at_once]
-            value = donated[hook]
-            masks = torch.stack([site_mask(sites[i], twins.base, value.shape) for i in part])
-            masks = masks.to(value.device)
-            logits = _site_by_site(model, twins.base_rows, value, hook, masks, batch_size)
-            for i, found in zip(part, logits, strict=True):
+            masks = torch.cat([site_mask(sites[i], base, value.shape) for i in part])
+            copies = value.repeat(len(part), *[1] * (value.ndim - 1))
+            replaced = Replacement(hook, copies, masks.to(value.device))
+            logits, _ = replaced_run(
+                model, rows.repeat(len(part), 1), [replaced], batch_size=batch_size
+            )
+            for i, found in zip(part, logits.chunk(len(part)), strict=True):
                 values[i] = _measured(metric, found)
-    return twins.result(model, sites, values, metric, batch_size)
+    return _result(model, rows, donors, sites, direction, values, metric, batch_size)
 
 
 @torch.no_grad()
@@ -234,228 +216,114 @@ def path_patch(
 ) -> PatchResult:
     """Let a sender's change reach its receivers directly, and nothing else.
 
-    Two runs for each connection (Wang et al. 2022, appendix B; Goldowsky-Dill et al. 2023):
+    Each connection takes two runs (Wang et al. 2022, appendix B; Goldowsky-Dill et al. 2023):
 
-    1. The patched run (corrupted when denoising) with the sender's value from the other
-       sequences, while the output z of every attention head and the output of every MLP, at every
-       position, stay *frozen* at the patched run's own values. Only the residual stream carries
-       the change on, so it stays at the sender's position. LayerNorms are never frozen: those
-       of a receiver, and in the post-LayerNorm layout those of the stream, react to the change.
-    2. The patched run, nothing frozen, with the values that the receivers had in run 1. All that
-       comes after the receivers reacts. To the ``logits`` run 1 is the answer already.
+    1. The patched run (corrupted when denoising) with the sender's value from the other sequences.
+       The output z of every attention head and the output of every MLP, at every position, are
+       *frozen* at the patched run's own values. Only the residual stream carries the change on, so
+       the change stays at the sender's position. LayerNorms are never frozen: those of a receiver,
+       and in the post-LayerNorm layout those of the stream, react.
+    2. The patched run, nothing frozen, with the values that the receivers had in run 1. Everything
+       after the receivers reacts. For the ``logits`` run 1 is already the answer.
 
-    MLPs are frozen too, so a path through an MLP is no connection of the sender; Wang et al. let
+    MLPs are frozen, so a path through an MLP is not a connection of the sender; Wang et al. let
     them react. The effects of single senders on the logits add up only where the stream is linear:
-    without LayerNorm.
-
-    Args: see :func:`patch`; ``connections`` take the place of its sites.
-
-    Raises:
-        ConfigError: as :func:`patch`.
-        HookError: a site whose hook the model does not have.
+    without LayerNorm. Arguments and errors are those of :func:`patch`, with ``connections`` in
+    place of its sites.
     """
-    twins = _Twins.checked(model, clean, corrupted, direction)
+    base, rows, donors = _twins(model, clean, corrupted, direction)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
     checked(batch_size, int, "batch_size", low=1)
     senders = check_sites(model, list(dict.fromkeys(each.sender for each in connections)))
-    behind = [
+    receivers = [
         () if each.receivers == "logits" else check_sites(model, each.receivers)
         for each in connections
     ]
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)
     outputs = [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
-    own_values = activations(model, twins.base_rows, outputs, batch=batch_size)
-    frozen = [Replacement(name, value) for name, value in own_values.items()]
+    own = activations(model, rows, outputs, batch=batch_size)
+    frozen = [Replacement(name, value) for name, value in own.items()]
     hooks = list(dict.fromkeys(site.hook for site in senders))
-    donated = activations(model, twins.donor_rows, hooks, batch=batch_size)
-    values = np.empty((len(connections), len(twins.base_rows)))
+    donated = activations(model, donors, hooks, batch=batch_size)
+
+    def at_site(site: Site, given: dict[str, Tensor]) -> Replacement:
+        value = given[site.hook]
+        return Replacement(site.hook, value, site_mask(site, base, value.shape).to(value.device))
+
+    values = np.empty((len(connections), len(rows)))
     for sender in senders:
-        own = [i for i, each in enumerate(connections) if each.sender == sender]
-        sent = replacement(sender, twins.base, donated[sender.hook])
+        sent = [i for i, each in enumerate(connections) if each.sender == sender]
         direct, arrived = replaced_run(
             model,
-            twins.base_rows,
-            [*frozen, sent],
-            record={site.hook for i in own for site in behind[i]},
+            rows,
+            [*frozen, at_site(sender, donated)],
+            record={site.hook for i in sent for site in receivers[i]},
             batch_size=batch_size,
         )
-        for i in own:
+        for i in sent:
             logits = direct
-            if connections[i].receivers != "logits":
-                received = [replacement(site, twins.base, arrived[site.hook]) for site in behind[i]]
-                logits, _ = replaced_run(model, twins.base_rows, received, batch_size=batch_size)
+            if receivers[i]:
+                received = [at_site(site, arrived) for site in receivers[i]]
+                logits, _ = replaced_run(model, rows, received, batch_size=batch_size)
             values[i] = _measured(metric, logits)
-    return twins.result(model, connections, values, metric, batch_size)
+    return _result(model, rows, donors, connections, direction, values, metric, batch_size)
 
 
-def check_answers(answers: Integer[np.ndarray, " n"], d_vocab: int) -> None:
-    """Refuse answers that a model cannot give.
-
-    Args:
-        answers: token indices.
-        d_vocab: the model's output tokens.
-
-    Raises:
-        ConfigError: an answer that is no output token.
-    """
-    if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
+def _twins(
+    model: HookedTransformer, clean: Inputs, corrupted: Inputs, direction: Direction
+) -> tuple[Inputs, Int64[Tensor, "n pos"], Int64[Tensor, "n pos"]]:
+    """The inputs that are patched, their token indices, and those that activations come from."""
+    checked(direction, Direction, "direction")
+    inputs = (clean, corrupted)
+    if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
+        raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
+    rows = [token_rows(model, x.tokens if isinstance(x, Sequences) else x) for x in inputs]
+    if rows[0].shape != rows[1].shape or not len(rows[0]):
         raise ConfigError(
-            f"answers run from {answers.min()} to {answers.max()}; the model's output tokens are 0 "
-            f"to {d_vocab - 1}: take a model of the task"
+            f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}; "
+            "expected the same shape, of at least one sequence"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Twins:
-    """The sequences of a patching by their part in it: one run is patched, the other gives."""
-
-    direction: Direction
-    base: Inputs
-    base_rows: Tensor
-    donor_rows: Tensor
-
-    @classmethod
-    def checked(
-        cls, model: HookedTransformer, clean: Inputs, corrupted: Inputs, direction: Direction
-    ) -> "_Twins":
-        checked(direction, Direction, "direction")
-        inputs = (clean, corrupted)
-        by_role = [isinstance(part, Sequences) for part in inputs]
-        if any(by_role) != all(by_role):
+    if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
+        elsewhere = (clean.position != corrupted.position).sum()
+        if elsewhere:
             raise ConfigError(
-                "clean and corrupted are of two kinds; give Sequences or tokens twice"
+                f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
+                "patch sequences whose positions agree"
             )
-        rows = [
-            token_rows(model, part.tokens if isinstance(part, Sequences) else part)
-            for part in inputs
-        ]
-        if rows[0].shape != rows[1].shape or not len(rows[0]):
-            raise ConfigError(
-                f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}; "
-                "expected the same one, of at least one sequence"
-            )
-        if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
-            elsewhere = (clean.position != corrupted.position).sum()
-            if elsewhere:
-                raise ConfigError(
-                    f"the key stands elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
-                    "patch sequences whose places agree"
-                )
-        base = direction == "denoise"
-        return cls(direction, inputs[base], rows[base], rows[not base])
-
-    def result(
-        self,
-        model: HookedTransformer,
-        sites: tuple[Site, ...] | tuple[Connection, ...],
-        values: Float[np.ndarray, "site example"],
-        metric: Metric,
-        batch_size: int,
-    ) -> PatchResult:
-        base, donor = (
-            _measured(metric, replaced_run(model, rows, (), batch_size=batch_size)[0])
-            for rows in (self.base_rows, self.donor_rows)
-        )
-        clean, corrupted = (donor, base) if self.direction == "denoise" else (base, donor)
-        return PatchResult(sites, self.direction, values, clean, corrupted)
+    base = direction == "denoise"
+    return inputs[base], rows[base], rows[not base]
 
 
-@dataclass(frozen=True, eq=False)
-class Replacement:
-    """A value to put in the place of an activation, or of a part of it."""
-
-    hook: str
-    """TransformerLens's name of the hook."""
-    value: Float[Tensor, "n ..."]
-    """What to put there, of the activation's shape."""
-    mask: Bool[Tensor, "n ..."] | None = None
-    """Where; everywhere if None."""
-
-
-def replacement(site: Site, inputs: Inputs, value: Float[Tensor, "n ..."]) -> Replacement:
-    """A value, of the whole activation's shape, at a site only; errors as :func:`site_mask`."""
-    return Replacement(site.hook, value, site_mask(site, inputs, value.shape).to(value.device))
-
-
-def replaced_run(
+def _result(
     model: HookedTransformer,
-    rows: Int[Tensor, "n pos"],
-    replacements: Sequence[Replacement],
-    *,
-    record: Iterable[str] = (),
-    batch_size: int = _BATCH,
-) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
-    """Last-position logits with some activations replaced, one after the other.
-
-    Args:
-        model: any HookedTransformer.
-        rows: token indices, as :func:`anchor_interp.models.transformer.token_rows` gives them.
-        replacements: what is put where; of two in one place the later one holds.
-        record: hooks whose activations are to be returned as well.
-        batch_size: sequences per forward pass.
-
-    Raises:
-        HookError: a hook that the model does not have, or a value of another shape.
-    """
-    logits: list[Tensor] = []
-    recorded: dict[str, list[Tensor]] = {hook: [] for hook in record}
-    for start in range(0, len(rows), batch_size):
-        part = slice(start, start + batch_size)
-        edits: dict[str, Edit] = {hook: _keep(into) for hook, into in recorded.items()}
-        for hook in dict.fromkeys(each.hook for each in replacements):
-            edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
-        with hooked(model, edits):
-            logits.append(last_logits(model, rows[part]))
-    return torch.cat(logits), {hook: torch.cat(found) for hook, found in recorded.items()}
-
-
-def _replace(replacements: Sequence[Replacement], rows: slice) -> Edit:
-    def edit(activation: Tensor) -> Tensor:
-        for each in replacements:
-            value = each.value[rows]
-            if each.mask is not None:
-                value = torch.where(each.mask[rows], value, activation)
-            activation = value
-        return activation
-
-    return edit
-
-
-def _keep(into: list[Tensor]) -> Edit:
-    def edit(activation: Tensor) -> Tensor:
-        into.append(activation.clone())
-        return activation
-
-    return edit
-
-
-def _site_by_site(
-    model: HookedTransformer,
-    rows: Int[Tensor, "n pos"],
-    value: Float[Tensor, "n ..."],
-    hook: str,
-    masks: Bool[Tensor, "site n ..."],
+    rows: Int64[Tensor, "n pos"],
+    donors: Int64[Tensor, "n pos"],
+    sites: tuple[Site, ...] | tuple[Connection, ...],
+    direction: Direction,
+    values: Float[np.ndarray, "site n"],
+    metric: Metric,
     batch_size: int,
-) -> Float[Tensor, "site n d_vocab"]:
-    """Last-position logits with a value put at one of the sites; all sites in one forward pass."""
-    n_sites, logits = len(masks), []
-    for start in range(0, len(rows), batch_size):
-        part = slice(start, start + batch_size)
+) -> PatchResult:
+    """The patched values beside the metric of both unpatched runs."""
+    base, donor = (
+        _measured(metric, replaced_run(model, each, (), batch_size=batch_size)[0])
+        for each in (rows, donors)
+    )
+    clean, corrupted = (donor, base) if direction == "denoise" else (base, donor)
+    return PatchResult(sites, direction, values, clean, corrupted)
 
-        def edit(activation: Tensor, part: slice = part) -> Tensor:
-            by_site = activation.view(n_sites, -1, *activation.shape[1:])
-            return torch.where(masks[:, part], value[part], by_site).flatten(0, 1)
 
-        with hooked(model, {hook: edit}):
-            found = last_logits(model, rows[part].repeat(n_sites, 1))
-        logits.append(found.view(n_sites, -1, found.shape[-1]))
-    return torch.cat(logits, 1)
+def _picked(
+    values: Float[Tensor, "n d_vocab"], answers: Integer[np.ndarray, " n"]
+) -> Float[Tensor, " n"]:
+    """The value of one answer of every example."""
+    check_answers(answers, values.shape[-1])
+    index = torch.from_numpy(answers.astype(np.int64)).to(values.device)
+    return values.gather(1, index[:, None])[:, 0]
 
 
 def _measured(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
-    if not torch.isfinite(logits).all():
-        raise ConfigError("the model's logits are not finite numbers; its weights are damaged")
-    found: object = metric(logits)
+    found: object = metric(check_finite(logits))
     if not isinstance(found, Tensor) or found.shape != logits.shape[:1]:
         shape = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
         raise ConfigError(

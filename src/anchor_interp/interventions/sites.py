@@ -20,60 +20,52 @@ Activation = Literal[
     "resid_post",
 ]  # fmt: skip
 """TransformerLens's short name of an activation, in the order in which a layer computes them;
-``post`` are the MLP's neurons."""
-
+``post`` is the MLP's neurons."""
 
 Position = Place | Literal["noise", "all"] | int
-"""A place of each sequence by its meaning, or one position of all (negative: from the end).
-``noise`` is every position that is neither key nor anchor nor the last."""
-
+"""A place by its meaning in each sequence, or one position of all sequences (negative: from the
+end). ``noise`` is every position except the key, the anchors and the last one."""
 
 Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
-"""Sequences of a task, or token indices for a model without one, whose only place by meaning is
-``last``."""
-
+"""Sequences of a task, or token indices, which have no places by meaning but ``last``."""
 
 PLACES: tuple[Place, ...] = get_args(Place)
 
-
 _ORDER: tuple[Activation, ...] = get_args(Activation)
-
-
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
-
-
 _RECEIVERS = ("q", "k", "v", "post")
-
-
 _OWNERS = dict.fromkeys(_PER_HEAD, "attn.") | {"post": "mlp."}
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place in the model: an activation of a layer at a position, for one head or all."""
+    """An activation of a layer at a position, for one head or all.
+
+    Raises:
+        ConfigError: a head or key position that the activation does not have.
+    """
 
     activation: Activation
-    """What is replaced."""
     layer: int = dataclasses.field(metadata={"low": 0})
     """0-based layer."""
     position: Position = "all"
-    """Where; of ``pattern`` the query position, so one row of the pattern."""
+    """The position; the query position of a ``pattern``, so one of its rows."""
     head: int | None = bounded(None, low=0)
-    """0-based head of q, k, v, z and pattern; None for all heads at once."""
+    """0-based head of q, k, v, z or pattern; None for all heads at once."""
     key_position: Position = "all"
-    """Of ``pattern`` only: the position attended to, for one edge instead of the whole row."""
+    """The key position of a ``pattern``, for one edge instead of the whole row."""
 
     def __post_init__(self) -> None:
         check_fields(self, "site")
         if self.head is not None and self.activation not in _PER_HEAD:
             raise ConfigError(
                 f"site.head is {self.head}, but {self.activation} has no heads; only "
-                f"{', '.join(_PER_HEAD)} have"
+                f"{', '.join(_PER_HEAD)} have heads"
             )
         if self.key_position != "all" and self.activation != "pattern":
             raise ConfigError(
                 f"site.key_position is {shown(self.key_position)}; only a pattern has one, "
-                f"{self.activation} has not"
+                f"{self.activation} does not"
             )
 
     @property
@@ -83,7 +75,7 @@ class Site:
 
     @property
     def depth(self) -> tuple[int, int]:
-        """Sites of a smaller depth are computed earlier."""
+        """The order of computation: a smaller depth comes earlier."""
         return self.layer, _ORDER.index(self.activation)
 
     def __str__(self) -> str:
@@ -94,33 +86,36 @@ class Site:
 
 @dataclass(frozen=True)
 class Connection:
-    """From a sender to receivers, along the residual stream and through nothing else."""
+    """A path from a sender to receivers along the residual stream alone.
+
+    Raises:
+        ConfigError: a sender or receiver of another kind, or a receiver before its sender.
+    """
 
     sender: Site
-    """A site whose output the stream carries on: z, attn_out, mlp_out or the stream itself, of
-    which ``Site("resid_pre", 0, ...)`` is the embedding."""
+    """z, attn_out, mlp_out or the stream itself; ``Site("resid_pre", 0, ...)`` is the embedding."""
     receivers: tuple[Site, ...] | Literal["logits"] = "logits"
-    """q, k or v of heads, or ``post`` for what an MLP reads; together if there are several."""
+    """q, k or v of heads, or ``post`` for what an MLP reads; several act together."""
 
     def __post_init__(self) -> None:
         check_fields(self, "connection")
         if self.sender.activation in (*_RECEIVERS, "pattern"):
             raise ConfigError(
                 f"connection.sender is {self.sender}; expected z, attn_out, mlp_out or a resid, "
-                "whose output the residual stream carries"
+                "which write to the residual stream"
             )
         if self.receivers == ():
             raise ConfigError("connection.receivers is empty; name sites or give 'logits'")
         for receiver in () if self.receivers == "logits" else self.receivers:
             if receiver.activation not in _RECEIVERS:
                 raise ConfigError(
-                    f"connection.receivers holds {receiver}; expected q, k, v or post, which are "
-                    "computed from the residual stream alone"
+                    f"connection.receivers holds {receiver}; expected q, k, v or post, which read "
+                    "the residual stream alone"
                 )
             if receiver.depth < self.sender.depth:
                 raise ConfigError(
                     f"the receiver {receiver} is computed before the sender {self.sender}; give "
-                    "a receiver behind it"
+                    "a later receiver"
                 )
 
     def __str__(self) -> str:
@@ -136,13 +131,9 @@ def site_grid(
     positions: Sequence[Position] = PLACES,
     key_positions: Sequence[Position] = ("all",),
 ) -> tuple[Site, ...]:
-    """Every site of some activations: activation, then layer, position, head, key position.
+    """Every site of some activations, in the order activation, layer, position, head, key position.
 
-    Args:
-        model: any HookedTransformer.
-        names: activations.
-        positions: where.
-        key_positions: of ``pattern``, the positions attended to, for single edges.
+    ``key_positions`` matter to ``pattern`` alone and give single edges.
 
     Raises:
         ConfigError: an unknown activation or position.
@@ -162,7 +153,7 @@ def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, 
     """The sites, if the model has them.
 
     Raises:
-        ConfigError: no sites, or one whose layer or head the model does not have.
+        ConfigError: a site whose layer or head the model does not have.
     """
     checked(model, HookedTransformer, "model")
     found: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
@@ -177,37 +168,33 @@ def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, 
 
 
 def site_mask(site: Site, inputs: Inputs, shape: Sequence[int]) -> Bool[Tensor, "n ..."]:
-    """Where a site lies in its hook's activation.
+    """Where a site lies in its activation.
 
     Args:
         site: the site.
-        inputs: n sequences, which say where a place is.
-        shape: shape of the activation, (n, pos, d), (n, pos, head, d) or, of a pattern, (n, head,
-            query, key).
+        inputs: n sequences, which say where each place is.
+        shape: the activation's shape: (n, pos, d), (n, pos, head, d), or (n, head, query, key) of a
+            pattern.
 
     Returns:
-        True where the site is; (n, pos, 1), (n, pos, head, 1) or (n, head, query, key).
+        True at the site; (n, pos, 1), (n, pos, head, 1) or (n, head, query, key).
 
     Raises:
-        ConfigError: a place by its meaning in token indices without one, or a position that the
-            sequences do not have.
+        ConfigError: token indices without the place, or a position outside the sequences.
     """
     at = _at(inputs, site.position)
     if site.activation not in _PER_HEAD:
         return at[:, :, None]
-    n_heads = shape[1 if site.activation == "pattern" else 2]
-    heads = torch.ones(n_heads, dtype=torch.bool)
-    if site.head is not None:
-        heads = torch.arange(n_heads) == site.head
+    heads = torch.arange(shape[1 if site.activation == "pattern" else 2])
+    chosen = heads >= 0 if site.head is None else heads == site.head
     if site.activation == "pattern":
         key = _at(inputs, site.key_position)
-        return heads[:, None, None] & at[:, None, :, None] & key[:, None, None, :]
-    return at[:, :, None, None] & heads[:, None]
+        return chosen[:, None, None] & at[:, None, :, None] & key[:, None, None, :]
+    return at[:, :, None, None] & chosen[:, None]
 
 
 def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
-    tokens = inputs.tokens if isinstance(inputs, Sequences) else inputs
-    n, length = tokens.shape
+    n, length = (inputs.tokens if isinstance(inputs, Sequences) else inputs).shape
     column = np.arange(length)
     if isinstance(position, int):
         if not -length <= position < length:
@@ -215,11 +202,11 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
                 f"position {position} is not in sequences of {length} tokens; expected "
                 f"{-length} to {length - 1}"
             )
-        found = np.broadcast_to(column == position % length, (n, length))
+        found = column == position % length
     elif position == "all":
-        found = np.ones((n, length), bool)
+        found = column >= 0
     elif position == "last":
-        found = np.broadcast_to(column == length - 1, (n, length))
+        found = column == length - 1
     elif not isinstance(inputs, Sequences):
         raise ConfigError(
             f"position {position!r} needs Sequences of a task; token indices have positions by "
@@ -230,7 +217,7 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
         found = ~np.logical_or.reduce(taken)
     else:
         found = column == places(inputs, position)[:, None]
-    return torch.from_numpy(found.copy())
+    return torch.from_numpy(np.broadcast_to(found, (n, length)).copy())
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:

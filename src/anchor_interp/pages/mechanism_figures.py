@@ -16,7 +16,7 @@ from anchor_interp.pages.style import CHOSEN, INK, NEITHER, REFERENCE, panel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from anchor_interp.analysis.circuits import Circuit, Comparison
+    from anchor_interp.analysis.circuits import Circuit, CircuitComparison
     from anchor_interp.analysis.clusters import Clusters
     from anchor_interp.analysis.flow import InformationFlow
     from anchor_interp.analysis.overview import Development
@@ -171,7 +171,7 @@ def route_bars(scores: "RouteScores") -> "Figure":
     return figure
 
 
-def circuit_baselines(comparison: "Comparison") -> "Figure":
+def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     """Faithfulness of a circuit beside circuits that ignore causal effects."""
     names = ["pruned by effect", *(other.name for other in comparison.others), "random"]
     values = [comparison.faithfulness, *(other.faithfulness for other in comparison.others)]

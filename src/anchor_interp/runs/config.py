@@ -1,8 +1,9 @@
 """What defines a run: task, model shape, initialisation, training and seed.
 
-All are frozen dataclasses that validate themselves (see :mod:`anchor_interp._util.schema`); the command
-line is derived from them. :func:`run_id` names a run by everything that changes its result and by
-nothing else: device, threads and paths are no part of a configuration. Imports no torch.
+All are frozen dataclasses that validate themselves (:mod:`anchor_interp._util.schema`), and the
+command line is derived from them. :func:`run_id` names a run by everything that changes its result,
+and by nothing else: device, threads and paths are not part of a configuration. This module does not
+import torch.
 """
 
 import math
@@ -30,16 +31,11 @@ from anchor_interp.tasks.anchor import MAX_SEQUENCES, AnchorTask
 SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
-
 MAX_CONFIG_BYTES = 1 << 20
-
-
 MAX_MEMORY_BYTES = 1 << 40
-"""Runs that need more are refused: no machine has it, so it is a slip."""
+"""Runs that need more are refused: no machine has that much, so a number is mistyped."""
 
-
-MAX_INTERVAL = 1 << 40
-"""Largest number of steps."""
+_MAX_STEPS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -50,17 +46,17 @@ class TrainConfig:
     """Training sequences, drawn once and shuffled anew every epoch."""
     batch_size: int = bounded(256, low=1, high=1 << 24)
     """Sequences per step; at most n_sequences."""
-    steps: int = bounded(4_000, low=1, high=MAX_INTERVAL)
+    steps: int = bounded(4_000, low=1, high=_MAX_STEPS)
     """Optimizer updates."""
     lr: float = bounded(1e-3, above=0, high=10)
     """Peak learning rate."""
     lr_start: float = bounded(0.0, low=0, high=10)
-    """Learning rate at which the linear warm-up starts; at most lr, and at most branch_lr where a
-    branch is within the warm-up."""
+    """Learning rate at which the linear warm-up starts; at most lr, and at most branch_lr if the
+    branch lies within the warm-up."""
     lr_end: float = bounded(0.0, low=0, high=10)
     """Learning rate at which the cosine ends; at most lr."""
     warmup: float = bounded(0.05, low=0, high=1)
-    """Share of the steps that warms up."""
+    """Share of the steps that warm up."""
     weight_decay: float = bounded(0.01, low=0, high=1000)
     """AdamW's decoupled coefficient, on every parameter; at most 1 / lr, because a step multiplies
     each weight by 1 - lr * weight_decay."""
@@ -69,21 +65,21 @@ class TrainConfig:
     beta2: float = bounded(0.999, low=0, high=0.999999999)
     """Decay of the second moment."""
     eps: float = bounded(1e-8, low=1e-30, high=1)
-    """AdamW's epsilon; much smaller ones are 0 in float32 and turn weights into NaN."""
+    """AdamW's epsilon; a much smaller one is 0 in float32 and turns weights into NaN."""
     clip: float | None = bounded(1.0, above=0)
-    """Largest norm of the gradient; None (null in JSON) for no clipping."""
+    """Largest norm of the gradient; None (null in JSON) does not clip."""
     precision: Literal["float32", "bf16", "tf32"] = "float32"
     """``bf16`` runs matrix products under bfloat16 autocast; weights stay float32. ``tf32`` rounds
     the factors of float32 products to 10 bits of mantissa, on CUDA GPUs only."""
-    log_every: int = bounded(20, low=1, high=MAX_INTERVAL)
+    log_every: int = bounded(20, low=1, high=_MAX_STEPS)
     """Steps between lines of metrics."""
-    eval_every: int = bounded(200, low=1, high=MAX_INTERVAL)
+    eval_every: int = bounded(200, low=1, high=_MAX_STEPS)
     """Steps between accuracies on the training, ID and OOD probes; a multiple of log_every."""
-    checkpoint_every: int = bounded(500, low=1, high=MAX_INTERVAL)
+    checkpoint_every: int = bounded(500, low=1, high=_MAX_STEPS)
     """Steps between checkpoints; steps 0 and the last are always kept."""
-    branch_step: int | None = bounded(None, low=1, high=MAX_INTERVAL, since=2)
+    branch_step: int | None = bounded(None, low=1, high=_MAX_STEPS, since=2)
     """Updates after which ``branch_lr`` and ``branch_weight_decay`` hold; None for no branch. Until
-    then a run equals the one without a branch, bit for bit."""
+    then the run equals the one without a branch, bit for bit."""
     branch_lr: float | None = bounded(None, above=0, high=10, since=2)
     """Peak of the schedule from ``branch_step`` on; lr if None."""
     branch_weight_decay: float | None = bounded(None, low=0, high=1000, since=2)
@@ -101,11 +97,19 @@ class TrainConfig:
                 f"train.batch_size is {self.batch_size}; expected at most n_sequences "
                 f"({self.n_sequences})"
             )
-        self._check_branch()
+        changes = (self.branch_lr, self.branch_weight_decay)
+        if (self.branch_step is None) != (changes == (None, None)):
+            raise ConfigError(
+                f"train.branch_step is {self.branch_step} and branch_lr, branch_weight_decay are "
+                f"{changes}; expected a step with at least one of them, or none of the three"
+            )
+        if self.branch_step is not None and self.branch_step >= self.steps:
+            raise ConfigError(
+                f"train.branch_step is {self.branch_step}; expected less than steps ({self.steps})"
+            )
         warm = self.branch_step is not None and self.branch_step >= self.warmup_steps
         for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
-            names = ("lr_end",) if branch and warm else ("lr_start", "lr_end")
-            for name in names:
+            for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
                 if getattr(self, name) > lr:
                     raise ConfigError(
                         f"train.{name} is {getattr(self, name):g}; expected at most {branch}lr "
@@ -117,25 +121,13 @@ class TrainConfig:
                     f"({1 / lr:g}): a step multiplies each weight by 1 - lr * weight_decay"
                 )
 
-    def _check_branch(self) -> None:
-        changes = (self.branch_lr, self.branch_weight_decay)
-        if (self.branch_step is None) != (changes == (None, None)):
-            raise ConfigError(
-                f"train.branch_step is {self.branch_step} and branch_lr, branch_weight_decay are "
-                f"{changes}; expected a step with at least one of them, or none of the three"
-            )
-        if self.branch_step is not None and self.branch_step >= self.steps:
-            raise ConfigError(
-                f"train.branch_step is {self.branch_step}; expected less than steps ({self.steps})"
-            )
-
     @property
     def warmup_steps(self) -> int:
-        """Number of steps of the linear warm-up."""
+        """Steps of the linear warm-up."""
         return round(self.warmup * self.steps)
 
     def rates(self, step: int) -> tuple[float, float]:
-        """Peak learning rate and weight decay that hold for the update after ``step`` updates."""
+        """Peak learning rate and weight decay of the update after ``step`` updates."""
         if self.branch_step is None or step < self.branch_step:
             return self.lr, self.weight_decay
         lr = self.lr if self.branch_lr is None else self.branch_lr
@@ -175,38 +167,35 @@ class RunConfig:
         needs = memory_bytes(self)
         if sum(needs.values()) > MAX_MEMORY_BYTES:
             what = max(needs, key=needs.__getitem__)
+            fields_of = {
+                "weights": "model.d_model, model.d_mlp, model.d_vocab or model.n_layers",
+                "activations": "train.batch_size",
+                "training sequences": "train.n_sequences",
+            }
             raise ConfigError(
                 f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
                 f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
-                f"{_SIZES[what]}"
+                f"{fields_of[what]}"
             )
 
 
-_SIZES = {
-    "weights": "model.d_model, model.d_mlp, model.d_vocab or model.n_layers",
-    "activations": "train.batch_size",
-    "training sequences": "train.n_sequences",
-}
-"""What needs memory, and the fields that decide how much."""
-
-
 def memory_bytes(config: RunConfig) -> dict[str, int]:
-    """About how much memory training takes, by what takes it; rather too little than too much."""
+    """A low estimate of the memory that training needs, in bytes by what needs them."""
     model, train, length = config.model, config.train, config.task.length
-    # gradient and two moments beside each weight, and the initial model when the last is judged
-    weights = 5 * 4 * n_parameters(model)
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
     per_sequence = model.n_layers * length * per_token + model.d_vocab
-    sequences = train.n_sequences * (length + 5 + 3 * 8)  # bytes, and orders of 64-bit integers
-    sizes = (weights, 4 * train.batch_size * per_sequence, sequences)
-    return dict(zip(_SIZES, sizes, strict=True))
+    return {
+        # weight, gradient, two moments, and the initial model while the last one is judged
+        "weights": 5 * 4 * n_parameters(model),
+        "activations": 4 * train.batch_size * per_sequence,
+        "training sequences": train.n_sequences * (length + 5 + 3 * 8),  # bytes, and int64 orders
+    }
 
 
 def total_decay(config: TrainConfig) -> float:
     """The sum of learning rate x weight decay over all steps.
 
-    AdamW shrinks a weight without gradient by exp(-total_decay); it makes short and long runs
-    comparable.
+    AdamW shrinks a weight without gradient by exp(-total_decay), in a short run as in a long one.
     """
     lr, decay = config.rates(0)
     if config.branch_step is None:
@@ -218,7 +207,7 @@ def total_decay(config: TrainConfig) -> float:
 
 
 def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
-    """The learning rates of the first updates of a schedule with this peak, added up."""
+    """The sum of the first ``steps`` learning rates of a schedule with this peak."""
     warmup, rest = min(steps, config.warmup_steps), max(0, steps - config.warmup_steps)
     rising = 0.0
     if warmup:
@@ -226,7 +215,7 @@ def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
         rising = warmup * (config.lr_start + climb)
     if not rest:
         return rising
-    # cos(pi k / n) added up over k = 0 ... rest - 1 (Dirichlet's kernel): 1 for all n of them
+    # the sum of cos(pi k / n) over k = 0 ... rest - 1 (Dirichlet's kernel); it is 1 for rest = n
     half = math.pi / (2 * (config.steps - config.warmup_steps))
     cosines = 0.5 + math.sin((2 * rest - 1) * half) / (2 * math.sin(half))
     return rising + rest * config.lr_end + (lr - config.lr_end) * (rest + cosines) / 2
@@ -235,11 +224,8 @@ def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
 def shape_key(config: RunConfig) -> Hashable:
     """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
 
-    They have one model shape, one length and number of tokens of their sequences, one batch size
-    and one precision; everything else may differ.
-
-    Raises:
-        ConfigError: no configuration.
+    They share the model's shape, the length and number of tokens of their sequences, batch size
+    and precision; everything else may differ.
     """
     checked(config, RunConfig, "config")
     task, train = config.task, config.train
@@ -247,22 +233,21 @@ def shape_key(config: RunConfig) -> Hashable:
 
 
 def run_id(config: RunConfig) -> str:
-    """16 hexadecimal digits that name a run's configuration (see :func:`schema.digest`).
+    """16 hexadecimal digits that name a configuration; see :func:`schema.digest`.
 
-    The intervals of logging and checkpoints count too: they decide what the run folder holds.
+    The intervals of logging and checkpoints count, because they decide what the run folder holds.
     """
     return digest(checked(config, RunConfig, "config"))
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:
-    """A copy of a configuration with some fields changed, each given by its own name.
+    """A copy of a configuration with some fields changed by their own names.
 
-    Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma`` and
-    ``split`` means ``task.split``. ``seed`` and ``task`` (a whole :class:`AnchorTask` to start
-    from) are the run's own.
+    Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma``.
+    ``seed`` is the run's own; ``task`` is a whole :class:`AnchorTask`, whose fields may change too.
 
     Raises:
-        ConfigError: an unknown name, with the nearest known one, or a value that is not allowed.
+        ConfigError: a name is unknown, or a value is not allowed.
     """
     checked(config, RunConfig, "config")
     parts = {part: getattr(config, part) for part in ("task", "model", "init", "train")}
@@ -287,23 +272,26 @@ def read_config(path: str | Path) -> RunConfig:
     """Read a configuration from a JSON file such as ``RUN/config.json``.
 
     Raises:
-        ConfigError: the file is missing, too large, no JSON, or holds a value that is not allowed.
+        ConfigError: the file is missing, too large or not JSON, or holds a value that is not
+            allowed.
     """
     path = checked_path(path, "the path of the configuration")
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
-            raise ConfigError(f"cannot read the configuration {path}: it is no regular file")
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for its writer
+            raise ConfigError(f"cannot read the configuration {path}: it is not a regular file")
         with open(path, "rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; not a config file")
+        raise ConfigError(
+            f"{path} is larger than {MAX_CONFIG_BYTES} bytes; it is not a configuration"
+        )
     try:
         return from_dict(RunConfig, parse_json(data.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"cannot read the configuration {path}: it is no UTF-8 text ({error.reason} at byte "
+            f"cannot read the configuration {path}: it is not UTF-8 text ({error.reason} at byte "
             f"{error.start})"
         ) from error
     except ConfigError as error:

@@ -1,19 +1,20 @@
-"""What a model of an anchor task answers: the numbers that its phase is read from.
+"""Measures a model on an anchor task: the numbers that its phase is read from.
 
-Four cells (seen or unseen pairs, training or test keys) of every ordered pair are measured on the
-same fixed sequences for every model (complexity-control paper, appendix B):
+Every model answers the same fixed sequences: ``n`` for each ordered pair with training keys and
+``n`` with test keys (complexity-control paper, appendix B).
 
-* **train**: the run's own training sequences, noise and all;
-* **ID**: all seen pairs with test keys, **OOD**: all unseen pairs with training and test keys,
-  each the mean over its (pair, keys) cells;
-* **symmetric**: share of the unseen pairs' sequences answered with the target of the other order
-  (this and OOD over the keys at which the two answers differ: in the presets, all);
-* **commutativity**: share of predictions on unseen pairs that stay the same when the two anchors
-  of the sequence change places;
-* **key dependence**: share that changes when the key is exchanged;
-* the distribution of answer minus key on every unseen pair;
-* stable rank and condensation of W_Q(1), beside their values at initialisation.
+* **train** accuracy is on the run's own training sequences, noise included;
+* **ID** accuracy is the mean over the seen pairs, with test keys;
+* **OOD** accuracy is the mean over the unseen pairs, with training and test keys;
+* **symmetric** accuracy is the share of unseen sequences answered with the target of the other
+  order (this and OOD count the keys at which the two answers differ: in the presets, all);
+* **commutativity** is the share of predictions on unseen pairs that stay the same when the two
+  anchors change places;
+* **key dependence** is the share of them that change with the key;
+* stable rank and condensation of W_Q(1) come with their values at initialisation.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -32,15 +33,11 @@ from anchor_interp.tasks.sequences import Sequences, draw
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
-
 MAX_SEQUENCES = 1_000_000
-"""Most sequences per cell."""
-
+"""Most sequences per pair and kind of key."""
 
 _BATCH = 4096
-
-
-_TRAINING = 10_000
+_MOST_TRAINING = 10_000
 
 
 def evaluate(
@@ -56,20 +53,19 @@ def evaluate(
     """Measure a model on a task.
 
     Args:
-        model: any HookedTransformer whose vocabulary covers the task; hooks attached to it act.
+        model: any HookedTransformer whose vocabulary covers the task; its hooks act.
         task: the task that it was trained on.
-        n: sequences per ordered pair and side of the split, 1 to 1,000,000 (at most 10,000
-            training sequences are looked at besides).
+        n: sequences per ordered pair and kind of key, 1 to 1,000,000.
         seed: seed of the evaluation sequences.
-        training: the run's own training sequences (``Run.evaluate`` gives them). Without them
-            ``train_accuracy`` is None, and a model that knows its sequences by heart cannot be told
-            from an undertrained one.
-        initial: the model at initialisation, for the complexity numbers' reference.
+        training: the run's own training sequences, of which 10,000 count (``Run.evaluate`` passes
+            them). Without them ``train_accuracy`` is None, and a model that memorized its sequences
+            cannot be told from an undertrained one.
+        initial: the model at initialisation, for the reference of the complexity.
         steps: optimizer updates of the checkpoint, to be recorded.
 
     Raises:
-        ConfigError: n out of range, a vocabulary or context too small for the task, or weights
-            that are not finite.
+        ConfigError: n is out of range, the vocabulary or context is too small for the task, or
+            weights are not finite.
     """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask, "task")
@@ -77,38 +73,45 @@ def evaluate(
     checked(initial, HookedTransformer | None, "initial")
     n = checked(n, int, "n")
     if not 1 <= n <= MAX_SEQUENCES:
-        raise ConfigError(f"n is {shown(n)}; expected 1 to {MAX_SEQUENCES:,} sequences per cell")
+        raise ConfigError(f"n is {shown(n)}; expected 1 to {MAX_SEQUENCES:,} sequences per pair")
     n_tokens = min(model.cfg.d_vocab, model.cfg.d_vocab_out)
     if n_tokens < task.n_tokens or model.cfg.n_ctx < task.length:
         raise ConfigError(
             f"the model has {n_tokens} tokens and {model.cfg.n_ctx} positions; the task "
             f"needs {task.n_tokens} and {task.length}"
         )
-    pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
-    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
     if training is not None and (not len(training) or training.tokens.shape[1] != task.length):
         raise ConfigError(
-            f"training holds sequences of shape {training.tokens.shape}; expected some of length "
-            f"{task.length}"
+            f"training holds sequences of shape {training.tokens.shape}; expected at least one, "
+            f"of length {task.length}"
         )
-    symmetric = [answers.symmetric for answers in unseen if answers.symmetric is not None]
+    pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
+    seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
+    unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
+    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
+    cells = CellAccuracy(
+        seen_train_keys=float(np.mean([entry.train_keys for entry in seen_pairs])),
+        seen_test_keys=float(np.mean([entry.test_keys for entry in seen_pairs])),
+        unseen_train_keys=_mean(entry.train_keys for entry in unseen_pairs),
+        unseen_test_keys=_mean(entry.test_keys for entry in unseen_pairs),
+    )
+    train_accuracy = None
+    if training is not None:
+        tokens, targets = training.tokens[:_MOST_TRAINING], training.targets[:_MOST_TRAINING]
+        train_accuracy = accuracy(model, tokens, targets)
     query = first_query_matrix(model)
     reference = None if initial is None else first_query_matrix(initial)
     return Evaluation(
         steps=steps,
-        train_accuracy=None
-        if training is None
-        else accuracy(model, training.tokens[:_TRAINING], training.targets[:_TRAINING]),
-        id_accuracy=_mean([pair.test_keys for pair in pairs if pair.role != "unseen"]),
-        ood_accuracy=_mean_or_none([answers.inferential for answers in unseen]),
-        symmetric_accuracy=_mean_or_none(symmetric),
-        commutativity=_mean_or_none(
-            [answers.commutativity for answers in unseen if answers.commutativity is not None]
-        ),
-        key_dependence=_mean_or_none([answers.key_dependence for answers in unseen]),
+        train_accuracy=train_accuracy,
+        id_accuracy=cells.seen_test_keys,
+        ood_accuracy=_mean(answers.inferential for answers in unseen),
+        symmetric_accuracy=_mean(answers.symmetric for answers in unseen),
+        commutativity=_mean(answers.commutativity for answers in unseen),
+        key_dependence=_mean(answers.key_dependence for answers in unseen),
         pair_accuracy=pairs,
         unseen=unseen,
-        cells=_cells(pairs),
+        cells=cells,
         stable_rank=measured(stable_rank, query),
         stable_rank_at_init=measured(stable_rank, reference),
         condensation=measured(condensation, query),
@@ -125,21 +128,21 @@ def predict(
     """The predicted token (argmax of the last position's logits) of every sequence.
 
     Raises:
-        ConfigError: no model, no array of tokens, or logits that are not finite.
+        ConfigError: an argument has the wrong type, or logits are not finite.
     """
     checked(model, HookedTransformer, "model")
     checked(tokens, np.ndarray, "tokens")
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
         raise ConfigError(f"tokens is {shown(tokens)}; expected an array of integers (n, pos)")
     device = model.embed.W_E.device
-    answers = []
+    answers = [np.empty(0, np.int64)]
     for start in range(0, len(tokens), _BATCH):
         rows = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64)).to(device)
         logits = last_logits(model, rows)
         if not torch.isfinite(logits).all():
             raise ConfigError("the model's logits are not finite numbers; its weights are damaged")
         answers.append(logits.argmax(-1).cpu().numpy())
-    return np.concatenate(answers) if answers else np.empty(0, np.int64)
+    return np.concatenate(answers)
 
 
 def accuracy(
@@ -151,58 +154,48 @@ def accuracy(
     return float((predict(model, tokens) == targets).mean())
 
 
+def _draw(task: AnchorTask, pair: Pair, keys: Keys, n: int, seed: int) -> Sequences:
+    return draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
+
+
 def _pair_accuracy(
     model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
 ) -> PairAccuracy:
-    def share(keys: Keys) -> float:
-        drawn = draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
-        return accuracy(model, drawn.tokens, drawn.targets)
-
-    return PairAccuracy(pair, task.role(pair), share("train"), share("test"))
+    train, test = _draw(task, pair, "train", n, seed), _draw(task, pair, "test", n, seed)
+    return PairAccuracy(
+        pair=pair,
+        role=task.role(pair),
+        train_keys=accuracy(model, train.tokens, train.targets),
+        test_keys=accuracy(model, test.tokens, test.targets),
+    )
 
 
 def _unseen_answers(
     model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
 ) -> UnseenAnswers:
-    """Equal numbers of training-key and test-key sequences of an unseen pair."""
-    parts = [
-        draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
-        for keys in ("train", "test")
-    ]
+    """Answers to as many sequences with training keys as with test keys."""
+    parts = [_draw(task, pair, "train", n, seed), _draw(task, pair, "test", n, seed)]
     answer = np.concatenate([predict(model, part.tokens) for part in parts])
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
     other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
     keys = np.concatenate([part.key for part in parts]).astype(np.int64)
     composed, mirrored = task.composed(pair, keys), task.symmetric(pair, keys)
-    told_apart = np.ones_like(keys, dtype=bool) if mirrored is None else mirrored != composed
-    if not told_apart.any():  # only coinciding keys were drawn: they tell nothing either way
-        mirrored, told_apart = None, ~told_apart
+    differ = np.ones_like(keys, dtype=bool) if mirrored is None else mirrored != composed
+    if not differ.any():  # the two answers coincide at every key that was drawn
+        mirrored, differ = None, ~differ
     values, counts = np.unique(answer - keys, return_counts=True)
     ranked = sorted(zip(counts, values, strict=True), key=lambda item: (-item[0], item[1]))
     return UnseenAnswers(
         pair=pair,
-        inferential=float((answer == composed)[told_apart].mean()),
-        symmetric=None if mirrored is None else float((answer == mirrored)[told_apart].mean()),
+        inferential=float((answer == composed)[differ].mean()),
+        symmetric=None if mirrored is None else float((answer == mirrored)[differ].mean()),
         commutativity=None if pair[0] == pair[1] else float((answer == swapped).mean()),
         key_dependence=float((answer != other).mean()),
         offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
     )
 
 
-def _cells(pairs: tuple[PairAccuracy, ...]) -> CellAccuracy:
-    seen = [entry for entry in pairs if entry.role != "unseen"]
-    unseen = [entry for entry in pairs if entry.role == "unseen"]
-    return CellAccuracy(
-        seen_train_keys=_mean([entry.train_keys for entry in seen]),
-        seen_test_keys=_mean([entry.test_keys for entry in seen]),
-        unseen_train_keys=_mean_or_none([entry.train_keys for entry in unseen]),
-        unseen_test_keys=_mean_or_none([entry.test_keys for entry in unseen]),
-    )
-
-
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values))
-
-
-def _mean_or_none(values: list[float]) -> float | None:
-    return _mean(values) if values else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are defined, or None without any."""
+    defined = [value for value in values if value is not None]
+    return float(np.mean(defined)) if defined else None

@@ -19,24 +19,19 @@ from anchor_interp._util.schema import parse_json
 STALE_AFTER_SECONDS = 600.0
 """A lock of another machine counts as held while its heartbeat is younger than this."""
 
-
 BEAT_SECONDS = 10.0
-
-
 MISSED_BEATS = 6
-"""A lock of this machine counts as left behind after so many beats without one."""
-
+"""A lock of this machine counts as abandoned after this many missed heartbeats."""
 
 _MOST_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Lock:
-    """An advisory lock that the kernel releases when the process dies.
+    """An advisory lock, which the kernel releases when the process dies.
 
-    The file also says who holds it: for the message, and for file systems between machines on
-    which advisory locks do not work. A thread renews its heartbeat, however long a step or an
-    evaluation takes.
+    The file also names the holder: for messages, and for file systems shared between machines
+    where advisory locks do not work. A thread renews its heartbeat, however long a step takes.
     """
 
     path: Path
@@ -50,27 +45,34 @@ class Lock:
 
         Raises:
             LockedError: another live process holds it; the message names it.
-            StoreError: the lock's name is taken by something else than a regular file.
+            StoreError: the path is not a regular file.
             OSError: the file cannot be written.
         """
-        # neither waits for the other end of a FIFO nor follows a link out of the folder
+        # neither wait for the other end of a FIFO nor follow a link out of the folder
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         lock = cls(path, os.open(path, flags, 0o666))
         try:
             if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
-                raise StoreError(f"{path} is no regular file; remove it")
+                raise StoreError(f"{path} is not a regular file; remove it")
             try:
                 fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise LockedError(f"{lock.held_by()}; wait for it or stop it") from error
+                is_free = True
+            except BlockingIOError:
+                is_free = False
             holder = lock.holder()
+            held = (
+                f"{path.parent} is being written by process {holder.get('pid', '?')} on "
+                f"{holder.get('host', 'an unknown machine')}"
+            )
+            if not is_free:
+                raise LockedError(f"{held}; wait for it or stop it")
             age = time.time() - holder.get("heartbeat", 0.0)
             elsewhere = holder.get("host", socket.gethostname()) != socket.gethostname()
             if elsewhere and age < STALE_AFTER_SECONDS:
-                sign = f"{age:.0f} s ago" if age >= 0 else f"dated {-age:.0f} s ahead of this clock"
+                beat = f"{age:.0f} s ago" if age >= 0 else f"dated {-age:.0f} s ahead of this clock"
                 raise LockedError(
-                    f"{lock.held_by()} (last sign of life {sign}); wait for it or stop it; if it "
-                    f"is gone, remove {path}"
+                    f"{held} (last heartbeat {beat}); wait for it or stop it; if it is gone, "
+                    f"remove {path}"
                 )
             lock.beat()
             lock.check_in_place()
@@ -81,10 +83,10 @@ class Lock:
         return lock
 
     def beat(self) -> None:
-        """Say who holds the lock and that it is alive."""
+        """Write who holds the lock and the time."""
         facts = {"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}
-        text = (json.dumps(facts).ljust(160) + "\n").encode()  # of one length: never half old
-        os.pwrite(self.descriptor, text, 0)  # first, so that a full disk has room for it
+        text = (json.dumps(facts).ljust(160) + "\n").encode()  # fixed length: never half old
+        os.pwrite(self.descriptor, text, 0)  # before truncating: a full disk still has room
         os.ftruncate(self.descriptor, len(text))
 
     def check_in_place(self) -> None:
@@ -114,27 +116,21 @@ class Lock:
         os.close(self.descriptor)
 
     def holder(self) -> dict[str, Any]:
-        """Who says to hold the lock; nothing if that cannot be read."""
+        """The holder that the file names; empty if it cannot be read."""
         return _parse_holder(os.pread(self.descriptor, _MOST_BYTES, 0))
-
-    def held_by(self) -> str:
-        """A sentence that names the holder."""
-        holder = self.holder()
-        who = f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown machine')}"
-        return f"{self.path.parent} is being written by {who}"
 
     def _keep_beating(self) -> None:
         while not self.released.wait(BEAT_SECONDS):
-            with self.closing, contextlib.suppress(OSError):  # a failed write says it elsewhere
+            with self.closing, contextlib.suppress(OSError):  # the next write reports the cause
                 if not self.released.is_set():
                     self.beat()
 
 
 def is_held(path: Path) -> bool:
-    """Whether a lock seems to be held, as far as its file tells; taking it is the only proof.
+    """Whether a lock seems to be held, judged by its file alone; only taking it proves it.
 
-    It takes no lock, so that looking disturbs nobody. A holder on this machine must be alive and
-    beating; one elsewhere counts for as long as :meth:`Lock.acquire` would refuse.
+    This takes no lock, so it disturbs nobody. A holder on this machine must be alive and beating;
+    one elsewhere counts as long as :meth:`Lock.acquire` would refuse.
     """
     try:
         with open_regular(path) as file:
@@ -148,23 +144,22 @@ def is_held(path: Path) -> bool:
 
 
 def forget(path: Path, host: str, pid: int) -> None:
-    """Take the lock from a process that is known to have died, if it still seems to hold it.
+    """Take the lock from a process known to have died, if it still seems to hold it.
 
-    Between machines the heartbeat of a dead process looks alive for a while. Should the process
-    live on against all appearances, it finds its lock gone and writes nothing more.
+    Between machines the heartbeat of a dead process looks alive for a while. If the process lives
+    after all, it finds its lock gone and writes nothing more.
 
     Args:
         path: the lock's file.
-        host: the machine that the process ran on, as :func:`socket.gethostname` has it there.
+        host: the machine of the process, by ``socket.gethostname``.
         pid: the process.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # never taken
+    except OSError:  # the lock was never taken
         return
-    lock = Lock(path, descriptor)
     try:
-        holder = lock.holder()
+        holder = Lock(path, descriptor).holder()
         if (holder.get("host"), holder.get("pid")) != (host, pid):
             return
         try:
@@ -177,7 +172,6 @@ def forget(path: Path, host: str, pid: int) -> None:
 
 
 def _parse_holder(data: bytes) -> dict[str, Any]:
-    """Who a lock's file names; nothing if it cannot be read."""
     try:
         holder = parse_json((data or b"{}").decode("utf-8"))
     except ValueError:

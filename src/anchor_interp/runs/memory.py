@@ -1,4 +1,4 @@
-"""What a run needs of memory at the very least, and one clear line when it does not get it."""
+"""The memory that a run needs at least, and one clear error when it runs out."""
 
 import contextlib
 import os
@@ -12,17 +12,12 @@ from anchor_interp._util.errors import ConfigError, OutOfMemoryError
 from anchor_interp.models.shapes import ModelConfig, n_parameters
 from anchor_interp.runs.config import RunConfig, memory_bytes
 
-_GIB = 1 << 30
-
-
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
-
-
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def check_model_fits(model: ModelConfig) -> None:
-    """Refuse a shape whose parameters alone are larger than the memory.
+    """Refuse a shape whose parameters alone exceed the memory.
 
     Raises:
         ConfigError: names what the shape needs and what there is.
@@ -32,10 +27,10 @@ def check_model_fits(model: ModelConfig) -> None:
 
 
 def check_training_fits(config: RunConfig, device: torch.device) -> None:
-    """Refuse a training that cannot fit, before any of it is allocated.
+    """Refuse a training that cannot fit, before anything is allocated.
 
     Raises:
-        ConfigError: names what the run needs at the very least and what there is.
+        ConfigError: names what the run needs at least and what there is.
     """
     sizes, train = memory_bytes(config), config.train
     needed = sum(sizes.values())
@@ -51,7 +46,7 @@ def check_training_fits(config: RunConfig, device: torch.device) -> None:
 
 
 def memory_limit() -> int:
-    """Bytes that this process may use at most: the machine's, or less by a limit set on it."""
+    """Bytes that this process may use: the machine's memory, or a lower limit set on it."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
@@ -64,7 +59,7 @@ def memory_limit() -> int:
 
 @contextlib.contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Turn a lack of memory inside the block, whoever reports it, into one clear error.
+    """Turn every report of too little memory inside the block into one clear error.
 
     Raises:
         OutOfMemoryError: says what was being done and what to lower.
@@ -80,6 +75,16 @@ def explained(doing: str, advice: str) -> Iterator[None]:
         raise OutOfMemoryError(f"out of memory while {doing}{reason}; {advice}") from error
 
 
+def memory_advice(config: RunConfig) -> str:
+    """What to lower when the training of a run does not fit into memory."""
+    train, model = config.train, config.model
+    return (
+        f"lower batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,}) or the "
+        f"model (d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}); the "
+        "last checkpoint is kept"
+    )
+
+
 def _shape(model: ModelConfig) -> str:
     return (
         f"{n_parameters(model):,} parameters (n_layers {model.n_layers}, n_heads "
@@ -91,6 +96,6 @@ def _shape(model: ModelConfig) -> str:
 def _check(needed: int, there: int, what: str, who: str) -> None:
     if needed > there:
         raise ConfigError(
-            f"{what} needs at least {needed / _GIB:.1f} GiB of memory; {who} "
-            f"{there / _GIB:.1f} GiB: lower the largest of these numbers"
+            f"{what} needs at least {needed / 2**30:.1f} GiB of memory; {who} "
+            f"{there / 2**30:.1f} GiB: lower the largest of these numbers"
         )

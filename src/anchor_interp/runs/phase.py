@@ -1,4 +1,4 @@
-"""What is measured of a checkpoint, and the phase that follows: one total function.
+"""The measurements of a checkpoint, and the phase that follows from them: one total function.
 
 Source: complexity-control paper, section IV (phases 1 to 3 and their thresholds); the symmetric
 solution is the NeurIPS paper's, section 4. The rules are read from top to bottom:
@@ -6,8 +6,8 @@ solution is the NeurIPS paper's, section 4. The rules are read from top to botto
 ===============  ==================================================================================
 phase            rule
 ===============  ==================================================================================
-``undertrained``  accuracy on the training sequences < 0.9 (where they are not at hand, on fresh
-                  sequences of the seen pairs with training keys)
+``undertrained``  accuracy on the training sequences < 0.9 (without them, on fresh sequences of the
+                  seen pairs with training keys)
 ``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
 ``inferential``   OOD accuracy (the composed answer) >= 0.5
 ``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
@@ -16,10 +16,10 @@ phase            rule
 ``other``         everything else
 ===============  ==================================================================================
 
-A constant predictor is commutative; that its answers must depend on the key keeps it out of
-``symmetric``. Measures that a task does not have are None and satisfy no rule.
+A constant predictor commutes; it is not ``symmetric``, because its answers do not depend on the
+key. A measurement that a task does not have is None and satisfies no rule.
 
-The measuring itself is in :mod:`anchor_interp.runs.evaluation`; this module imports no torch.
+:mod:`anchor_interp.runs.evaluation` does the measuring; this module does not import torch.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +29,8 @@ from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.anchor import Pair, Role
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
+
+_SHARE = {"low": 0, "high": 1}
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,16 @@ class Thresholds:
         check_fields(self, "thresholds")
 
 
-_SHARE = {"low": 0, "high": 1}
-
-
 @dataclass(frozen=True)
 class PairAccuracy:
     """Accuracies of one ordered pair; the target of an unseen pair is the composition."""
 
     pair: Pair
-    """The ordered pair of anchor tokens."""
+    """The anchor tokens in order."""
     role: Role
-    """How training used it."""
+    """How training used the pair."""
     train_keys: float = field(metadata=_SHARE)
-    """Accuracy with training keys (fresh noise)."""
+    """Accuracy with training keys and fresh noise."""
     test_keys: float = field(metadata=_SHARE)
     """Accuracy with test keys."""
 
@@ -74,14 +73,14 @@ class PairAccuracy:
 
 @dataclass(frozen=True)
 class UnseenAnswers:
-    """What a model answers on one unseen pair, training and test keys together."""
+    """Answers on one unseen pair, with training and test keys together."""
 
     pair: Pair
-    """The ordered pair."""
+    """The anchor tokens in order."""
     inferential: float = field(metadata=_SHARE)
     """Share of composed answers."""
     symmetric: float | None = field(metadata=_SHARE)
-    """Share of answers with the target of the other order; None where there is none."""
+    """Share of answers with the target of the other order; None if there is none."""
     commutativity: float | None = field(metadata=_SHARE)
     """Share of predictions that stay when the anchors change places; None if they are equal."""
     key_dependence: float = field(metadata=_SHARE)
@@ -95,16 +94,16 @@ class UnseenAnswers:
 
 @dataclass(frozen=True)
 class CellAccuracy:
-    """Mean accuracy of each cell of the split; all with fresh noise."""
+    """Mean accuracy by pairs and keys, with fresh noise; None if every pair is seen."""
 
     seen_train_keys: float = field(metadata=_SHARE)
     """Seen pairs, training keys."""
     seen_test_keys: float = field(metadata=_SHARE)
     """Seen pairs, test keys: the ID accuracy."""
     unseen_train_keys: float | None = field(metadata=_SHARE)
-    """Unseen pairs, training keys, composed answer; None if every pair is seen."""
+    """Unseen pairs, training keys, composed answer."""
     unseen_test_keys: float | None = field(metadata=_SHARE)
-    """Unseen pairs, test keys, composed answer; None if every pair is seen."""
+    """Unseen pairs, test keys, composed answer."""
 
     def __post_init__(self) -> None:
         check_fields(self, "cells")
@@ -117,17 +116,17 @@ class Evaluation:
     steps: int | None = field(metadata={"low": 0})
     """Optimizer updates of the checkpoint, if known."""
     train_accuracy: float | None = field(metadata=_SHARE)
-    """Accuracy on the run's own training sequences; None if they were not at hand."""
+    """Accuracy on the run's own training sequences; None without them."""
     id_accuracy: float = field(metadata=_SHARE)
     """Seen pairs, test keys."""
     ood_accuracy: float | None = field(metadata=_SHARE)
     """Unseen pairs, all keys, composed answer; None if every pair is seen."""
     symmetric_accuracy: float | None = field(metadata=_SHARE)
-    """Unseen pairs answered with the other order's target; None where the task has none."""
+    """Unseen pairs answered with the other order's target; None if the task has none."""
     commutativity: float | None = field(metadata=_SHARE)
-    """Unseen pairs: predictions unchanged by a swap of the anchors; None if there is none."""
+    """Predictions on unseen pairs that stay when the anchors change places; None without any."""
     key_dependence: float | None = field(metadata=_SHARE)
-    """Unseen pairs: predictions changed by another key; None if all are seen."""
+    """Predictions on unseen pairs that change with the key; None without any."""
     pair_accuracy: tuple[PairAccuracy, ...]
     """Every ordered pair by itself."""
     unseen: tuple[UnseenAnswers, ...]
@@ -135,15 +134,15 @@ class Evaluation:
     cells: CellAccuracy
     """Seen and unseen pairs by training and test keys."""
     stable_rank: float | None = field(metadata={"low": 0})
-    """Stable rank of W_Q(1); None where it is not defined (a zero matrix)."""
+    """Stable rank of W_Q(1); None for a zero matrix."""
     stable_rank_at_init: float | None = field(metadata={"low": 0})
     """The same of the initial weights, if known."""
     condensation: float | None = field(metadata={"low": 0})
-    """Mean |cosine| between the neurons of W_Q(1); None where there is one neuron only."""
+    """Mean |cosine| between the neurons of W_Q(1); None with a single neuron."""
     condensation_at_init: float | None = field(metadata={"low": 0})
     """The same of the initial weights, if known."""
     n: int = field(metadata={"low": 1})
-    """Sequences per (pair, keys) cell."""
+    """Sequences per pair and kind of key."""
     seed: int = field(metadata={"low": 0})
     """Seed of the evaluation sequences."""
     schema: int = 1
@@ -160,7 +159,7 @@ PAPER = Thresholds()
 
 @dataclass(frozen=True)
 class Decision:
-    """A phase and the measurement that decided it."""
+    """A phase and why it was chosen."""
 
     phase: Phase
     """The phase."""
@@ -182,8 +181,8 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     if train is None:
         train = e.cells.seen_train_keys
         if train < t.train:
-            reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences of the training cells"
-            return Decision("undertrained", f"{reason}; its own training sequences are not at hand")
+            reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences with training keys"
+            return Decision("undertrained", f"{reason}; its own training sequences are not given")
     if train < t.train:
         return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
     if seen < t.id:

@@ -1,4 +1,4 @@
-"""Named model shapes and named runs; named tasks are in :mod:`anchor_interp.tasks.anchor`."""
+"""Named runs; model shapes are in :mod:`anchor_interp.models.shapes`, tasks in ``tasks.anchor``."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,15 +11,13 @@ from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.anchor import TASKS, named_task
 
-_EPOCH = 900_000 / 2048
-
 
 def _paper(multiplier: float) -> TrainConfig:
     """210 epochs of 900,000 sequences: 10 of warm-up, 200 of cosine (both papers, appendix A)."""
     return TrainConfig(
         n_sequences=900_000,
         batch_size=2048,
-        steps=round(210 * _EPOCH),
+        steps=round(210 * 900_000 / 2048),
         lr=1e-5 * multiplier,
         lr_start=1e-5,
         lr_end=1e-5,
@@ -31,19 +29,10 @@ def _paper(multiplier: float) -> TrainConfig:
 
 
 _TASK, _NEURIPS = TASKS["complexity-control"], TASKS["neurips"]
-
-
 _PRE = ModelConfig(normalization="pre", act_fn="gelu")
-
-
 _SMALL_DATA = RunConfig(_TASK, _PRE, train=TrainConfig(n_sequences=5_000, lr=2e-3, steps=3_000))
-
-
 _SHORTER = RunConfig(_TASK, train=TrainConfig(steps=2_500))
-
-
 _DEEPER = RunConfig(_NEURIPS, replace(_PRE, n_layers=4), train=TrainConfig(steps=3_000))
-
 
 RECIPES: Mapping[str, RunConfig] = MappingProxyType(
     {
@@ -60,19 +49,17 @@ RECIPES: Mapping[str, RunConfig] = MappingProxyType(
 )
 """One run for each phase of each task, one to three minutes each on one core.
 
-Memorizing and inferential differ in gamma and weight decay alone, and so do composite and
-symmetric, with larger initial queries and keys for symmetric. The first two are pre-LayerNorm
-models on 5,000 sequences, the others the papers' post-LayerNorm model on 100,000. On the NeurIPS
-task an inferential model has an exception, (3, 4), to learn besides the rule: it needs two layers
-more, in two and three the exception spread to (4, 3) for some seeds. What else was tried and how
-each recipe does on ten fresh seeds is in ``docs/evidence/recipes_search.md`` and ``recipes.md``."""
-
+Memorizing and inferential differ in gamma and weight decay alone. So do composite and symmetric,
+except that symmetric starts with larger queries and keys. The first two are pre-LayerNorm models on
+5,000 sequences, the others the papers' post-LayerNorm model on 100,000. On the NeurIPS task an
+inferential model must also learn the exception (3, 4): with two or three layers the exception
+spreads to (4, 3) for some seeds, so the recipe has four. ``docs/evidence/recipes_search.md`` lists
+what else was tried, ``recipes.md`` how each recipe does on ten fresh seeds."""
 
 PHASES: Mapping[str, RunConfig] = MappingProxyType(
     {name: RECIPES[name] for name in ("memorizing", "symmetric", "inferential")}
 )
 """The recipes of the quickstart."""
-
 
 RUNS: Mapping[str, RunConfig] = MappingProxyType(
     {
@@ -91,7 +78,7 @@ def preset(name: str, **changes: Any) -> RunConfig:
     For example ``preset("tiny", gamma=0.9, weight_decay=0.5, task="neurips", seed=1)``.
 
     Raises:
-        ConfigError: an unknown preset, field or task, or a value that is not allowed.
+        ConfigError: the preset, a field or the task is unknown, or a value is not allowed.
     """
     if checked(name, str, "the preset's name") not in RUNS:
         known = ", ".join(RUNS)

@@ -1,8 +1,4 @@
-"""The main job: a configuration becomes a trained, judged run in a folder.
-
-:func:`train` is the whole pipeline and reads like it: take the folder, start or resume, fit,
-judge (:mod:`anchor_interp.runs.train` has the steps). :func:`load` opens what it left behind.
-"""
+"""Opens runs: a run folder, a specimen of the zoo or a model with hand-set weights."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -29,42 +24,7 @@ from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import Sequences, sample
 
-
-def model_from_weights(
-    config: RunConfig,
-    weights: dict[str, Tensor],
-    *,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-) -> HookedTransformer:
-    """A HookedTransformer of a run's shape with given parameters.
-
-    Raises:
-        StoreError: a parameter that is missing, unknown, of another shape or type, or not finite.
-        ConfigError: a model larger than this machine's memory.
-    """
-    check_model_fits(config.model)
-    with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
-        parameters = dict(empty_model(config.model, dtype=dtype).named_parameters())
-    if set(parameters) != set(weights):
-        odd = sorted(set(parameters) ^ set(weights))
-        raise StoreError(f"the weights do not fit the configured model: {odd[0]!r} is in only one")
-    for name, parameter in parameters.items():
-        found = weights[name]
-        if found.shape != parameter.shape:
-            raise StoreError(
-                f"the weight {name!r} has shape {tuple(found.shape)}; the configured model "
-                f"has {tuple(parameter.shape)}"
-            )
-        if found.dtype != torch.float32:
-            raise StoreError(f"the weight {name!r} has {found.dtype}; expected torch.float32")
-        if not torch.isfinite(found).all():
-            raise StoreError(f"the weight {name!r} holds values that are not finite")
-    model = empty_model(config.model, dtype=dtype)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
-    return place(model, device)
+T = TypeVar("T")
 
 
 def model_at(
@@ -77,15 +37,32 @@ def model_at(
     """The model of a checkpoint, in ``eval`` mode.
 
     Raises:
-        StoreError: no such checkpoint, a damaged one, or one that does not fit the configuration.
-        ConfigError: a model larger than this machine's memory.
+        StoreError: the checkpoint is missing or damaged, or does not fit the configuration.
+        ConfigError: the model is larger than this machine's memory.
     """
     check_model_fits(config.model)  # before the file is read
     weights = folder.weights(step)
-    try:
-        return model_from_weights(config, weights, device=device, dtype=dtype)
-    except StoreError as error:
-        raise StoreError(f"{folder.path} at step {step}: {error}") from error
+    with torch.device("meta"):  # shapes without memory
+        expected = dict(empty_model(config.model).named_parameters())
+    where = f"{folder.path} at step {step}"
+    odd = sorted(set(expected) ^ set(weights))
+    if odd:
+        raise StoreError(
+            f"{where}: the weights do not fit the configured model: {odd[0]!r} is in only one"
+        )
+    for name, parameter in expected.items():
+        if weights[name].shape != parameter.shape:
+            raise StoreError(
+                f"{where}: the weight {name!r} has shape {tuple(weights[name].shape)}; the "
+                f"configured model has {tuple(parameter.shape)}"
+            )
+        if not torch.isfinite(weights[name]).all():
+            raise StoreError(f"{where}: the weight {name!r} holds values that are not finite")
+    model = empty_model(config.model, dtype=dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
+    return place(model, device)
 
 
 def evaluate_run(
@@ -103,45 +80,42 @@ def evaluate_run(
         config: the run.
         model: its model.
         step: the checkpoint's step, to be recorded.
-        n: sequences per ordered pair and side of the split.
+        n: sequences per ordered pair and kind of key.
         seed: seed of the evaluation sequences.
-        training: the run's training sequences, or its first ones; drawn anew if None.
+        training: the run's training sequences; drawn again if None.
     """
     if training is None:
         rows = min(config.train.n_sequences, 10_000)
         training = sample(config.task, "train", rows, seed=config.seed)
+    initial = build_model(config.model, config.init, seed=config.seed)
     return evaluate(
-        model,
-        config.task,
-        n=n,
-        seed=seed,
-        training=training,
-        initial=build_model(config.model, config.init, seed=config.seed),
-        steps=step,
+        model, config.task, n=n, seed=seed, training=training, initial=initial, steps=step
     )
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk with its model at one checkpoint."""
+    """A run with its model at one checkpoint."""
 
     folder: RunFolder
-    """Where it is."""
+    """Its files; empty for an exact model, which has none."""
     config: RunConfig
-    """What it is."""
+    """Its configuration."""
     step: int
-    """The checkpoint that :attr:`model` is loaded from, as updates done."""
+    """The checkpoint of :attr:`model`, in optimizer updates."""
     device: torch.device
     """Where the model is placed."""
     dtype: torch.dtype
     """The model's dtype."""
 
     @property
-    def path(self) -> Path:
-        """The run folder."""
+    def name(self) -> str:
+        """The run folder's path, or the name of an exact model such as ``exact/inferential``."""
+        return str(self.folder.path)
+
+    @property
+    def path(self) -> Path | None:
+        """The run folder; None for an exact model."""
         return self.folder.path
 
     @property
@@ -162,10 +136,9 @@ class Run:
 
     @functools.cached_property
     def initial(self) -> HookedTransformer | None:
-        """The model before its first update, built anew from the configuration and its seed.
+        """The model before its first update, built from the configuration and its seed.
 
-        A run that no longer has its step 0 has it all the same, to compare with; None of a model
-        that was never trained.
+        So it does not need the checkpoint at step 0. None for an exact model.
         """
         config = self.config
         with explained("building a model", f"it has {config.model}"):
@@ -175,24 +148,24 @@ class Run:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The stored evaluation of the final checkpoint.
+        """The stored evaluation of the final checkpoint; an exact model is evaluated when asked.
 
         Raises:
             StoreError: the run is not done.
         """
-        path = self.path / "result.json"
+        result, path = self.folder.result(), self.folder.path / "result.json"
+        if result is None:
+            raise StoreError(f"{self.name} is not done; train it to the end first")
+        if result.get("run_id") != run_id(self.config) or "evaluation" not in result:
+            raise StoreError(f"{path} does not belong to this run; remove it")
         try:
-            return from_dict(Evaluation, self._result()["evaluation"])
+            return from_dict(Evaluation, result["evaluation"])
         except ConfigError as error:
             raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
 
     @property
     def phase(self) -> Phase:
-        """The phase of the final checkpoint.
-
-        Raises:
-            StoreError: the run is not done.
-        """
+        """The phase of the final checkpoint; see :attr:`evaluation`."""
         return decide(self.evaluation).phase
 
     @property
@@ -204,19 +177,18 @@ class Run:
         """The same run at another checkpoint.
 
         Raises:
-            StoreError: no such checkpoint; the message lists them.
+            StoreError: there is no such checkpoint; the message lists them.
         """
-        return load(self.path, step=step, device=str(self.device), dtype=self.dtype)
+        return load(self.folder.path, step=step, device=str(self.device), dtype=self.dtype)
 
     def at_every_step(self, measure: Callable[[HookedTransformer], T]) -> dict[int, T]:
-        """A measurement of the model at every checkpoint, by step.
+        """A measurement of the model at every checkpoint, by step, with one model in memory.
 
         For example ``run.at_every_step(complexity)``, or with the initial model to compare with
-        ``run.at_every_step(lambda model: complexity(model, run.initial))``. One model is in memory
-        at a time.
+        ``run.at_every_step(lambda model: complexity(model, run.initial))``.
 
         Raises:
-            StoreError: a damaged checkpoint.
+            StoreError: a checkpoint is damaged.
         """
         return {step: measure(self.at(step).model) for step in self.steps}
 
@@ -228,83 +200,50 @@ class Run:
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file that plain TransformerLens can read.
 
-        The tensors are ``model.state_dict()`` in safetensors, with the configuration and the run's
-        id as metadata; :mod:`anchor_interp.runs.export` says how to open it with and without this
-        package. A file that is there is replaced.
+        :mod:`anchor_interp.runs.export` describes the file. An existing file is replaced.
 
         Raises:
             StoreError: the path is a folder or a file of a run, or cannot be written.
-            ConfigError: no path.
+            ConfigError: the path is empty or impossible.
         """
         out = checked_path(path, "path")
         output_file(out)
         save_weights(self.model, out, self.config, step=self.step)
         return out
 
-    def _result(self) -> Row:
-        result = self.folder.result()
-        if result is None:
-            raise StoreError(f"{self.path} is not done; train it to the end first")
-        if result.get("run_id") != run_id(self.config) or "evaluation" not in result:
-            raise StoreError(f"{self.path}/result.json does not belong to this run; remove it")
-        return result
 
-
-@dataclass(frozen=True)
 class ExactRun(Run):
-    """A model with hand-set weights in the shape of a run; see :mod:`anchor_interp.models.exact`.
+    """A model with hand-set weights (:mod:`anchor_interp.models.exact`) in the shape of a run.
 
-    It was never trained: initialisation, training and seed of its configuration say nothing.
+    It was never trained and has no files: initialisation, training and seed of its configuration
+    mean nothing.
     """
 
-    name: str
-    """Its name, such as ``exact/inferential``."""
-
     @property
-    def path(self) -> Path:
-        """There is none.
-
-        Raises:
-            StoreError: always.
-        """
-        raise StoreError(f"{self.name} is built when it is asked for; it has no folder")
+    def path(self) -> None:
+        """None: the model has no folder."""
 
     @property
     def steps(self) -> list[int]:
         """One step, 0."""
         return [0]
 
-    @property
-    def metrics(self) -> list[Row]:
-        """None were logged."""
-        return []
-
     @functools.cached_property
     def model(self) -> HookedTransformer:
         """The HookedTransformer, in ``eval`` mode."""
-        mechanism, normalization = NAMES[self.name]
-        model = exact_model(
-            mechanism, self.config.task, normalization=normalization, dtype=self.dtype
-        )
-        return place(model, self.device)
+        mechanism, layout = NAMES[self.name]
+        task = self.config.task
+        exact = exact_model(mechanism, task, normalization=layout, dtype=self.dtype)
+        return place(exact, self.device)
 
-    @functools.cached_property
+    @property
     def initial(self) -> None:
-        """There is none."""
-        return None
+        """None: the model has no initialisation."""
 
     @functools.cached_property
     def evaluation(self) -> Evaluation:
-        """The model's evaluation, made when it is asked for."""
+        """The model's evaluation."""
         return self.evaluate()
-
-    def at(self, step: int) -> "Run":
-        """The same model.
-
-        Raises:
-            StoreError: a step other than 0.
-        """
-        return load(self.name, step=step, device=str(self.device), dtype=self.dtype)
 
 
 def load(
@@ -317,36 +256,31 @@ def load(
     """Open a run folder, a specimen of the zoo or a model with hand-set weights.
 
     Args:
-        path: the folder, or a name: ``tiny/inferential/1`` and its kind
-            (:func:`anchor_interp.runs.zoo.names`), ``exact/inferential`` and its kind
-            (:data:`anchor_interp.models.exact.NAMES`). What lies at that path goes before a name.
+        path: the folder, or a name such as ``tiny/inferential/1``
+            (:func:`anchor_interp.runs.zoo.names`) or ``exact/inferential``
+            (:data:`anchor_interp.models.exact.NAMES`). An existing folder of that name goes first.
         step: the checkpoint whose model is wanted; the newest if None.
         device: where to place the model.
         dtype: dtype of the model, such as ``torch.float64`` for exact analyses.
 
     Raises:
-        StoreError: no run folder, no specimen of that name, no such checkpoint, or a damaged file.
-        ConfigError: a damaged configuration, or a device that cannot be used.
+        StoreError: there is no such run, specimen or checkpoint, or a file is damaged.
+        ConfigError: the configuration is damaged, or the device cannot be used.
     """
     checked(step, int | None, "step")
     path = checked_path(path, "the path of the run")
-    if path.as_posix() in NAMES and not is_there(path):
-        return _exact(path.as_posix(), step, resolve_device(device), dtype)
-    folder = RunFolder(find(path))
-    config = folder.config()
-    steps = folder.steps()
+    is_exact = path.as_posix() in NAMES and not is_there(path)
+    if is_exact:
+        mechanism, layout = NAMES[path.as_posix()]
+        task = TASKS["complexity-control"]
+        config = RunConfig(task, exact_shape(mechanism, task, normalization=layout))
+        folder, steps = RunFolder(path), [0]
+    else:
+        folder = RunFolder(find(path))
+        config, steps = folder.config(), folder.steps()
     if not steps:
         raise StoreError(f"{folder.path} has no checkpoint yet; train it first")
     if step is not None and step not in steps:
         raise StoreError(f"{folder.path} has no checkpoint at step {step}; it has {steps}")
-    chosen = steps[-1] if step is None else step
-    return Run(folder, config, chosen, resolve_device(device), dtype)
-
-
-def _exact(name: str, step: int | None, device: torch.device, dtype: torch.dtype) -> ExactRun:
-    if step not in (None, 0):
-        raise StoreError(f"{name} has no checkpoint at step {step}; it has [0]")
-    mechanism, normalization = NAMES[name]
-    task = TASKS["complexity-control"]
-    config = RunConfig(task, exact_shape(mechanism, task, normalization=normalization))
-    return ExactRun(RunFolder(Path(name)), config, 0, device, dtype, name)
+    kind = ExactRun if is_exact else Run
+    return kind(folder, config, steps[-1] if step is None else step, resolve_device(device), dtype)

@@ -1,9 +1,9 @@
 """Optional tracking: a run's lines of metrics in TensorBoard or Weights & Biases.
 
-A tracker observes and changes nothing: it is no part of a run's identity, it writes into a folder
-of its own inside the run folder, and one that fails is left alone for the rest of the session after
-one warning. It shows the run from its first line of metrics, also when it comes in later, and a
-resumed session shows no step twice. Both packages are optional and load on first use.
+A tracker only observes. It is not part of a run's identity, and writes into its own folder inside
+the run folder. If it fails, one warning says so and the session goes on without it. It receives the
+run from its first line of metrics, even if it starts later, and a resumed session repeats no step.
+Both packages are optional and are imported on first use.
 """
 
 import contextlib
@@ -14,38 +14,23 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, suggestion, to_dict
 from anchor_interp.runs.config import RunConfig
 
 Track = Literal["tensorboard", "wandb"]
-
-
 Row = Mapping[str, Any]
 
-
 _LOGGER = logging.getLogger(__name__)
-
-
-class Tracker(Protocol):
-    """What is told about the lines of metrics."""
-
-    def log(self, row: Row) -> None:
-        """A line of metrics, in the order of the steps."""
-        ...
-
-    def close(self) -> None:
-        """The session ends."""
-        ...
 
 
 def check_tracker(track: str | None) -> None:
     """Refuse a tracker that is unknown or not installed.
 
     Raises:
-        ConfigError: names it and how to install it.
+        ConfigError: names the tracker and how to install it.
     """
     known = get_args(Track)
     if track is not None and track not in known:
@@ -62,15 +47,15 @@ def check_tracker(track: str | None) -> None:
 def tracking(
     track: Track | None, folder: Path, config: RunConfig, earlier: Sequence[Row]
 ) -> Iterator[Callable[[Row], None]]:
-    """Give a function that shows a line of metrics in a tracker, or does nothing without one.
+    """Yield a function that sends a line of metrics to the tracker, if there is one.
 
     Args:
         track: the tracker.
         folder: the run folder.
-        config: the run's configuration, shown beside its curves.
-        earlier: the lines of earlier sessions up to where this one continues.
+        config: shown beside the curves.
+        earlier: the lines of earlier sessions.
     """
-    trackers: list[Tracker] = []  # none, or the one as long as it works
+    trackers: list[_TensorBoard | _WandB] = []  # empty, or one that works
 
     def safely(act: Callable[[], None]) -> None:
         try:
@@ -78,7 +63,7 @@ def tracking(
         except Exception as error:
             trackers.clear()
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            _LOGGER.warning("%s fails and is left alone from here on: %s", track, reason)
+            _LOGGER.warning("%s failed and is not used from here on: %s", track, reason)
 
     def log(row: Row) -> None:
         for tracker in trackers:
@@ -96,9 +81,9 @@ def tracking(
 
 
 class _TensorBoard:
-    """Event files in ``RUN/tensorboard``; each session purges the ones before and starts anew.
+    """Event files in ``RUN/tensorboard``; each session replaces those of earlier ones.
 
-    What a killed session had not flushed is so told again from the run's own metrics.
+    A killed session may not have flushed its lines, so they are sent again from the run's metrics.
     """
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
@@ -119,7 +104,7 @@ class _TensorBoard:
 class _WandB:
     """One W&B run for all sessions; ``RUN/wandb/session.json`` has its id and the last step sent.
 
-    Its history only grows and, offline, cannot be asked how far it came.
+    W&B's history only grows, and offline it cannot be asked how far it is.
     """
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
@@ -158,7 +143,7 @@ class _WandB:
         partial.replace(self._file)
 
 
-_TRACKERS: Mapping[str, Callable[[Path, RunConfig], Tracker]] = {
+_TRACKERS: Mapping[str, Callable[[Path, RunConfig], _TensorBoard | _WandB]] = {
     "tensorboard": _TensorBoard,
     "wandb": _WandB,
 }

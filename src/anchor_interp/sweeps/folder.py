@@ -1,4 +1,4 @@
-"""Sweep folders on disk: what was asked for, the runs, and what went wrong.
+"""Sweep folders on disk: what was asked for, the runs, and their errors.
 
 ::
 
@@ -6,10 +6,10 @@
             .lock                   held while spec.yaml or the table is written
             runs/<run_id>/          run folders (see anchor_interp.runs.store)
             failures/<run_id>.json  the error of a run that did not end
-            table.parquet           derived, can be rebuilt (see anchor_interp.sweeps.table)
+            table.parquet           derived (see anchor_interp.sweeps.table)
 
-A run's state is what its folder shows, so nothing has to be kept in step: a result is a finished
-run, a lock that beats is a run under way. Several drivers may share a folder.
+The state of a run is what its folder shows: a result means that it is done, a lock with a heartbeat
+means that a process trains it. Several sweeps may share a folder.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import yaml
 
@@ -37,22 +37,16 @@ from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
 SCHEMA = 1
 """Schema number of failures."""
 
-
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
-"""``begun`` is a run that somebody left before its end; it is resumed, as ``failed`` ones are."""
+"""A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
 
-
-ENDED: frozenset[State] = frozenset(("done", "diverged"))
-"""The states of runs that there is nothing left to do about."""
-
-
-STATES: tuple[State, ...] = ("done", "diverged", "failed", "running", "begun", "missing")
+STATES: tuple[State, ...] = get_args(State)
 """All states, in the order in which they are listed."""
 
+ENDED: frozenset[State] = frozenset(("done", "diverged"))
+"""States of runs that are not trained any more."""
 
 _PATIENCE_SECONDS = 60.0
-
-
 _OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
 
 
@@ -61,7 +55,7 @@ class Failure:
     """Why a run did not end."""
 
     kind: str
-    """The name of the error's class."""
+    """Name of the error's class."""
     message: str
     """The error."""
 
@@ -85,22 +79,20 @@ class SweepFolder:
 
     @property
     def spec_file(self) -> Path:
-        """Where the sweep is written down."""
+        """The file that says what was asked for."""
         return self.path / "spec.yaml"
 
     def spec(self) -> Sweep:
         """Everything that was asked for so far.
 
         Raises:
-            StoreError: this is no sweep folder.
+            StoreError: this is not a sweep folder.
             ConfigError: ``spec.yaml`` is damaged.
         """
-        if not files.is_there(self.spec_file):
-            raise StoreError(f"{self.path} is no sweep folder: it has no spec.yaml")
-        return read_sweep(self.spec_file)
+        return read_sweep(sweep_folder(self.path).spec_file)
 
     def extend(self, sweep: Sweep) -> Sweep:
-        """Add a sweep to what was asked for, creating the folder if need be.
+        """Add a sweep to what was asked for; the folder is created if it does not exist.
 
         Returns:
             Everything that was asked for so far.
@@ -108,7 +100,7 @@ class SweepFolder:
         Raises:
             StoreError: the folder holds something else or cannot be written; LockedError if
                 another process keeps writing ``spec.yaml``.
-            ConfigError: the ``spec.yaml`` that is there is damaged.
+            ConfigError: the existing ``spec.yaml`` is damaged, or the new one would be too large.
         """
         try:
             self._check_is_ours()
@@ -116,7 +108,7 @@ class SweepFolder:
             (self.path / "failures").mkdir(exist_ok=True)
             with self.locked():
                 before = self.spec() if files.is_there(self.spec_file) else None
-                grids = [] if before is None else list(before.grids)
+                grids = () if before is None else before.grids
                 new = [grid for grid in sweep.grids if grid not in grids]
                 if before is not None and not new:
                     return before
@@ -149,12 +141,12 @@ class SweepFolder:
         return "begun" if files.is_there(run / "config.json") else "missing"
 
     def states(self, names: Iterable[str]) -> dict[str, State]:
-        """The states of several runs; those without a folder and a failure cost nothing."""
+        """The states of several runs; runs without a folder or an error cost nothing."""
         there = {*_names(self.runs), *(name[:-5] for name in _names(self.path / "failures"))}
         return {name: self.state(name) if name in there else "missing" for name in names}
 
     def failure(self, name: str) -> Failure | None:
-        """Why a run did not end; None if it did, or was never tried."""
+        """Why a run did not end; None if it did or was never tried."""
         path = self._failure_file(name)
         if not files.is_there(path):
             return None
@@ -183,29 +175,13 @@ class SweepFolder:
             raise StoreError(f"cannot keep the error of {name}: {problem}") from problem
 
     def forget_failure(self, name: str) -> None:
-        """Drop the error of a run that ended after all."""
+        """Remove the error of a run that ended after all."""
         with contextlib.suppress(OSError):
             self._failure_file(name).unlink(missing_ok=True)
 
-    def _failure_file(self, name: str) -> Path:
-        return self.path / "failures" / f"{name}.json"
-
-    def _check_is_ours(self) -> None:
-        if not files.is_there(self.path):
-            return
-        if not self.path.is_dir():
-            raise StoreError(f"{self.path} is a file; give the sweep a folder of its own")
-        if not files.is_there(self.spec_file):
-            found = [name for name in os.listdir(self.path) if not name.startswith(".")]
-            if foreign := sorted(set(found) - _OURS):
-                raise StoreError(
-                    f"{self.path} is no sweep folder but holds {foreign[0]!r}; give the sweep a "
-                    "folder of its own"
-                )
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of ``spec.yaml`` and of the table, which others hold for moments only.
+        """Hold the lock of ``spec.yaml`` and the table; others hold it for moments only.
 
         Raises:
             LockedError: another process held it for a minute.
@@ -225,6 +201,21 @@ class SweepFolder:
         finally:
             lock.release()
 
+    def _failure_file(self, name: str) -> Path:
+        return self.path / "failures" / f"{name}.json"
+
+    def _check_is_ours(self) -> None:
+        if not files.is_there(self.path) or files.is_there(self.spec_file):
+            return
+        if not self.path.is_dir():
+            raise StoreError(f"{self.path} is a file; give the sweep a folder of its own")
+        found = {name for name in os.listdir(self.path) if not name.startswith(".")}
+        if foreign := sorted(found - _OURS):
+            raise StoreError(
+                f"{self.path} is not a sweep folder but holds {foreign[0]!r}; give the sweep a "
+                "folder of its own"
+            )
+
 
 def sweep_folder(path: str | Path) -> SweepFolder:
     """The sweep folder at a path.
@@ -234,7 +225,7 @@ def sweep_folder(path: str | Path) -> SweepFolder:
     """
     folder = SweepFolder(checked_path(path, "the path of the sweep"))
     if not files.is_there(folder.spec_file):
-        raise StoreError(f"{folder.path} is no sweep folder: it has no spec.yaml")
+        raise StoreError(f"{folder.path} is not a sweep folder: it has no spec.yaml")
     return folder
 
 

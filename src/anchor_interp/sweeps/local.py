@@ -1,9 +1,9 @@
-"""Jobs on this machine: one worker process per core, one thread each.
+"""Jobs on this machine: one worker process for each core, with one thread each.
 
-A worker is a fresh Python that gets its jobs as lines of JSON and does one after the other; it
-imports nothing of the program that asked for it, so a script needs no
-``if __name__ == "__main__"``. A worker that finds its parent gone asks its own training to stop,
-which checkpoints and leaves, so killing the driver loses nothing and leaves no process behind.
+A worker is a new Python process that reads its jobs from a pipe, one line of JSON each, and does
+one after the other. It imports nothing of the program that started it, so a script needs no
+``if __name__ == "__main__"``. A worker whose parent has died stops its training, which checkpoints
+first: killing the driver loses nothing and leaves no process behind.
 """
 
 import contextlib
@@ -26,14 +26,16 @@ from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, memory_bytes
-from anchor_interp.sweeps.worker import Job, Meter, RunResult, train_job
+from anchor_interp.runs.measurements import Measure
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 WORKER_BYTES = 600 << 20
-"""About what a worker's memory holds beside its runs: Python, torch and TransformerLens."""
+"""Memory of a worker without its runs: Python, torch and TransformerLens, about."""
 
 
 MEMORY_SHARE = 0.8
-"""How much of the machine's memory workers may plan with."""
+"""How much of the machine's memory all workers may use."""
 
 
 _POLL_SECONDS = 0.5
@@ -56,13 +58,13 @@ work(**setup)
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Worker processes on this machine (an :class:`anchor_interp.sweeps.worker.Engine`)."""
+    """Worker processes on this machine (an :class:`anchor_interp.sweeps.engine.Engine`)."""
 
     workers: int | None = None
-    """Processes at a time; if None the number of usable cores, or one on a GPU. Fewer run where
-    the memory would not suffice for all."""
+    """How many jobs to do at a time; if None, one for each usable core, or one on a GPU. Fewer jobs
+    run at a time if the memory does not suffice."""
     device: str = "auto"
-    """Where each run trains."""
+    """Where runs train."""
 
     def __post_init__(self) -> None:
         checked(self.workers, int | None, "workers", low=1)
@@ -71,7 +73,7 @@ class LocalEngine:
         """How many jobs are done at a time.
 
         Raises:
-            ConfigError: a device that this machine does not have.
+            ConfigError: this machine does not have the device.
         """
         from anchor_interp._util.environment import resolve_device  # it loads torch
 
@@ -81,26 +83,48 @@ class LocalEngine:
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
-        """Do jobs; see :meth:`anchor_interp.sweeps.worker.Engine.run`.
+        """Do jobs; see :meth:`anchor_interp.sweeps.engine.Engine.run`.
 
         Raises:
-            ConfigError: a device that this machine does not have.
+            ConfigError: this machine does not have the device.
         """
-        return _run(jobs, folder, progress, self.slots(), self.device)
+        return _run(_Pool(folder, self.device, self.slots()), Queue(jobs), Meters(folder, progress))
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run(pool: "_Pool", queue: Queue, meters: Meters) -> Generator[RunResult, None, None]:
+    from anchor_interp._util.environment import interruptible
+
+    with interruptible(), contextlib.closing(pool):
+        while True:
+            while pool.has_slot() and (job := queue.peek()) is not None and pool.has_memory(job):
+                queue.pop()
+                pool.give(job)
+            if queue.has_ended and not pool.busy():
+                return
+            pool.wait()
+            meters.read(name for worker in pool.busy() for name in worker.unfinished())
+            yield from pool.results()
 
 
 @dataclass
 class _Worker:
-    """A process that does jobs and tells of messages and results through a pipe."""
+    """A process that does jobs and reports messages and results through a pipe."""
 
     folder: Path
     process: subprocess.Popen[bytes]
     reports: IO[bytes]
     unread: bytearray = field(default_factory=bytearray)
     job: Job | None = None
-    """What it is doing."""
+    """What it does now."""
     results: list[RunResult] = field(default_factory=list)
-    """How the runs of its job have ended so far."""
+    """Results of its job so far."""
 
     @classmethod
     def start(cls, folder: Path, device: str) -> "_Worker":
@@ -114,28 +138,37 @@ class _Worker:
             "parent": os.getpid(),
             "level": _LOGGER.getEffectiveLevel(),
         }
-        # Ctrl-C reaches the workers too, from their first moment, and must not: it is for the
-        # parent, which sends SIGTERM. A process starts with the signals blocked that its parent
-        # blocks.
+        # one thread that sleeps while it waits, from before torch is loaded
+        environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
+        # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
+        # process starts with those signals blocked that its parent blocks.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, pass_fds=[sender]
+                [sys.executable, "-c", _PROGRAM],
+                stdin=subprocess.PIPE,
+                pass_fds=[sender],
+                env=environment,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(sender)
         worker = cls(folder, process, os.fdopen(receiver, "rb", buffering=0))
-        worker._tell(setup)
+        worker._send(setup)
         return worker
 
     def give(self, job: Job) -> None:
         """Let it do a job."""
         self.job, self.results = job, []
-        self._tell({name: to_dict(config) for name, config in job.configs.items()})
+        self._send(to_dict(job))
+
+    def unfinished(self) -> list[str]:
+        """The runs of its job that have no result."""
+        ended = {result.name for result in self.results}
+        return [name for name in self.job.configs if name not in ended] if self.job else []
 
     def news(self) -> list[RunResult]:
-        """Log what the process has logged since the last time; the results that came with it."""
+        """New results; new messages are logged."""
         while part := self.reports.read(1 << 16):  # None without news, b"" once it has ended
             self.unread.extend(part)
         *lines, rest = self.unread.split(b"\n")
@@ -150,11 +183,11 @@ class _Worker:
                 failure = None if error is None else getattr(errors, error[0])(error[1])
                 self.results.append(RunResult(name, self.folder / name, failure))
             elif kind == "idle":
-                self._lack_results("ended its job without a result of it")
+                self._fail("ended its job without a result of it")
         return self.results[before:]
 
     def end(self) -> list[RunResult]:
-        """How the runs ended that were under way, once the process has."""
+        """Wait until the process has ended; the results of its runs."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -162,104 +195,87 @@ class _Worker:
         before = len(self.results)
         with self.reports:
             self.news()
-        if self.job is None:
-            return self.results[before:]
-        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        if code == -signal.SIGKILL:
-            how += ", perhaps for lack of memory"
-        self._lack_results(f"died ({how})")
+        if self.job is not None:
+            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            if code == -signal.SIGKILL:
+                how += ", perhaps for lack of memory"
+            self._fail(f"died ({how})")
         return self.results[before:]
 
-    def _lack_results(self, what: str) -> None:
-        """Give the runs of the job a result that have none; the job is over."""
-        assert self.job is not None
-        for name in self.under_way():
+    def _fail(self, what: str) -> None:
+        """End the job; every unfinished run of it gets an error."""
+        for name in self.unfinished():
             path = self.folder / name
             failure = AnchorInterpError(f"the worker of {path} {what}; start again to resume it")
             self.results.append(RunResult(name, path, failure))
         self.job = None
 
-    def under_way(self) -> list[str]:
-        """The runs of its job that have not ended."""
-        ended = {result.name for result in self.results}
-        return [name for name in self.job.configs if name not in ended] if self.job else []
-
-    def _tell(self, data: Any) -> None:
+    def _send(self, data: Any) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end is found out elsewhere
+        with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
             self.process.stdin.write(json.dumps(data).encode() + b"\n")
             self.process.stdin.flush()
 
 
-def _run(
-    jobs: Iterator[Job | None],
-    folder: Path,
-    progress: Callable[[str], Progress],
-    count: int,
-    device: str,
-) -> Generator[RunResult, None, None]:
-    from anchor_interp._util.environment import interruptible
-    from anchor_interp.runs.memory import memory_limit
+class _Pool:
+    """The worker processes of an engine; they start when there is a job for them."""
 
-    memory = MEMORY_SHARE * memory_limit()
-    workers: list[_Worker] = []
-    meters: dict[str, Meter] = {}
-    waiting, more = None, True
-    with interruptible():
-        try:
-            while True:
-                while more:
-                    busy = [worker.job for worker in workers if worker.job is not None]
-                    if len(busy) == count:
-                        break
-                    if waiting is None:
-                        try:
-                            waiting = next(jobs)
-                        except StopIteration:
-                            more = False
-                    if waiting is None or (busy and sum(map(_needs, [waiting, *busy])) > memory):
-                        break
-                    idle = [worker for worker in workers if worker.job is None]
-                    if not idle:
-                        idle = [_Worker.start(folder, device)]
-                        workers += idle
-                    idle[0].give(waiting)
-                    waiting = None
-                if not more and all(worker.job is None for worker in workers):
-                    return
-                # a worker's end of the pipe closes when it ends
-                wait([worker.reports.fileno() for worker in workers], _POLL_SECONDS)
-                for worker in list(workers):
-                    ended = worker.process.poll() is not None
-                    for name in worker.under_way():
-                        if name not in meters:
-                            meters[name] = Meter(folder / name, progress(name))
-                        meters[name].read()
-                    if ended:
-                        workers.remove(worker)
-                    yield from worker.end() if ended else worker.news()
-        finally:
-            for worker in workers:
-                if worker.job is not None:
-                    worker.process.terminate()  # SIGTERM: checkpoint and leave
-            for worker in workers:
-                worker.end()
+    def __init__(self, folder: Path, device: str, slots: int) -> None:
+        from anchor_interp.runs.memory import memory_limit
+
+        self._folder, self._device, self._slots = folder, device, slots
+        self._memory = MEMORY_SHARE * memory_limit()
+        self._workers: list[_Worker] = []
+
+    def busy(self) -> list[_Worker]:
+        """Workers that have a job."""
+        return [worker for worker in self._workers if worker.job is not None]
+
+    def has_slot(self) -> bool:
+        """Whether another job may run."""
+        return len(self.busy()) < self._slots
+
+    def has_memory(self, job: Job) -> bool:
+        """Whether the memory suffices for this job too; always if no other is running."""
+        jobs = [worker.job for worker in self.busy() if worker.job is not None]
+        return not jobs or sum(map(_needed_bytes, [job, *jobs])) <= self._memory
+
+    def give(self, job: Job) -> None:
+        """Let an idle or a new worker do a job."""
+        idle = next((worker for worker in self._workers if worker.job is None), None)
+        if idle is None:
+            idle = _Worker.start(self._folder, self._device)
+            self._workers.append(idle)
+        idle.give(job)
+
+    def wait(self) -> None:
+        """Wait until a worker reports or dies, which closes its pipe, or half a second."""
+        wait([worker.reports.fileno() for worker in self._workers], _POLL_SECONDS)
+
+    def results(self) -> Iterator[RunResult]:
+        """New results, also of workers that died."""
+        for worker in list(self._workers):
+            if worker.process.poll() is None:
+                yield from worker.news()
+            else:
+                self._workers.remove(worker)
+                yield from worker.end()
+
+    def close(self) -> None:
+        """Let busy workers checkpoint, and wait until all have ended."""
+        for worker in self.busy():
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.end()
 
 
-def _needs(job: Job) -> int:
-    """Bytes of a worker with this job, rather too few than too many."""
+def _needed_bytes(job: Job) -> int:
+    """Memory of a worker with this job, rather too little than too much."""
     return WORKER_BYTES + sum(sum(memory_bytes(config).values()) for config in job.configs.values())
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class _Reports(logging.Handler):
-    """Sends what a worker logs to its driver, one JSON line a message."""
+    """Sends what a worker logs to its driver, one line of JSON each."""
 
     def __init__(self, reports: IO[bytes]) -> None:
         super().__init__()
@@ -270,40 +286,42 @@ class _Reports(logging.Handler):
 
     def send(self, *told: Any) -> None:
         """Send a line."""
-        with contextlib.suppress(OSError):  # nobody is left to be told
+        with contextlib.suppress(OSError):  # the driver has died
             self._reports.write(json.dumps(told).encode() + b"\n")
 
 
 def work(folder: str, device: str, reports: int, parent: int, level: int) -> None:
-    """What a worker process does: the jobs on its standard input, one a line, until it closes.
+    """The worker process: do the jobs on standard input until it closes.
 
     Args:
-        folder: where the run folders go.
+        folder: where the run folders are.
         device: where runs train.
         reports: file descriptor for messages and results.
-        parent: the process to end with.
-        level: least level of the messages that are told.
+        parent: process to end with.
+        level: least level of the messages to send.
     """
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     driver = _Reports(os.fdopen(reports, "wb", buffering=0))
     _LOGGER.setLevel(level)
     _LOGGER.addHandler(driver)
     try:
         for line in sys.stdin:
-            job = Job({n: from_dict(RunConfig, config) for n, config in json.loads(line).items()})
-            for result in train_job(job, Path(folder), device=device, threads=1):
+            told = json.loads(line)
+            configs = {n: from_dict(RunConfig, config) for n, config in told["configs"].items()}
+            job = Job(configs, tuple(from_dict(Measure, one) for one in told["measures"]))
+            for result in do_job(job, Path(folder), device=device, threads=1):
                 error = result.error
-                told = None if error is None else (type(error).__name__, str(error))
-                driver.send("result", result.name, told)
+                failure = None if error is None else (type(error).__name__, str(error))
+                driver.send("result", result.name, failure)
             driver.send("idle")
     except (InterruptedRunError, KeyboardInterrupt):
         raise SystemExit(130) from None
 
 
-def _leave_with(parent: int) -> None:
-    """Send this process SIGTERM when its parent has died.
+def _end_with(parent: int) -> None:
+    """Send this process SIGTERM when its parent has died, and again every few minutes.
 
-    Once, because a second one means not to wait for a checkpoint; after minutes, again.
+    A second SIGTERM soon after the first would mean not to wait for a checkpoint.
     """
     while os.getppid() == parent:
         time.sleep(1)

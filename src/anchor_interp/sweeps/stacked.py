@@ -1,21 +1,20 @@
 """Many models of one shape as one: stacked parameters, batched products, one AdamW update.
 
-A tiny model leaves a GPU idle: each of its kernels takes less time than its launch. K models of one
-shape, whatever their seeds, data, gammas, learning rates or steps, have the same kernels, so one
-launch can serve them all. Their parameters lie in one matrix ``[model, parameter]``, and so do
-gradients and AdamW's moments. A step of all K models is
+A tiny model leaves a GPU idle: a kernel takes less time than its launch. K models of one shape have
+the same kernels whatever their seeds, data, gammas, learning rates or steps, so one launch serves
+all. Their parameters are the rows of one matrix ``[model, parameter]``, and so are gradients and
+AdamW's moments. A step of all K models is
 
-* one gather of their batches from the training sequences on the device, each model's rows in its
-  own order (:func:`anchor_interp.tasks.hashing.batch_indices`);
-* one forward and backward pass: ``torch.func.vmap`` of the loss of one model turns its matrix
-  products into batched ones. On a CPU, where products of this size already fill the core, the
-  models are worked through one after another instead, each a view of its row;
+* one gather of their batches from the training sequences on the device, for each model in its own
+  order (:func:`anchor_interp.tasks.hashing.batch_indices`);
+* one forward and backward pass: ``torch.func.vmap`` of one model's loss turns its matrix products
+  into batched ones. On a CPU, products of this size already fill the core, so the models are worked
+  through one after another, each a view of its row;
 * one clipping, by each model's own norm, and one AdamW update (Loshchilov and Hutter 2019,
-  algorithm 2) with each model's own learning rate, weight decay, betas, epsilon and step count.
+  algorithm 2), with each model's own learning rate, weight decay, betas, epsilon and step count.
 
-No operation mixes two rows, so a model's result does not depend on who shares its batch: it equals
-training alone up to the rounding of its sums. What a step needs besides the weights is known ahead,
-so the host does nothing for single models between two steps at which one has something to log.
+No operation mixes two rows, so a model's result does not depend on the others: it equals training
+alone up to the rounding of sums.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, shape_key
-from anchor_interp.runs.training import (
+from anchor_interp.runs.loop import (
     StepEvent,
     TrainState,
     answer_loss,
@@ -47,17 +46,10 @@ from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 from anchor_interp.tasks.sequences import Sequences
 
 MOST_STEPS = 64
-"""Steps that are planned ahead at most."""
-
+"""How many steps are planned ahead at most."""
 
 _ALIGNMENT = 64
-"""Each parameter starts at a multiple of this many numbers, as fast products want it."""
-
-
-_Pair = tuple[Tensor, Tensor]
-
-
-_Step = Callable[[Tensor, Tensor], _Pair]
+"""Each parameter starts at a multiple of this many numbers; that makes products fast."""
 
 
 @dataclass(frozen=True)
@@ -65,50 +57,44 @@ class Member:
     """A model of a stack."""
 
     config: RunConfig
-    """Its run."""
+    """The run."""
     state: TrainState
-    """Its weights, moments and step."""
+    """Weights, moments and step."""
     training: Sequences
-    """Its training sequences."""
+    """The training sequences."""
 
 
 def check_one_shape(configs: Sequence[RunConfig]) -> None:
-    """Refuse configurations that cannot share a stack.
+    """Refuse runs that cannot share a stack.
 
     Raises:
-        ConfigError: their :func:`anchor_interp.runs.config.shape_key` differ.
+        ConfigError: they differ in :func:`anchor_interp.runs.config.shape_key`.
     """
     shapes = len({shape_key(config) for config in configs})
     if shapes > 1:
         raise ConfigError(
-            f"the configurations have {shapes} shapes; expected one: give those apart that differ "
-            "in the model, in length or tokens of the task, in batch_size or in precision"
+            f"the configurations have {shapes} shapes; expected one: put those into another batch "
+            "that differ in the model, the task's length or tokens, batch_size or precision"
         )
 
 
 class Stack:
     """Models of one shape as the rows of common matrices, and their training steps.
 
-    The members' parameters and moments become views of these matrices, so that each member's
+    The members' parameters and moments become views of these matrices, so each member's
     :class:`TrainState` is up to date whenever :meth:`advance` returns.
 
     Args:
-        members: models on one device with the same :func:`anchor_interp.runs.config.shape_key`, each at
-            a step of its own.
-        together: one pass for all models; one after another if False. By default what is faster on
-            the device.
-        graph: record the step as a CUDA graph and replay it. Written where there was no GPU:
-            ``tests/test_cuda.py`` and ``benchmarks/batched.py`` have still to be run with it, so
-            nothing takes it by itself.
+        members: models on one device with the same :func:`anchor_interp.runs.config.shape_key`;
+            each may be at another step.
+        together: whether one pass serves all models, or they are worked through one after another;
+            if None, what is faster on the device.
 
     Raises:
-        ConfigError: configurations that cannot share a stack, or a graph elsewhere than on a CUDA
-            GPU.
+        ConfigError: the members differ in shape.
     """
 
-    def __init__(
-        self, members: Sequence[Member], *, together: bool | None = None, graph: bool = False
-    ) -> None:
+    def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:
         check_one_shape([member.config for member in members])
         config, state = members[0].config, members[0].state
         self._members, self._config, self._device = members, config, state.device
@@ -117,51 +103,56 @@ class Stack:
         self._places = _places(state.model)
         self._weights, self._moment1, self._moment2, self._steps = self._adopt()
         self._gradients = torch.zeros_like(self._weights)
-        # leaves of their own: a gradient of the whole matrix would be put together from zeros
+        # one leaf for each parameter: the gradient of the whole matrix would be a sum of zeros
         self._leaves = {
             name: place.of(self._weights).requires_grad_() for name, place in self._places.items()
         }
         n_tokens = config.task.n_input_tokens
         self._models = [_Answering(member.state.model, n_tokens) for member in members]
         self._batches = _Batches(members, self._device)
-        if graph and self._device.type != "cuda":
-            raise ConfigError(f"graph is True on the device {self._device}; expected a CUDA GPU")
-        self._step: _Step = _Replayed(self._plain_step) if graph else self._plain_step
 
     def advance(self, n_steps: int, stopped: Callable[[], bool] = lambda: False) -> list[StepEvent]:
-        """Train every model by some steps.
+        """Train every model.
 
         Args:
-            n_steps: updates; those beyond :data:`MOST_STEPS` are left for the next call.
-            stopped: asked after every step whether to leave the rest undone.
+            n_steps: updates; at most :data:`MOST_STEPS` are made.
+            stopped: asked after every step whether to stop there.
 
         Returns:
-            The last step done of every model; the tensors are on the CPU.
+            The last step of every model, with tensors on the CPU.
         """
         n_steps = min(n_steps, MOST_STEPS)
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
         losses = norms = torch.empty(0)
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
-            losses, norms = self._step(rows, factors)
+            tokens, targets = self._batches.at(rows)
+            with float32_products(self._config.train):
+                losses = self._differentiate(tokens, targets)
+            norms = self._update(factors)
             for member in self._members:
                 member.state.step += 1
             if stopped():
                 break
         self._steps.copy_(torch.tensor([[member.state.step] for member in self._members]))
-        return self._events(losses.cpu(), norms.cpu())
+        return [
+            StepEvent(
+                one.state.step, loss, norm, learning_rate(one.config.train, one.state.step - 1)
+            )
+            for one, loss, norm in zip(self._members, losses.cpu(), norms.cpu(), strict=True)
+        ]
 
     @torch.no_grad()
     def answers(
         self, tokens: Mapping[int, UInt8[np.ndarray, "_ pos"]]
     ) -> dict[int, Int64[np.ndarray, " _"]]:
-        """What models predict for the last position of their own sequences.
+        """What models predict for the last position.
 
         Args:
-            tokens: sequences by the index of the model, not necessarily as many for each.
+            tokens: sequences by the index of the model; their numbers may differ.
 
         Returns:
-            Answers by the index of the model. Left out are models whose logits are not finite, and
-            all where the models are worked through one after another, which gains nothing here.
+            Answers by the index of the model, without models whose logits are not finite. Nothing
+            if the models are worked through one after another: a stack gains nothing there.
         """
         if not tokens or not self._together:
             return {}
@@ -169,7 +160,7 @@ class Stack:
         padded = np.zeros((len(tokens), n_rows, length), np.int64)
         for place, rows in enumerate(tokens.values()):
             padded[place, : len(rows)] = rows
-        size = self._config.train.batch_size  # as many at a time as are known to fit
+        size = self._config.train.batch_size  # so many fit into memory
         sizes = [min(size, n_rows - start) for start in range(0, n_rows, size)]
         chosen = torch.tensor(list(tokens), device=self._device)
         leaves = {name: leaf[chosen] for name, leaf in self._leaves.items()}
@@ -187,39 +178,27 @@ class Stack:
             if finite[place, : len(rows)].all()
         }
 
-    def _plain_step(self, rows: Tensor, factors: Tensor) -> _Pair:
-        """Losses and gradients' norms of a step of all models."""
-        tokens, targets = self._batches.at(rows)
-        with float32_products(self._config.train):
-            losses = self._differentiate(tokens, targets)
-        return losses, self._update(factors)
-
     def _differentiate(
         self, tokens: Int64[Tensor, "model batch pos"], targets: Int64[Tensor, "model batch"]
     ) -> Float[Tensor, " model"]:
         """Losses; the gradients go into their matrix."""
-        if not self._together:
-            return self._differentiate_in_turn(tokens, targets)
-        with autocast(self._config.train, self._device), _uncached():
-            losses = self._side_by_side(self._leaves, tokens, targets)
-        # each loss depends on its own model only, so the sum has each one's own gradient
-        gradients = torch.autograd.grad(losses.sum(), list(self._leaves.values()))
-        for place, gradient in zip(self._places.values(), gradients, strict=True):
-            place.of(self._gradients).copy_(gradient)
-        return losses.detach()
-
-    def _differentiate_in_turn(
-        self, tokens: Int64[Tensor, "model batch pos"], targets: Int64[Tensor, "model batch"]
-    ) -> Float[Tensor, " model"]:
-        losses = []
+        if self._together:
+            with autocast(self._config.train, self._device), _uncached():
+                losses = self._side_by_side(self._leaves, tokens, targets)
+            # a loss depends on one model only, so the sum has each model's own gradient
+            gradients = torch.autograd.grad(losses.sum(), list(self._leaves.values()))
+            for place, gradient in zip(self._places.values(), gradients, strict=True):
+                place.of(self._gradients).copy_(gradient)
+            return losses.detach()
+        found = []
         for index, model in enumerate(self._models):
             with autocast(self._config.train, self._device):
                 loss = model(tokens[index], targets[index])
             gradients = torch.autograd.grad(loss, list(model.parameters()))
             for place, gradient in zip(self._places.values(), gradients, strict=True):
                 place.of(self._gradients[index]).copy_(gradient)
-            losses.append(loss.detach())
-        return torch.stack(losses)
+            found.append(loss.detach())
+        return torch.stack(found)
 
     def _side_by_side(self, leaves: dict[str, Tensor], *arguments: Tensor) -> Tensor:
         """Loss or logits of models whose parameters and arguments are stacked."""
@@ -229,24 +208,24 @@ class Stack:
             out: Tensor = functional_call(self._models[0], named, arguments)
             return out
 
-        # fused attention has no rule for models side by side (on CPUs), or cannot see inside vmap
-        # that a derivative will be asked for (on GPUs); nine positions do not need it
+        # under vmap, fused attention has no rule on CPUs and takes no derivative on GPUs; sequences
+        # of nine positions do not need it
         with sdpa_kernel(SDPBackend.MATH):
             stacked: Tensor = vmap(one)(leaves, *arguments)
         return stacked
 
     @torch.no_grad()
     def _update(self, factors: "Float[Tensor, 'factor model 1']") -> Float[Tensor, " model"]:
-        """Clip and update all models; gives the norms of their gradients before clipping.
+        """Clip the gradients and update all models; the gradients' norms before clipping.
 
-        The arithmetic of ``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.AdamW``: with the
-        clipped gradient g, moments m and v, and t steps done, this one included::
+        This is ``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.AdamW``, with the clipped
+        gradient g, moments m and v, and t steps including this one::
 
             m <- m + (1 - beta1) (g - m)
             v <- v + (1 - beta2) (g^2 - v)
             w <- (1 - lr wd) w - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
 
-        where the root is taken of v alone and its divisor goes into rate and epsilon.
+        The root is taken of v alone; its divisor goes into rate and epsilon.
         """
         clip, shrink, take1, take2, rate, eps = factors.unbind()  # each [model, 1]
         w, g, m, v = self._weights, self._gradients, self._moment1, self._moment2
@@ -260,19 +239,9 @@ class Stack:
         w.addcmul_(g, rate, value=-1)
         return norms[:, 0]
 
-    def _events(
-        self, losses: Float[Tensor, " model"], norms: Float[Tensor, " model"]
-    ) -> list[StepEvent]:
-        events = []
-        for member, loss, norm in zip(self._members, losses, norms, strict=True):
-            step = member.state.step
-            lr = learning_rate(member.config.train, step - 1)
-            events.append(StepEvent(step, loss, norm, lr))
-        return events
-
     @torch.no_grad()
     def _adopt(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Matrices of weights, moments and step counts; the members' own become their views."""
+        """Matrices of weights, moments and step counts; the members' become views."""
         models = [member.state.model for member in self._members]
         states = [member.state.optimizer.state for member in self._members]
         width = sum(place.width for place in self._places.values())
@@ -294,57 +263,20 @@ class Stack:
         return weights, moment1, moment2, steps
 
 
-class _Replayed:
-    """A step on a CUDA GPU, recorded once and then launched as a whole.
-
-    The first calls run as they are, on a stream of their own, as recording asks for; they are steps
-    like any other.
-    """
-
-    def __init__(self, step: _Step) -> None:
-        self._step = step
-        self._warming_up = 3
-        self._recorded: tuple[torch.cuda.CUDAGraph, _Pair, _Pair] | None = None
-
-    def __call__(self, rows: Tensor, factors: Tensor) -> _Pair:
-        """Losses and norms, in tensors that the next call overwrites."""
-        if self._warming_up:
-            self._warming_up -= 1
-            return self._beside(rows, factors)
-        if self._recorded is None:
-            graph, given = torch.cuda.CUDAGraph(), (rows.clone(), factors.clone())
-            with torch.cuda.graph(graph):
-                found = self._step(*given)
-            self._recorded = graph, given, found
-        graph, given, found = self._recorded
-        for place, value in zip(given, (rows, factors), strict=True):
-            place.copy_(value)
-        graph.replay()
-        return found
-
-    def _beside(self, rows: Tensor, factors: Tensor) -> _Pair:
-        own, current = torch.Stream(rows.device), torch.cuda.current_stream()
-        own.wait_stream(current)
-        with own:
-            found = self._step(rows, factors)
-        current.wait_stream(own)
-        return found
-
-
 @dataclass(frozen=True)
 class _Place:
-    """Where a parameter stands in a row."""
+    """Where a parameter is in a row."""
 
     start: int
     shape: torch.Size
 
     @property
     def width(self) -> int:
-        """Numbers that it takes, with the zeros behind it."""
+        """How many numbers it takes, with the zeros after it."""
         return math.ceil(self.shape.numel() / _ALIGNMENT) * _ALIGNMENT
 
     def of(self, rows: Float[Tensor, "*model width"]) -> Float[Tensor, "..."]:
-        """The parameter as a view of one row or of all."""
+        """The parameter, as a view of one row or of all rows."""
         part = rows[..., self.start : self.start + self.shape.numel()]
         return part.view(*rows.shape[:-1], *self.shape)
 
@@ -358,7 +290,7 @@ def _places(model: HookedTransformer) -> dict[str, _Place]:
 
 
 class _Answering(nn.Module):
-    """The last position's logits of a model, or with targets its loss."""
+    """A model's logits at the last position or, given targets, its loss."""
 
     def __init__(self, model: HookedTransformer, n_input_tokens: int) -> None:
         super().__init__()
@@ -373,7 +305,7 @@ class _Answering(nn.Module):
 
 
 class _Batches:
-    """The models' training sequences on the device, those that are the same only once."""
+    """The models' training sequences on the device; equal ones are stored once."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         self._members, self._device = members, device
@@ -388,7 +320,7 @@ class _Batches:
         self._orders: dict[Hashable, Tensor] = {}
 
     def rows(self, n_steps: int) -> Int64[Tensor, "step model batch"]:
-        """Which sequences the next steps take, by their rows on the device."""
+        """The rows of the sequences that the next steps take."""
         used: dict[Hashable, Tensor] = {}
         found = []
         for member in self._members:
@@ -402,7 +334,7 @@ class _Batches:
                 parts.append(used[key][part])
             mine = torch.cat(parts).view(n_steps, self._size)
             found.append(mine + self._starts[_data_key(member)])
-        self._orders = used  # past epochs are forgotten
+        self._orders = used  # forget past epochs
         return torch.stack(found, dim=1)
 
     def at(
@@ -419,13 +351,13 @@ def _data_key(member: Member) -> Hashable:
 def epoch_order_on(device: torch.device, n: int, epoch: int, *, seed: int) -> Int64[Tensor, " n"]:
     """:func:`anchor_interp.tasks.hashing.epoch_order`, sorted on a device."""
     keys = epoch_keys(n, epoch, seed=seed)
-    # signed numbers in the order of the unsigned ones: their largest bit is turned round
+    # flipping the largest bit gives signed numbers in the order of the unsigned ones
     signed = (keys ^ np.uint64(1 << 63)).view(np.int64)
     return torch.from_numpy(signed).to(device).argsort()
 
 
 def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step factor model 1']":
-    """What the next updates take from the models' schedules, in the order of ``Stack._update``."""
+    """What the next updates take from the models' schedules, in the order that _update reads."""
     trains = [member.config.train for member in members]
     steps = np.array([member.state.step for member in members]) + np.arange(n_steps)[:, None]
     lr = np.array([[*map(learning_rate, trains, map(int, row))] for row in steps])  # [step, model]
@@ -442,7 +374,7 @@ def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step fa
 
 @contextlib.contextmanager
 def _uncached() -> Iterator[None]:
-    """Autocast without its cache of cast weights, which knows nothing of models side by side."""
+    """Autocast without its cache of cast weights, which does not work under vmap."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

@@ -1,46 +1,37 @@
-"""The sweep: what is missing of what was asked for is trained, whoever stops it and however often.
+"""The sweep: train and measure what is missing of what was asked for.
 
-:func:`sweep` is the whole pipeline: write down what is asked for, hand out what is missing, keep
-what went wrong, bring the table up to date. It keeps nothing that the run folders do not show, so
-it can be killed at any moment and started again, and several may work on one folder: a run that
-another one trains is left to it and taken up if it is abandoned.
+:func:`sweep` writes down what is asked for, hands out what is missing, keeps errors and brings the
+table up to date. It knows only what the run folders show, so it can be killed at any moment and
+started again. Several sweeps may work on one folder: a run that another process trains is left to
+it, and taken up if that process dies.
 """
 
 import contextlib
 import logging
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anchor_interp._util.errors import (
-    AnchorInterpError,
-    ConfigError,
-    DivergedError,
-    LockedError,
-    StoreError,
-)
+from anchor_interp._util.errors import ConfigError, DivergedError, LockedError, StoreError
 from anchor_interp._util.progress import Overall, Progress, reporting_all
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, shape_key
-from anchor_interp.sweeps.folder import ENDED, SweepFolder
+from anchor_interp.runs.measurements import Measure, lacking
+from anchor_interp.sweeps.engine import Engine, Job, RunResult
+from anchor_interp.sweeps.folder import ENDED, State, SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Sweep, read_sweep
 from anchor_interp.sweeps.table import counts, write_table
-from anchor_interp.sweeps.worker import Engine, Job, RunResult
 
 TRIES = 3
 """How often a run is tried before it counts as failed, until the sweep is started again."""
 
-
 TABLE_SECONDS = 60.0
-"""Seconds between tables while runs are under way."""
-
+"""Seconds between tables while runs are unfinished."""
 
 _LOOK_SECONDS = 2.0
-
-
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -49,25 +40,28 @@ def sweep(
     out: str | Path,
     *,
     engine: Engine | None = None,
+    measures: Sequence[Measure] | Mapping[str, Sequence[Measure]] = (),
     batch: int = 1,
     quiet: bool = False,
 ) -> SweepFolder:
-    """Train every run of a sweep that is not done yet.
+    """Train every run of a sweep that is not done yet, and take the measurements that runs lack.
 
     Args:
         spec: the sweep, or the path of its file.
-        out: the sweep folder; created, or extended by what it has not been asked for before.
-        engine: where runs are trained; worker processes on this machine if None.
-        batch: most runs of one shape that one worker trains at a time as a batch of models; 0
-            chooses what the device's memory takes and pays.
+        out: the sweep folder; it is created, or extended by what is new.
+        engine: where runs train; if None, worker processes on this machine.
+        measures: what to measure of every run once it is done, or of some runs by their names. The
+            values are in the run folders, see :mod:`anchor_interp.runs.measurements`.
+        batch: how many runs of one shape a worker trains together at most; 0 trains as many as fit
+            into the device's memory, if that is faster.
         quiet: report no progress.
 
     Returns:
-        The folder with its table up to date. Runs that diverged or failed are rows of the table,
-        with their errors; failed ones are tried again when the sweep is started again.
+        The folder, with its table up to date. Runs that diverged or failed are rows of the table
+        with their errors. Failed ones are tried again when the sweep is started again.
 
     Raises:
-        ConfigError: a sweep, a device or a number of workers that cannot be used.
+        ConfigError: the sweep, the device or the number of workers cannot be used.
         StoreError: the folder cannot be used.
     """
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
@@ -75,64 +69,86 @@ def sweep(
     configs = plan.configs()
     folder = SweepFolder(checked_path(out, "out"))
     engine = LocalEngine() if engine is None else engine
-    work = {name: work_of(config) for name, config in configs.items()}
-    with reporting_all(len(configs), sum(work.values()), quiet=quiet) as overall:
-        todo = _Todo(folder, configs, batch, engine.device, overall)
-        results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses what cannot be
+    by_run = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
+    wanted = {name: tuple(by_run.get(name, ())) for name in configs}
+    total = len(configs) + sum(map(_n_values, wanted.values()))
+    what = "runs" if total == len(configs) else "runs and measurements"
+    work = sum(map(work_of, configs.values()))
+    with reporting_all(total, work, what=what, quiet=quiet) as overall:
+        todo = _Todo(folder, configs, wanted, batch, engine.device, overall)
+        results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses bad settings
         folder.extend(plan)
         write_table(folder)
         todo.begin()
         began = time.monotonic()
-        with contextlib.closing(results):  # at once, whatever keeps hold of an exception
+        with contextlib.closing(results):  # at once, even if an exception keeps a reference
             for result in results:
                 todo.take(result)
                 if time.monotonic() - began > TABLE_SECONDS:
-                    _write_table(folder)
+                    with _warned():  # the table is written again at the end
+                        write_table(folder)
                     began = time.monotonic()
-    found = write_table(folder)
-    _LOGGER.info(
-        "%s: %s", folder.path, ", ".join(f"{n} {state}" for state, n in counts(found).items())
-    )
+    found = counts(write_table(folder))
+    _LOGGER.info("%s: %s", folder.path, ", ".join(f"{n} {state}" for state, n in found.items()))
     return folder
 
 
 def work_of(config: RunConfig) -> float:
-    """The work of a run, to compare runs by: sequences seen times parameters."""
+    """The work of a run, to compare runs: sequences seen times parameters."""
     return config.train.steps * config.train.batch_size * n_parameters(config.model)
+
+
+def _n_values(measures: Sequence[Measure]) -> int:
+    return sum(len(measure.steps) or 1 for measure in measures)
+
+
+@contextlib.contextmanager
+def _warned() -> Iterator[None]:
+    """Turn a StoreError, such as a full disk, into a warning."""
+    try:
+        yield
+    except StoreError as error:
+        _LOGGER.warning(error)
 
 
 @dataclass
 class _Todo:
-    """Which runs are still to be done, and by whom."""
+    """Which runs are not done yet, and who works on them."""
 
     folder: SweepFolder
     configs: Mapping[str, RunConfig]
+    measures: Mapping[str, tuple[Measure, ...]]
     batch: int
     device: str
     overall: Overall
     waiting: dict[str, None] = field(default_factory=dict)
-    """The names of runs, in order."""
-    under_way: set[str] = field(default_factory=set)
+    """Names of runs, in order."""
+    running: set[str] = field(default_factory=set)
     elsewhere: set[str] = field(default_factory=set)
-    """Runs that another process is training."""
+    """Runs that another process trains."""
     tries: dict[str, int] = field(default_factory=dict)
     in_batch: set[str] = field(default_factory=set)
     alone: set[str] = field(default_factory=set)
-    """Runs that failed in a batch, by whoever's fault."""
+    """Runs that failed in a batch, perhaps because of another run."""
     shapes: dict[str, Hashable] = field(default_factory=dict)
+    """What the runs of a batch have in common."""
     most: dict[Hashable, int] = field(default_factory=dict)
-    """Runs of a shape that train together at most."""
-    waits: bool = False
-    """Whether it was said that all that is left is trained by others."""
+    """How many runs of a shape train together at most."""
+    has_warned: bool = False
+    """Whether it was said that only runs of other processes are left."""
 
     def begin(self) -> None:
-        """See what there is to do."""
+        """Find out what there is to do."""
         states = self.folder.states(self.configs)
-        ended = [name for name, state in states.items() if state in ENDED]
-        self.waiting = {name: None for name in states if states[name] not in ENDED}
+        ended = {name for name, state in states.items() if self._has_ended(name, state)}
+        self.waiting = dict.fromkeys(name for name in states if name not in ended)
         if self.batch != 1:
-            self.shapes = {name: shape_key(config) for name, config in self.configs.items()}
-        self.overall.begin(len(ended), sum(work_of(self.configs[name]) for name in ended))
+            self.shapes = {
+                name: (shape_key(config), self.measures[name])
+                for name, config in self.configs.items()
+            }
+        count = sum(1 + _n_values(self.measures[name]) for name in ended)
+        self.overall.begin(count, sum(work_of(self.configs[name]) for name in ended))
 
     def progress(self, name: str) -> Progress:
         """What a run reports to."""
@@ -140,25 +156,26 @@ class _Todo:
         return self.overall.run(name, config.train.steps, work_of(config))
 
     def jobs(self) -> Iterator[Job | None]:
-        """The jobs that are left, each decided on when it is asked for; None to wait."""
+        """The jobs that are left, each chosen when it is asked for; None means to wait."""
         looked = 0.0
-        while self.waiting or self.under_way or self.elsewhere:
+        while self.waiting or self.running or self.elsewhere:
             if self.elsewhere and time.monotonic() - looked > _LOOK_SECONDS:
                 self._look_elsewhere()
                 looked = time.monotonic()
             names = self._next()
             if names:
-                self.under_way |= set(names)
-                self.in_batch |= set(names[1:] and names)
-                yield Job({name: self.configs[name] for name in names})
-            elif self.under_way or self.elsewhere:
-                self._say_if_waiting()
+                self.running |= set(names)
+                if len(names) > 1:
+                    self.in_batch |= set(names)
+                yield Job({name: self.configs[name] for name in names}, self.measures[names[0]])
+            elif self.running or self.elsewhere:
+                self._warn_if_only_elsewhere()
                 yield None
 
     def take(self, result: RunResult) -> None:
-        """Note how a run ended and whether it is to be tried again."""
+        """Note how a run ended and whether to try it again."""
         name, error = result.name, result.error
-        self.under_way.discard(name)
+        self.running.discard(name)
         if error is None:
             self.folder.forget_failure(name)
             self._end(name)
@@ -169,19 +186,27 @@ class _Todo:
             _LOGGER.warning("%s: %s; it is tried again by itself", name, error)
             self.in_batch.discard(name)
             self.alone.add(name)
-            self.overall.lose(name)
-            self.waiting[name] = None
+            self._retry(name)
         else:
             tries = self.tries[name] = self.tries.get(name, 0) + 1
-            final = isinstance(error, DivergedError | ConfigError) or tries >= TRIES
-            how = "" if final else f"; it is tried again ({TRIES - tries} left)"
+            is_final = isinstance(error, DivergedError | ConfigError) or tries >= TRIES
+            how = "" if is_final else f"; it is tried again ({TRIES - tries} left)"
             _LOGGER.warning("%s: %s%s", name, error, how)
-            self._keep(name, error)
-            if final:
+            with _warned():  # a run whose error cannot be kept is simply not done
+                self.folder.note_failure(name, error)
+            if is_final:
                 self._end(name, failed=True)
             else:
-                self.overall.lose(name)
-                self.waiting[name] = None
+                self._retry(name)
+
+    def _retry(self, name: str) -> None:
+        self.overall.lose(name)
+        self.waiting[name] = None
+
+    def _end(self, name: str, *, failed: bool = False) -> None:
+        self.overall.end(name, work_of(self.configs[name]), failed=failed)
+        for _ in range(_n_values(self.measures[name])):
+            self.overall.end(name, 0.0)
 
     def _next(self) -> list[str]:
         """The names of the next job, by what the folder shows now."""
@@ -193,11 +218,11 @@ class _Todo:
         return []
 
     def _companions(self, name: str) -> list[str]:
-        """Other waiting runs that one worker can train along with this one."""
-        if self.batch == 1 or name in self.alone:
-            return []
-        shape = self.shapes[name]
+        """Other waiting runs that one worker can train together with this one."""
         found: list[str] = []
+        if self.batch == 1 or name in self.alone:
+            return found
+        shape = self.shapes[name]
         for other in list(self.waiting):
             if len(found) + 1 >= self._most(shape):
                 break
@@ -208,7 +233,6 @@ class _Todo:
         return found
 
     def _most(self, shape: Hashable) -> int:
-        """How many runs of a shape train together at most."""
         if self.batch:
             return self.batch
         if shape not in self.most:
@@ -219,46 +243,36 @@ class _Todo:
         return self.most[shape]
 
     def _is_free(self, name: str) -> bool:
-        """Whether a run is left to be done by nobody else; those that are not are noted."""
+        """Whether a run is not done and nobody works on it; otherwise it is noted."""
         state = self.folder.state(name)
         if state == "running":
             self.elsewhere.add(name)
-        elif state in ENDED:
+        elif self._has_ended(name, state):
             self._end(name)
         else:
             return True
         return False
 
+    def _has_ended(self, name: str, state: State) -> bool:
+        """Whether a run needs neither training nor measuring."""
+        if state != "done" or not self.measures[name]:
+            return state in ENDED
+        last = self.configs[name].train.steps
+        return not lacking(self.folder.runs / name, self.measures[name], last)
+
     def _look_elsewhere(self) -> None:
-        """Take up what another process has ended or abandoned."""
+        """Take back runs that another process has finished or abandoned."""
         for name in sorted(self.elsewhere):
             if self.folder.state(name) != "running":
                 self.elsewhere.remove(name)
                 self.waiting[name] = None
 
-    def _say_if_waiting(self) -> None:
-        """Say once who is waited for when nothing is left to do here."""
-        if self.elsewhere and not self.under_way and not self.waits:
-            self.waits = True
+    def _warn_if_only_elsewhere(self) -> None:
+        if self.elsewhere and not self.running and not self.has_warned:
+            self.has_warned = True
             _LOGGER.warning(
-                "waiting for %d runs that other processes are training, such as the one that %s "
-                "names; if it is gone, remove that file",
+                "waiting for %d runs that other processes train, such as the one that %s names; if "
+                "it is gone, remove that file",
                 len(self.elsewhere),
                 self.folder.runs / min(self.elsewhere) / ".lock",
             )
-
-    def _end(self, name: str, *, failed: bool = False) -> None:
-        self.overall.end(name, work_of(self.configs[name]), failed=failed)
-
-    def _keep(self, name: str, error: AnchorInterpError) -> None:
-        try:
-            self.folder.note_failure(name, error)
-        except StoreError as problem:  # a full disk, say: the run is simply not done
-            _LOGGER.warning(problem)
-
-
-def _write_table(folder: SweepFolder) -> None:
-    try:
-        write_table(folder)
-    except StoreError as problem:  # it is derived and will be written at the end
-        _LOGGER.warning(problem)

@@ -5,10 +5,10 @@ the measurements of its final checkpoint, and how the run took place. Runs that 
 never started have rows too; what they lack is null.
 
 The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the
-run's ``fingerprint.json``; :func:`measure_mechanisms` makes the missing ones.
+run's ``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
 
 A row of an existing table is reused while the run's ``result.json`` and
-``fingerprint.json`` are the same files; remove the table to rebuild every row.
+``measurements.json`` are the same files; remove the table to rebuild every row.
 """
 
 import csv
@@ -101,7 +101,7 @@ COLUMNS: Mapping[str, Kind] = {
 """What each column holds. ``censored`` marks a run that is not done, diverged or undertrained.
 ``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
 runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
-these files were written."""
+``result.json`` and ``measurements.json`` were written."""
 _ADDED = (
     "branch_step",
     "branch_lr",
@@ -157,16 +157,16 @@ def write_table(folder: SweepFolder) -> list[TableRow]:
 
 
 def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
-    """Take the fingerprint of every finished run that has none, one after the other.
+    """Take the fingerprint of every finished run that keeps none.
 
-    What is measured is kept in the run folders, so that it can be stopped at any moment.
+    Each run keeps its fingerprint at once, so this can be stopped at any moment.
 
     Args:
         folder: the sweep.
-        quiet: no progress on standard error.
+        quiet: report no progress.
 
     Returns:
-        How many runs could not be measured or written; why is said in warnings.
+        How many runs failed; warnings say why.
     """
     from anchor_interp.analysis.fingerprint import keep_fingerprint
     from anchor_interp.runs.run import load
@@ -349,7 +349,7 @@ def _row(folder: SweepFolder, row: TableRow, state: State) -> TableRow:
     result = folder.runs / name / "result.json"
     written = {
         "result_ns": _written(result) if state == "done" else None,
-        "fingerprint_ns": _written(result.with_name("fingerprint.json")),
+        "fingerprint_ns": _written(result.with_name("measurements.json")),
     }
     if state == "done" and row["status"] == "done" and written.items() <= row.items():
         return row
@@ -385,8 +385,6 @@ def _result(name: str, data: Any) -> TableRow:
 
 
 def _mechanism(run: Path, row: TableRow) -> TableRow:
-    if row["fingerprint_ns"] is None:
-        return {}
     found = kept_fingerprint(run, row["run_id"], row["steps"])
     return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
 

@@ -1,166 +1,65 @@
-"""What an engine is given and what it gives back.
-
-A :class:`Job` is what one worker trains at a time: one run, or several of one shape as a batch of
-models. An :class:`Engine` pulls jobs when it has room for them and yields a :class:`RunResult` for
-every run; :class:`anchor_interp.sweeps.local.LocalEngine` and
-:class:`anchor_interp.sweeps.ray.RayEngine` are the two that there are.
-"""
+"""What a worker process of any engine does with a job: train its runs, then measure them."""
 
 import contextlib
-import json
-import math
-import os
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
-from anchor_interp._util import files
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
-from anchor_interp._util.progress import Progress
-from anchor_interp.runs.config import RunConfig
+from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
+from anchor_interp.runs.measurements import measure_run
+from anchor_interp.sweeps.engine import Job, RunResult
 
 
-@dataclass(frozen=True)
-class Job:
-    """What one worker trains at a time."""
+def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
+    """Train the runs of a job and measure them, in this process.
 
-    configs: Mapping[str, RunConfig]
-    """Runs by the names of their folders; several train as a batch of models."""
-
-    def __post_init__(self) -> None:
-        if not self.configs:
-            raise ConfigError("a job without a run; expected one or more")
-
-    @property
-    def name(self) -> str:
-        """The first run's name, and how many more there are."""
-        first, *more = self.configs
-        return f"{first} +{len(more)}" if more else first
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How one run of several ended."""
-
-    name: str
-    """Its name among the runs."""
-    path: Path
-    """Its folder."""
-    error: AnchorInterpError | None
-    """What went wrong; None for a finished run."""
-
-
-def each_alone(configs: Mapping[str, RunConfig]) -> Iterator[Job]:
-    """One job for each run, in order."""
-    return (Job({name: config}) for name, config in configs.items())
-
-
-class Engine(Protocol):
-    """Where jobs are done."""
-
-    @property
-    def device(self) -> str:
-        """What runs train on: ``auto``, ``cpu``, ``cuda``, ..."""
-        ...
-
-    def run(
-        self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
-    ) -> Generator[RunResult, None, None]:
-        """Do jobs, each run in ``folder / name``, resuming what is there.
-
-        Args:
-            jobs: pulled one at a time and only when there is room for one, so that whoever gives
-                them can decide as late as possible. None means that there is nothing to do right
-                now: ask again a little later, and after every result.
-            folder: where the run folders go.
-            progress: what the run of a name reports to.
-
-        Returns:
-            An iterator of one result a run as it ends; a failed run does not stop the others.
-            Closing it early checkpoints and stops the runs that are under way.
-        """
-        ...
-
-
-class Meter:
-    """Reports a run's progress from what was added to its metrics since the last time."""
-
-    def __init__(self, path: Path, progress: Progress, *, every: float = 0.0) -> None:
-        """Nothing is read yet.
-
-        Args:
-            path: the run folder.
-            progress: what to report to.
-            every: seconds between two looks at least.
-        """
-        self._file, self._progress, self._every = path / "metrics.jsonl", progress, every
-        self._read, self._last = 0, -math.inf
-        self._facts: dict[str, Any] = {}
-
-    def read(self) -> None:
-        """Report, if it is time; what is wrong with the file is its writer's to say."""
-        if time.monotonic() - self._last < self._every:
-            return
-        self._last = time.monotonic()
-        with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
-            with files.open_regular(self._file) as file:
-                if os.fstat(file.fileno()).st_size < self._read:
-                    self._read = 0  # cut to the checkpoint that the run goes on from
-                file.seek(self._read)
-                part = file.read()
-            whole = part[: part.rfind(b"\n") + 1]
-            self._read += len(whole)
-            for line in whole.splitlines():
-                self._facts.update(json.loads(line))
-            if whole:
-                self._progress.update(self._facts["step"], self._facts)
-
-
-def train_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
-    """What a worker does with a job, in its own process.
+    Finished runs are measured at once. Measurements are made on the CPU.
 
     Args:
         job: the runs.
-        folder: where their folders go.
+        folder: where their folders are.
         device: where they train.
         threads: CPU threads of this process.
 
     Returns:
-        An iterator of one result a run as it ends.
+        An iterator of one result for each run as it ends. If a measurement fails, its error is the
+        run's. If a batch fails, every unfinished run of it gets its error.
 
     Raises:
-        InterruptedRunError: SIGINT or SIGTERM; the runs were checkpointed first.
+        InterruptedRunError: SIGINT or SIGTERM; the runs are checkpointed first.
     """
-    from anchor_interp.runs.train import train  # it loads torch, which only workers need
+    from anchor_interp._util.environment import limited_threads  # it loads torch
 
-    if len(job.configs) > 1:
-        yield from _train_together(job, folder, device, threads)
-        return
-    for name, config in job.configs.items():
-        path = folder / name
-        try:
-            train(config, path, device=device, threads=threads, quiet=True)
-        except InterruptedRunError:
-            raise
-        except AnchorInterpError as error:
-            yield RunResult(name, path, error)
-        else:
-            yield RunResult(name, path, None)
+    with contextlib.closing(_train(job, folder, device, threads)) as results:
+        for result in results:
+            error = result.error
+            if error is None and job.measures:
+                try:
+                    with limited_threads(threads):
+                        measure_run(result.path, job.measures)
+                except InterruptedRunError:
+                    raise
+                except AnchorInterpError as failure:
+                    error = failure
+            yield RunResult(result.name, result.path, error)
 
 
-def _train_together(job: Job, folder: Path, device: str, threads: int) -> Iterator[RunResult]:
-    """Train the runs as a batch; what befalls all is the result of those that have none."""
+def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
+    from anchor_interp.runs.train import train
     from anchor_interp.sweeps.batch import train_batch
 
     left = dict.fromkeys(job.configs)
     try:
-        results = train_batch(job.configs, folder, device=device, threads=threads)
-        with contextlib.closing(results):
-            for result in results:
-                del left[result.name]
-                yield result
+        if len(job.configs) > 1:
+            batch = train_batch(job.configs, folder, device=device, threads=threads)
+            with contextlib.closing(batch) as results:
+                for result in results:
+                    del left[result.name]
+                    yield result
+        else:
+            ((name, config),) = job.configs.items()
+            train(config, folder / name, device=device, threads=threads, quiet=True)
+            del left[name]
+            yield RunResult(name, folder / name, None)
     except InterruptedRunError:
         raise
     except AnchorInterpError as error:

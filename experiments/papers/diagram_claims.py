@@ -1,0 +1,202 @@
+"""What runs of the sweeps ``tiny-decay`` and ``tiny-depth`` are expected to show.
+
+The expectations stand in the sweeps' files and were written down before the runs. Each is a rule
+that the table meets or does not. A cell has a majority if more than half of its runs, whatever
+became of the others, are of a kind.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import permutation_test, rankdata
+
+from anchor_interp.runs.phase import PAPER
+
+from .effects import Effect, Observation
+from .judging import LEVEL, Claim, Family
+from .rows import Row, Rows, Test, having, phase, rank_share
+
+_INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
+
+
+@dataclass(frozen=True)
+class Criterion(Effect):
+    """A rule that a table meets or does not."""
+
+    check: Callable[[Rows], tuple[bool, str]]
+    """Says whether the rows meet it, and what was seen."""
+
+    def find(self, rows: Rows) -> Observation:
+        """See the class."""
+        return Observation(*self.check(rows))
+
+
+def spearman(rows: Rows, x: str, y: str) -> tuple[int, float, float]:
+    """Spearman's correlation over runs: how many have the number, rho and its permutation p."""
+    points = [(row[x], row[y]) for row in rows if row[y] is not None]
+    if not points:
+        return 0, 0.0, 1.0
+    ranks = [rankdata(column) for column in zip(*points, strict=True)]
+    xs, ys = (column - column.mean() for column in ranks)
+    if not (xs.any() and ys.any()):  # a number that never changes has no trend
+        return len(points), 0.0, 1.0
+    scale = np.linalg.norm(xs) * np.linalg.norm(ys)
+    tested = permutation_test(
+        (xs,),
+        lambda shuffled, axis: (shuffled * ys).sum(axis) / scale,
+        permutation_type="pairings",
+        vectorized=True,
+        n_resamples=9999,
+        rng=np.random.default_rng(0),
+    )
+    return len(points), float(tested.statistic), float(tested.pvalue)
+
+
+def _cell(rows: Rows, **values: Any) -> list[Row]:
+    return list(filter(having(**values), rows))
+
+
+def _axis(rows: Rows, name: str) -> list[float]:
+    return sorted({row[name] for row in rows})
+
+
+def _majority(rows: Rows, wanted: Test) -> bool:
+    return 2 * sum(map(wanted, rows)) > len(rows)
+
+
+def _mostly(name: str, **where: float) -> Criterion:
+    """Whether most runs of a cell are of a phase."""
+
+    def check(rows: Rows) -> tuple[bool, str]:
+        cell = _cell(rows, **where)
+        return _majority(cell, phase(name)), ", ".join(r["phase"] or r["status"] for r in cell)
+
+    return Criterion(check, studies=("diagram",))
+
+
+def _trends(number: str, by: str, *, sign: int) -> Criterion:
+    """Whether a number rises (sign 1) or falls (-1) with gamma at every value of the other axis."""
+
+    def check(rows: Rows) -> tuple[bool, str]:
+        rows = [row | {"rank_share": rank_share(row)} for row in rows]
+        found = {
+            value: spearman(_cell(rows, **{by: value}), "gamma", number)
+            for value in _axis(rows, by)
+        }
+        texts = [f"{v:g}: {rho:+.2f} (p = {p:.4f}, n = {n})" for v, (n, rho, p) in found.items()]
+        return all(p < LEVEL and sign * rho > 0 for _, rho, p in found.values()), "; ".join(texts)
+
+    return Criterion(check, studies=("diagram",))
+
+
+def _less_gamma_with_more_decay(rows: Rows) -> tuple[bool, str]:
+    first = {
+        decay: next(
+            (
+                gamma
+                for gamma in _axis(rows, "gamma")
+                if _majority(_cell(rows, gamma=gamma, weight_decay=decay), _INFERENTIAL)
+            ),
+            None,
+        )
+        for decay in (0.01, 1.0)
+    }
+    text = ", ".join(f"{decay:g}: {gamma or 'none'}" for decay, gamma in first.items())
+    low, high = first[1.0], first[0.01]
+    return low is not None and high is not None and low < high, text
+
+
+def _is_phase_2(row: Row) -> bool:
+    """Good ID and poor OOD accuracy in a trained run (complexity-control paper, section IV)."""
+    trained = row["phase"] not in (None, "undertrained")
+    return trained and row["id_accuracy"] >= PAPER.id and row["ood_accuracy"] < PAPER.ood
+
+
+_KINDS: dict[str, Test] = {
+    "memorizing": _MEMORIZING,
+    "phase 2": _is_phase_2,
+    "inferential": _INFERENTIAL,
+    "undertrained": phase("undertrained"),
+}
+
+
+def _phase_2_in_between(rows: Rows) -> tuple[bool, str]:
+    kinds = {}
+    for gamma in _axis(rows, "gamma"):
+        cell = _cell(rows, gamma=gamma, weight_decay=0.01)
+        kinds[gamma] = next(
+            (k for k, test in _KINDS.items() if _majority(cell, test)), "no majority"
+        )
+    wanted = list(_KINDS)[:3]
+    order = [wanted.index(kind) for kind in kinds.values() if kind in wanted]
+    text = ", ".join(f"{gamma}: {kind}" for gamma, kind in kinds.items())
+    return set(order) == {0, 1, 2} and order == sorted(order), text
+
+
+def _poor_at_small_gamma(rows: Rows) -> tuple[bool, str]:
+    gammas = _axis(rows, "gamma")
+    poor = []
+    for gamma in gammas:
+        for depth in _axis(rows, "n_layers"):
+            cell = _cell(rows, gamma=gamma, n_layers=depth)
+            shares = [row["id_accuracy"] for row in cell if row["id_accuracy"] is not None]
+            if shares and sum(shares) / len(shares) < 0.9:
+                poor.append((gamma, depth))
+    text = ", ".join(f"gamma {gamma}, {depth} layers" for gamma, depth in poor) or "none"
+    return bool(poor) and max(gamma for gamma, _ in poor) < gammas[len(gammas) // 2], text
+
+
+def _expected(sentence: str, effect: Criterion | Callable[[Rows], tuple[bool, str]]) -> Claim:
+    if not isinstance(effect, Criterion):
+        effect = Criterion(effect, studies=("diagram",))
+    return Claim(sentence, sentence, source="the sweep's file", statistic="rule", effect=effect)
+
+
+DIAGRAMS = {
+    "decay": Family((
+        _expected(
+            "most seeds memorize at gamma 0.3 without weight decay",
+            _mostly("memorizing", gamma=0.3, weight_decay=0.0),
+        ),
+        _expected(
+            "most seeds are inferential at gamma 0.9, weight decay 1",
+            _mostly("inferential", gamma=0.9, weight_decay=1.0),
+        ),
+        _expected(
+            "OOD accuracy rises with gamma, at each weight decay (Spearman)",
+            _trends("ood_accuracy", "weight_decay", sign=1),
+        ),
+        _expected(
+            "the smallest gamma whose majority is inferential is smaller at weight decay 1 than at "
+            "0.01",
+            _less_gamma_with_more_decay,
+        ),
+        _expected(
+            "the stable rank of W_Q(1), as a share of its initial value, falls with gamma, at each "
+            "weight decay (Spearman)",
+            _trends("rank_share", "weight_decay", sign=-1),
+        ),
+        _expected(
+            "at weight decay 0.01 cells with good ID and poor OOD accuracy lie between memorizing "
+            "and inferential ones",
+            _phase_2_in_between,
+        ),
+    )),
+    "depth": Family((
+        _expected(
+            "inferential accuracy on (4, 3) rises with gamma, at each depth (Spearman)",
+            _trends("ood_accuracy", "n_layers", sign=1),
+        ),
+        _expected(
+            "symmetric accuracy on (4, 3) falls with gamma, at each depth (Spearman)",
+            _trends("symmetric_accuracy", "n_layers", sign=-1),
+        ),
+        _expected(
+            "the shaded zone (mean ID accuracy < 0.9) lies at the smallest gammas and is not empty",
+            _poor_at_small_gamma,
+        ),
+    )),
+}  # fmt: skip
+"""The expectations, by the sweep's name."""

@@ -1,0 +1,267 @@
+"""Trains and measures what the studies lack, and writes their tables.
+
+:func:`gather` can be stopped and resumed at any point: runs and what is measured of them stand in a
+sweep folder, and a run whose row an earlier table has needs neither.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.schema import checked_path
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.measurements import Measure, lacking
+from anchor_interp.sweeps.engine import Engine
+from anchor_interp.sweeps.estimate import Estimate, estimate
+from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.sweep import sweep
+from anchor_interp.sweeps.table import CIRCUMSTANCES, read_table
+from anchor_interp.tasks.anchor import AnchorTask
+
+from .measures import ALONG, SECONDS, between, measures_of, numbers
+from .rows import Row
+from .studies import Study, broken_groups, study, study_sweep
+from .tables import check_scale, checkpoints_table, read_checkpoints, read_study, write_rows
+
+_KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
+_REPEATED = (
+    "run_id", "status", "phase", "censored", "seed", "task", "normalization", "gamma",
+    "weight_decay", "n_layers", "steps",
+)  # fmt: skip
+"""Columns of a run that the table of checkpoints repeats."""
+
+_LOGGER = logging.getLogger("anchor_interp.papers")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What some studies still need before they can be judged."""
+
+    runs: int
+    """Runs of all of them, each counted once."""
+    known: int
+    """Runs whose rows are in earlier tables."""
+    training: Estimate
+    measuring: float
+    """Seconds that measuring takes after training, roughly."""
+
+
+def plan(
+    names: Sequence[str],
+    scale: str,
+    out: Path,
+    *,
+    tables: Path | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+) -> Plan:
+    """What :func:`gather` would do for these studies.
+
+    Raises:
+        ConfigError: an unknown study or scale.
+    """
+    wanted = [_wanted(name, scale, tables) for name in names]
+    runs = {run for of in wanted for run in of.configs}
+    todo = {run: config for of in wanted for run, config in of.todo().items()}
+    folder = SweepFolder(out / "sweep")
+    count = LocalEngine(workers, device).slots()
+    cost = estimate(todo, folder, workers=count, device=device)
+    left = {
+        (name, run, step)
+        for of in wanted
+        for run, config in of.todo().items()
+        for name, measures in measures_of(of.study, config).items()
+        for _, step in lacking(folder.runs / run, measures, config.train.steps)
+    }
+    return Plan(len(runs), len(runs) - len(todo), cost, sum(SECONDS[n] for n, *_ in left) / count)
+
+
+def gather(
+    names: Sequence[str],
+    scale: str,
+    out: str | Path,
+    *,
+    tables: str | Path | None = None,
+    engine: Engine | None = None,
+    quiet: bool = False,
+) -> dict[str, list[Row]]:
+    """The tables of some studies; what is missing is trained and measured first.
+
+    Args:
+        names: the studies.
+        scale: tiny, small or paper.
+        out: the folder of the runs, which studies share.
+        tables: folder of the tables, which are read if they are there and written anew;
+            ``OUT/tables`` if None. A row is taken as it is if it has every number that the study
+            measures, at checkpoints too.
+        engine: where runs are trained and measured; worker processes on this machine if None.
+        quiet: report no progress.
+
+    Returns:
+        Rows by study, in the order in which the study lists its runs. The tables are written too;
+        a study with ``checkpoints`` has another one for these.
+
+    Raises:
+        ConfigError: an unknown study or scale, or a device that cannot be used.
+        StoreError: a folder that cannot be used, or a damaged table.
+    """
+    folder = SweepFolder(checked_path(out, "out") / "sweep")
+    place = Path(out) / "tables" if tables is None else checked_path(tables, "tables")
+    wanted = [_wanted(name, scale, place) for name in names]
+    todo = {run: config for of in wanted for run, config in of.todo().items()}
+    found: dict[str, Row] = {}
+    if todo:
+        measures: dict[str, list[Measure]] = {run: [] for run in todo}
+        for of in wanted:
+            for run, config in of.todo().items():
+                new = [m for group in measures_of(of.study, config).values() for m in group]
+                measures[run] += [measure for measure in new if measure not in measures[run]]
+        sweep(_grouped(todo.values()), folder.path, engine=engine, measures=measures, quiet=quiet)
+        found = {row["run_id"]: row for row in read_table(folder.path)}
+    gathered = {}
+    for of in wanted:
+        rows = [
+            of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
+            for run, config in of.configs.items()
+        ]
+        gathered[of.name] = _with_lost(rows, of)
+        write_rows(place / f"{of.name}.csv", gathered[of.name])
+        if of.study.checkpoints:
+            path = checkpoints_table(place, of.name)
+            write_rows(path, _checkpoints(of, folder, gathered[of.name]))
+    return gathered
+
+
+def unfinished(gathered: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Runs that failed, or that lack a number that their study measures."""
+    return [
+        row["run_id"]
+        for name, rows in gathered.items()
+        for row in rows
+        if row["status"] == "failed"
+        or (row["status"] == "done" and not _is_measured(row, study(name)))
+    ]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One study's runs, and what its tables have of them."""
+
+    name: str
+    study: Study
+    configs: dict[str, RunConfig]
+    known: dict[str, Row]
+    """Rows of finished runs with every number that the study measures, at checkpoints too."""
+    ended: dict[str, Row]
+    """Rows of all finished runs."""
+    along: dict[tuple[str, float], Row]
+    """Rows of checkpoints, by run and step."""
+
+    def todo(self) -> dict[str, RunConfig]:
+        """The runs without a row."""
+        return {run: config for run, config in self.configs.items() if run not in self.known}
+
+
+def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
+    configs, found = study_sweep(name, scale).configs(), study(name)
+    ended: dict[str, Row] = {}
+    along: dict[tuple[str, float], Row] = {}
+    if tables is not None and found.checkpoints and checkpoints_table(tables, name).is_file():
+        rows = read_checkpoints(checkpoints_table(tables, name))
+        along = {(row["run_id"], row["at_step"]): row for row in rows}
+    if tables is not None and (path := tables / f"{name}.csv").is_file():
+        rows = read_study(path)
+        check_scale(rows, scale, path)
+        if other := [row["run_id"] for row in rows if row["run_id"] not in configs]:
+            raise StoreError(
+                f"{path} has {len(other)} runs that are not of the study {name} at the scale "
+                f"{scale}, such as {other[0]}; remove these lines, or name another folder for "
+                "the tables"
+            )
+        ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
+    known = {
+        run: row
+        for run, row in ended.items()
+        if _is_measured(row, found)
+        and (not found.checkpoints or all((run, s) in along for s in between(configs[run])))
+    }
+    if lack := len(ended) - len(known):
+        _LOGGER.info(
+            "%d of %d finished runs in the table of %s lack numbers that it measures",
+            lack, len(ended), name,
+        )  # fmt: skip
+    return _Wanted(name, found, configs, known, ended, along)
+
+
+def _is_measured(row: Row, of: Study) -> bool:
+    return set(of.measures) <= set((row.get("measured") or "").split())
+
+
+def _grouped(configs: Iterable[RunConfig]) -> Sweep:
+    """The sweep of some runs: a grid for those that only differ in their seeds.
+
+    Fewer seeds are another grid, so a folder's ``spec.yaml`` can name a run more than once.
+    """
+    seeds: dict[RunConfig, list[int]] = {}
+    for config in configs:
+        seeds.setdefault(replace(config, seed=0), []).append(config.seed)
+    return Sweep(tuple(Grid(config, seeds=tuple(found)) for config, found in seeds.items()))
+
+
+def _row(row: Row, config: RunConfig, folder: SweepFolder, of: _Wanted, scale: str) -> Row:
+    """A run's row with what is said of its task and what was measured."""
+    out = {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
+    out |= {name: row[name] for name in _KEPT_CIRCUMSTANCES}
+    out |= {"scale": scale} | task_columns(config.task)
+    run, last = folder.runs / row["run_id"], config.train.steps
+    found = {name: numbers(run, name, last) for name in of.study.measures}
+    whole = not of.study.checkpoints or all(
+        numbers(run, name, step) is not None for step in between(config) for name in ALONG
+    )
+    done = [name for name, values in found.items() if values is not None and whole]
+    out["measured"] = " ".join(done) or None
+    for values in found.values():
+        out |= values or {}
+    return out
+
+
+def task_columns(task: AnchorTask) -> Row:
+    """What a table says of a task: how many groups break the rule, which, and the anchors."""
+    broken = broken_groups(task)
+    return {
+        "complexity": len(broken),
+        "broken": " ".join(f"{a}{b}" for a, b in broken) or None,
+        "offsets": " ".join(str(anchor.function) for anchor in task.anchors),
+    }
+
+
+def _with_lost(rows: list[Row], of: _Wanted) -> list[Row]:
+    """The rows, with what an earlier table says of runs that could not be trained anew."""
+    lost = [row for row in rows if row["status"] != "done" and row["run_id"] in of.ended]
+    if lost:
+        _LOGGER.warning(
+            "%d finished runs of %s could not be trained anew, such as %s; the table keeps what it "
+            "said of them",
+            len(lost), of.name, lost[0]["run_id"],
+        )  # fmt: skip
+    return [of.ended[row["run_id"]] if row in lost else row for row in rows]
+
+
+def _checkpoints(of: _Wanted, folder: SweepFolder, rows: Sequence[Row]) -> list[Row]:
+    """Mechanism and behaviour at every checkpoint between, beside what the run became."""
+    found = []
+    for row in rows:
+        run = row["run_id"]
+        for number, step in enumerate(between(of.configs[run]), 1):
+            measured = [numbers(folder.runs / run, name, step) for name in ALONG]
+            if None not in measured:
+                about = {name: row.get(name) for name in _REPEATED}
+                about |= {"at_step": float(step), "at_number": float(number)}
+                found.append(about | {k: v for part in measured for k, v in (part or {}).items()})
+            elif (run, step) in of.along:
+                found.append(of.along[run, step])
+    return found

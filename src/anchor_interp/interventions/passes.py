@@ -1,0 +1,95 @@
+"""Forward passes with activations replaced, and the checks of what comes out.
+
+Patching, interchange and composition all run the model through :func:`replaced_run`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.interventions.hooks import Edit, hooked, recording
+from anchor_interp.models.forward import last_logits
+from anchor_interp.models.transformer import HookedTransformer
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """A value that replaces an activation, or a part of it, in n sequences."""
+
+    hook: str
+    """TransformerLens's name of the hook."""
+    value: Float[Tensor, "n ..."]
+    """The value, of the activation's shape."""
+    mask: Bool[Tensor, "n ..."] | None = None
+    """Where the activation is replaced; everywhere if None."""
+
+
+def replaced_run(
+    model: HookedTransformer,
+    rows: Int[Tensor, "n pos"],
+    replacements: Sequence[Replacement],
+    *,
+    record: Iterable[str] = (),
+    batch_size: int,
+) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
+    """Logits at the last position of a run with activations replaced, and recorded activations.
+
+    Replacements apply in order, so the last of two at one place holds. Hooks attached to the model
+    act. ``rows`` are token indices on the model's device, ``record`` names hooks.
+
+    Raises:
+        HookError: a hook that the model does not have, or a value of the wrong shape.
+    """
+    logits: list[Tensor] = []
+    recorded: dict[str, list[Tensor]] = {hook: [] for hook in record}
+    for start in range(0, len(rows), batch_size):
+        part = slice(start, start + batch_size)
+        edits = {hook: recording(into) for hook, into in recorded.items()}
+        for hook in dict.fromkeys(each.hook for each in replacements):
+            edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
+        with hooked(model, edits):
+            logits.append(last_logits(model, rows[part]))
+    return torch.cat(logits), {hook: torch.cat(found) for hook, found in recorded.items()}
+
+
+def check_finite(logits: Float[Tensor, "n d_vocab"]) -> Float[Tensor, "n d_vocab"]:
+    """The logits, if all are finite.
+
+    Raises:
+        ConfigError: some are NaN or infinite.
+    """
+    if not torch.isfinite(logits).all():
+        raise ConfigError(
+            "the model's logits are not finite; its weights are damaged: take another checkpoint"
+        )
+    return logits
+
+
+def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:
+    """Refuse answers that are not among a model's ``d_vocab`` output tokens.
+
+    Raises:
+        ConfigError: names the range found and the range allowed.
+    """
+    if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
+        raise ConfigError(
+            f"answers run from {answers.min()} to {answers.max()}; the model's output tokens are 0 "
+            f"to {d_vocab - 1}"
+        )
+
+
+def _replace(replacements: Sequence[Replacement], rows: slice) -> Edit:
+    def edit(activation: Tensor) -> Tensor:
+        for each in replacements:
+            value = each.value[rows]
+            if each.mask is not None:
+                value = torch.where(each.mask[rows], value, activation)
+            activation = value
+        return activation
+
+    return edit

@@ -1,0 +1,193 @@
+"""Measurements of a run, kept beside its weights in ``RUN/measurements.json``.
+
+A :class:`Measure` names a function of a checkpoint. Its value is kept with the name and version of
+the measure, the step, and the SHA-256 of the weights it was measured of. An entry of another
+version, another step or other weights is not returned, so it is measured again. A damaged file
+counts as empty: everything in it can be measured again.
+
+Reading kept values does not load torch.
+"""
+
+import importlib
+import itertools
+import json
+import operator
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_interp._util import files
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.schema import check_fields, shown, to_dict
+
+if TYPE_CHECKING:
+    from anchor_interp.runs.run import Run
+
+SCHEMA = 1
+"""Schema number of the file."""
+
+
+FILE = "measurements.json"
+"""Name of the file in the run folder."""
+
+
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function of a run's checkpoint whose value the run keeps."""
+
+    name: str
+    """What the value is kept as; unique within a run."""
+    function: str
+    """``module:function``. It takes a :class:`anchor_interp.runs.run.Run` at the checkpoint and
+    returns JSON values (dataclasses and arrays become JSON), not None."""
+    version: int = 1
+    """Values of other versions are measured again."""
+    steps: tuple[int, ...] = ()
+    """Checkpoints to measure; the last one if empty."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "measure")
+        if not _FUNCTION.fullmatch(self.function):
+            raise ConfigError(f"function is {shown(self.function)}; expected module:function")
+
+    def __call__(self, run: "Run") -> Any:
+        """The value at the run's checkpoint, as plain JSON values.
+
+        Raises:
+            ConfigError: there is no such function, or its value is None or is not JSON.
+            AnchorInterpError: the function failed.
+        """
+        module, _, name = self.function.partition(":")
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"cannot import the measure {self.function}: {error}") from error
+        try:
+            value = to_dict(function(run))
+        except AnchorInterpError:
+            raise
+        except Exception as error:
+            raise AnchorInterpError(
+                f"{self.name} of {run.name} at step {run.step} failed "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        try:
+            json.dumps(value, allow_nan=False)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{self.function} returned a value that is not JSON: {error}"
+            ) from error
+        if value is None:
+            raise ConfigError(f"{self.function} returned None; expected a JSON value")
+        return value
+
+
+def kept(path: Path, measure: Measure, step: int) -> Any | None:
+    """The value that a run keeps of a measure; None if it has to be measured.
+
+    Args:
+        path: the run folder.
+        measure: what was measured.
+        step: the checkpoint.
+    """
+    return _value(_entries(path), path, measure, step)
+
+
+def lacking(path: Path, measures: Iterable[Measure], last: int) -> list[tuple[Measure, int]]:
+    """The measures, each with a step, that a run does not keep yet.
+
+    Args:
+        path: the run folder.
+        measures: what is wanted.
+        last: the step of the last checkpoint.
+    """
+    entries = _entries(path)
+    wanted = [(measure, step) for measure in measures for step in measure.steps or (last,)]
+    return [pair for pair in wanted if _value(entries, path, *pair) is None]
+
+
+def keep(run: "Run", measure: Measure, value: Any) -> None:
+    """Keep the value of a measure at the run's checkpoint.
+
+    Raises:
+        StoreError: the run folder cannot be written; LockedError if another process writes it.
+    """
+    from anchor_interp.runs.writer import writing  # it loads torch
+
+    if run.path is None:
+        raise StoreError(f"{run.name} has no run folder to keep a measurement in")
+    entry = {
+        "name": measure.name,
+        "version": measure.version,
+        "step": run.step,
+        "weights": _digest(run.path, run.step),
+        "value": value,
+    }
+    place = operator.itemgetter("name", "step")
+    with writing(run.path, run.config) as writer:
+        others = [other for other in _entries(run.path) if place(other) != place(entry)]
+        data = {"schema": SCHEMA, "measurements": [*others, entry]}
+        writer.copy_file(FILE, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+
+
+def measure_run(path: Path, measures: Iterable[Measure]) -> None:
+    """Take and keep every measurement that a finished run lacks.
+
+    Each value is kept at once, so that nothing is lost if the process is stopped.
+
+    Raises:
+        AnchorInterpError: a measurement failed or cannot be kept.
+        InterruptedRunError: SIGINT or SIGTERM.
+    """
+    from anchor_interp._util.environment import stop_signals
+    from anchor_interp.runs.run import load
+
+    measures = tuple(measures)
+    if not measures:
+        return
+    by_step = operator.itemgetter(1)
+    todo = sorted(lacking(path, measures, load(path).step), key=by_step)
+    with stop_signals() as stopped:
+        for step, group in itertools.groupby(todo, key=by_step):
+            run = load(path, step=step)  # one model in memory at a time
+            for measure, _ in group:
+                with stopped.at_once("stopped while measuring; give the same command again"):
+                    value = measure(run)
+                keep(run, measure, value)
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The entries of the file that have the right form."""
+    try:
+        data = files.read_json(path / FILE)
+        found = data["measurements"] if data["schema"] == SCHEMA else []
+    except (StoreError, LookupError, TypeError):
+        return []
+    names = {"name", "version", "step", "weights", "value"}
+    entries = found if isinstance(found, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and names <= entry.keys()]
+
+
+def _value(entries: list[dict[str, Any]], path: Path, measure: Measure, step: int) -> Any | None:
+    wanted = {"name": measure.name, "version": measure.version, "step": step}
+    for entry in entries:
+        if wanted.items() <= entry.items():
+            try:
+                return entry["value"] if entry["weights"] == _digest(path, step) else None
+            except StoreError:
+                return None
+    return None
+
+
+def _digest(path: Path, step: int) -> str:
+    """The SHA-256 that a checkpoint recorded of its weights, which loading them checks."""
+    folder = path / "checkpoints" / f"{step:08d}"
+    try:
+        return str(files.read_json(folder / "state.json")["files"]["weights.safetensors"]["sha256"])
+    except (LookupError, TypeError) as error:
+        raise StoreError(f"{folder} has no record of its weights; train the run again") from error

@@ -1,0 +1,243 @@
+"""A session of training a run: start or resume, log, checkpoint, judge.
+
+:func:`anchor_interp.runs.train.train` trains one run with it, and
+:func:`anchor_interp.sweeps.batch.train_batch` several at once.
+"""
+
+import functools
+import logging
+
+import numpy as np
+import torch
+from jaxtyping import Integer
+
+from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.schema import to_dict
+from anchor_interp.runs.config import RunConfig, run_id, total_decay
+from anchor_interp.runs.evaluation import predict
+from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
+from anchor_interp.runs.phase import decide
+from anchor_interp.runs.run import evaluate_run, model_at
+from anchor_interp.runs.store import Row
+from anchor_interp.runs.writer import RunWriter
+from anchor_interp.tasks.sequences import Sequences, sample
+
+_PROBES = 512
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Session:
+    """Starts or resumes a run whose folder is held for writing, and records its training."""
+
+    def __init__(
+        self, writer: RunWriter, config: RunConfig, training: Sequences, device: torch.device
+    ) -> None:
+        self.writer = writer
+        """The run folder."""
+        self.config = config
+        """The configuration."""
+        self.training = training
+        """The run's training sequences."""
+        self.probes = Probes(config, training)
+        """The sequences for accuracies along training."""
+        self.latest: Row = {}
+        """The newest value of every metric."""
+        self.state = self._start_or_resume(device)
+        """Weights, moments and step."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether no step is left."""
+        return self.state.step >= self.config.train.steps
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this step is logged or checkpointed."""
+        train, step = self.config.train, self.state.step
+        return self.is_trained or not step % train.log_every or not step % train.checkpoint_every
+
+    @property
+    def next_due(self) -> int:
+        """The next step that is logged or checkpointed."""
+        train, step = self.config.train, self.state.step
+        following = (
+            every * (step // every + 1) for every in (train.log_every, train.checkpoint_every)
+        )
+        return min(*following, train.steps)
+
+    @property
+    def wants_accuracies(self) -> bool:
+        """Whether accuracies are measured at this step."""
+        return self.is_trained or self.state.step % self.config.train.eval_every == 0
+
+    def log(self, event: StepEvent, answers: Integer[np.ndarray, " n"] | None = None) -> Row | None:
+        """Write the line of metrics of a step, if one is due.
+
+        Args:
+            event: the newest step.
+            answers: the model's predictions for the probes' tokens; computed if None.
+
+        Returns:
+            The line, or None.
+
+        Raises:
+            StoreError: the folder is gone or cannot be written.
+            DivergedError: weights are not finite, if accuracies are due.
+        """
+        self.writer.check()
+        if event.step % self.config.train.log_every and not self.is_trained:
+            return None
+        row = {
+            "step": event.step,
+            "loss": event.loss.item(),
+            "lr": event.lr,
+            "grad_norm": event.grad_norm.item(),
+        }
+        if self.wants_accuracies:
+            check_finite_weights(self.state)
+            if answers is None:
+                answers = predict(self.state.model, self.probes.tokens)
+            row |= self.probes.accuracies(answers)
+        self.writer.append_metrics(row)
+        self.latest.update(row)
+        return row
+
+    def keep(self, *, leaving: bool = False) -> None:
+        """Commit a checkpoint, if one is due or the session ends here.
+
+        Raises:
+            StoreError: the folder cannot be written.
+            DivergedError: weights are not finite.
+        """
+        every = self.config.train.checkpoint_every
+        if self.state.step % every == 0 or self.is_trained or leaving:
+            check_finite_weights(self.state)
+            weights, optimizer = self.state.weights(), self.state.optimizer_tensors()
+            self.writer.save_checkpoint(self.state.step, weights, optimizer, every)
+            self.writer.end_session(ended=now())  # so far: a kill may follow
+            _LOGGER.debug("%s: checkpoint at step %d", self.writer.path, self.state.step)
+
+    def judge(self, stopped: StopRequest) -> None:
+        """Evaluate the final checkpoint and write the result: the run is done.
+
+        Raises:
+            StoreError: the folder cannot be written.
+            InterruptedRunError: a signal arrived; the checkpoint stays.
+        """
+        config, state, writer = self.config, self.state, self.writer
+        message = "stopped while judging the final checkpoint, which is kept; give the same command"
+        with stopped.at_once(f"{message} again to continue"):
+            evaluation = evaluate_run(config, state.model, state.step, training=self.training)
+        decision = decide(evaluation)
+        writer.thin_out(config.train.checkpoint_every)
+        writer.end_session(ended=now())
+        writer.finish(
+            {
+                "run_id": run_id(config),
+                "phase": decision.phase,
+                "reason": decision.reason,
+                "total_decay": total_decay(config.train),
+                "evaluation": to_dict(evaluation),
+            }
+        )
+
+    def _start_or_resume(self, device: torch.device) -> TrainState:
+        writer, config = self.writer, self.config
+        before = writer.steps()
+        step = writer.fall_back()
+        self._note_session(step or 0, device)
+        if step is None:
+            state = TrainState.fresh(config, device)
+            answers = predict(state.model, self.probes.tokens)
+            writer.cut_metrics(-1)
+            writer.append_metrics({"step": 0, **self.probes.accuracies(answers)})
+            writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
+            return state
+        if step != before[-1]:
+            _LOGGER.warning(
+                "the checkpoint at step %d lacks its optimizer state; training again from step %d",
+                before[-1],
+                step,
+            )
+        state = TrainState(model_at(writer, config, step, device), config.train, step)
+        if step:
+            state.load_optimizer(writer.optimizer(step))
+        writer.cut_metrics(step)
+        self._note_missing_metrics(step)
+        writer.thin_out(config.train.checkpoint_every)
+        _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
+        return state
+
+    def _note_session(self, step: int, device: torch.device) -> None:
+        session = {"from_step": step, **describe_environment(device)}
+        earlier = self.writer.start_session(session)
+        for name in BIT_FOR_BIT if earlier else ():
+            found = earlier[-1].get(name)
+            if found != session[name]:
+                _LOGGER.warning(
+                    "resuming with other %s (%s; before: %s): the weights may differ in their "
+                    "last bits",
+                    name,
+                    session[name],
+                    found,
+                )
+
+    def _note_missing_metrics(self, step: int) -> None:
+        """Warn if lines up to the checkpoint are gone: training goes on without them."""
+        train = self.config.train
+        expected = step // train.log_every + 1
+        expected += step == train.steps and step % train.log_every != 0
+        missing = expected - len(self.writer.metrics())
+        if missing > 0:
+            _LOGGER.warning(
+                "%s/metrics.jsonl lacks %d of %d lines up to step %d; the training goes on without "
+                "these points of its curves",
+                self.writer.path,
+                missing,
+                expected,
+                step,
+            )
+
+
+class Probes:
+    """Small fixed sets of sequences for the accuracies along training."""
+
+    def __init__(self, config: RunConfig, training: Sequences) -> None:
+        # another seed than the final evaluation's, so that curve and verdict are independent
+        draw = functools.partial(sample, config.task, n=_PROBES, seed=1)
+        sets = {"train_accuracy": training, "id_accuracy": draw("id")}
+        if config.task.unseen:
+            sets["ood_accuracy"] = draw("ood")
+        self._targets = {name: part.targets[:_PROBES] for name, part in sets.items()}
+        self.tokens = np.concatenate([part.tokens[:_PROBES] for part in sets.values()])
+        """The sequences of all sets."""
+
+    def accuracies(self, answers: Integer[np.ndarray, " n"]) -> Row:
+        """The share of right answers in each set, from a model's predictions for :attr:`tokens`."""
+        ends = np.cumsum([len(targets) for targets in self._targets.values()])
+        parts = np.split(answers, ends[:-1])
+        return {
+            name: float((part == targets).mean())
+            for part, (name, targets) in zip(parts, self._targets.items(), strict=True)
+        }
+
+
+def is_done(writer: RunWriter, config: RunConfig) -> bool:
+    """Whether a run has its result.
+
+    Raises:
+        StoreError: the result or the final checkpoint belongs to another run, or is damaged.
+    """
+    result = writer.result()
+    if result is None:
+        return False
+    if result.get("run_id") != run_id(config) or config.train.steps not in writer.steps():
+        raise StoreError(
+            f"{writer.path} has a result that does not belong to its configuration and "
+            "checkpoints; remove result.json to train the run to its end again"
+        )
+    writer.weights(config.train.steps)  # refuses damaged ones
+    _LOGGER.info("%s is already done", writer.path)
+    return True

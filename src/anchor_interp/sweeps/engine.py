@@ -1,0 +1,157 @@
+"""Engines train and measure runs: what they are given and what they give back.
+
+An :class:`Engine` takes a :class:`Job` when it has room for one and yields a :class:`RunResult` for
+each run as it ends. There are two: :class:`anchor_interp.sweeps.local.LocalEngine` and
+:class:`anchor_interp.sweeps.ray.RayEngine`.
+"""
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from anchor_interp._util import files
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.progress import Progress
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.measurements import Measure
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker does at a time: train a run, or several of one shape as a batch of models."""
+
+    configs: Mapping[str, RunConfig]
+    """The runs by name, which is also the name of their folder."""
+    measures: tuple[Measure, ...] = ()
+    """What to measure of each run once it is done, unless the run keeps it already."""
+
+    def __post_init__(self) -> None:
+        if not self.configs:
+            raise ConfigError("the job has no runs; expected one or more")
+
+    @property
+    def name(self) -> str:
+        """The first run's name and how many more there are, such as ``a +2``."""
+        first, *more = self.configs
+        return f"{first} +{len(more)}" if more else first
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    name: str
+    """Its name in the job."""
+    path: Path
+    """Its folder."""
+    error: AnchorInterpError | None
+    """What went wrong; None if the run is finished and measured."""
+
+
+def each_alone(
+    configs: Mapping[str, RunConfig], measures: tuple[Measure, ...] = ()
+) -> Iterator[Job]:
+    """One job for each run, in order."""
+    return (Job({name: config}, measures) for name, config in configs.items())
+
+
+class Engine(Protocol):
+    """Where jobs are done."""
+
+    @property
+    def device(self) -> str:
+        """Where runs train: ``auto``, ``cpu``, ``cuda``, ..."""
+        ...
+
+    def run(
+        self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
+    ) -> Generator[RunResult, None, None]:
+        """Do jobs, each run in ``folder / name``, resuming what is there.
+
+        Args:
+            jobs: a job is pulled only when there is room for it. None means that there is nothing
+                to do now; the engine asks again later and after every result.
+            folder: where the run folders are.
+            progress: gives what the run of a name reports to.
+
+        Returns:
+            An iterator of one result for each run as it ends. A run that fails does not stop the
+            others. Closing the iterator early checkpoints and stops the unfinished runs.
+        """
+        ...
+
+
+class Queue:
+    """The jobs of an engine, with the next one kept until there is room for it."""
+
+    def __init__(self, jobs: Iterator[Job | None]) -> None:
+        self._jobs = jobs
+        self._next: Job | None = None
+        self.has_ended = False
+        """Whether there are no more jobs."""
+
+    def peek(self) -> Job | None:
+        """The next job; None if there is nothing to do now, or no more jobs."""
+        if self._next is None and not self.has_ended:
+            try:
+                self._next = next(self._jobs)
+            except StopIteration:
+                self.has_ended = True
+        return self._next
+
+    def pop(self) -> None:
+        """Remove the job that :meth:`peek` gave."""
+        self._next = None
+
+
+class Meters:
+    """Report the progress of runs from the lines that are added to their metrics."""
+
+    def __init__(
+        self, folder: Path, progress: Callable[[str], Progress], *, every: float = 0.0
+    ) -> None:
+        """Read the metrics in ``folder / name``, each file at most once in ``every`` seconds."""
+        self._folder, self._progress, self._every = folder, progress, every
+        self._meters: dict[str, _Meter] = {}
+
+    def read(self, running: Iterable[str]) -> None:
+        """Report the runs of these names; forget the others."""
+        self._meters = {
+            name: self._meters.get(name)
+            or _Meter(self._folder / name / "metrics.jsonl", self._progress(name))
+            for name in running
+        }
+        for meter in self._meters.values():
+            if time.monotonic() - meter.last >= self._every:
+                meter.read()
+
+
+class _Meter:
+    """How far the metrics of one run are read."""
+
+    def __init__(self, file: Path, progress: Progress) -> None:
+        self.last = -math.inf
+        self._file, self._progress, self._position = file, progress, 0
+        self._facts: dict[str, Any] = {}
+
+    def read(self) -> None:
+        """Report the new lines; whatever is wrong with the file, the run's own process reports."""
+        self.last = time.monotonic()
+        with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
+            with files.open_regular(self._file) as file:
+                if os.fstat(file.fileno()).st_size < self._position:
+                    self._position = 0  # the run resumed and cut the lines after its checkpoint
+                file.seek(self._position)
+                part = file.read()
+            whole = part[: part.rfind(b"\n") + 1]
+            self._position += len(whole)
+            for line in whole.splitlines():
+                self._facts.update(json.loads(line))
+            if whole:
+                self._progress.update(self._facts["step"], self._facts)

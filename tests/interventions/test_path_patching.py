@@ -1,0 +1,187 @@
+"""Path patching: known paths, direct effects that add up, a path from the cache."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import LAYOUTS, random_model, small_exact
+from torch import Tensor
+from transformer_lens import HookedTransformerConfig
+from twins import twins
+
+from anchor_interp._util.errors import HookError
+from anchor_interp.interventions.patching import logit_difference, patch, path_patch
+from anchor_interp.interventions.sites import PLACES, Activation, Connection, Site, site_grid
+from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
+from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.tasks.counterfactuals import Perturbation
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
+CHANGES: list[Perturbation] = ["key", "first", "second"]
+
+
+@pytest.fixture(params=LAYOUTS)
+def model(request: pytest.FixtureRequest) -> HookedTransformer:
+    return random_model(request.param, n_layers=2)
+
+
+Known = tuple[Perturbation, Connection, float]
+
+
+def last(name: Activation, layer: int) -> Site:
+    return Site(name, layer, "last")
+
+
+EMBEDDED = {place: Site("resid_pre", 0, place) for place in PLACES}
+PATHS: dict[Mechanism, list[Known]] = {
+    "symmetric": [
+        ("key", Connection(EMBEDDED["key"], (Site("v", 1, "key"),)), 1),
+        ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"),)), 0),
+        ("key", Connection(last("z", 1), (last("post", 1),)), 1),
+        ("key", Connection(last("z", 1)), 0),
+        ("first", Connection(EMBEDDED["first"], (Site("v", 0, "first"),)), 1),
+        ("first", Connection(last("z", 0), (last("post", 0),)), 1),
+        ("first", Connection(last("mlp_out", 0), (last("post", 1),)), 1),
+        ("first", Connection(last("mlp_out", 0), (last("q", 1),)), 0),
+        ("second", Connection(last("mlp_out", 1)), 1),
+    ],
+    "inferential": [
+        ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"),)), 1),
+        ("key", Connection(EMBEDDED["key"], (Site("v", 1, "key"),)), 0),
+        ("key", Connection(Site("z", 0, "first"), (Site("post", 0, "first"),)), 1),
+        ("key", Connection(Site("z", 0, "first"), (Site("v", 1, "first"),)), 0),
+        ("key", Connection(Site("mlp_out", 0, "first"), (Site("v", 1, "first"),)), 1),
+        ("key", Connection(Site("mlp_out", 0, "second"), (Site("v", 1, "second"),)), 0),
+        ("first", Connection(EMBEDDED["first"], (Site("post", 0, "first"),)), 1),
+        ("second", Connection(Site("mlp_out", 0, "second"), (Site("v", 1, "second"),)), 1),
+        ("second", Connection(last("z", 1), (last("post", 1),)), 1),
+        ("second", Connection(last("z", 1)), 0),
+        ("second", Connection(last("mlp_out", 1)), 1),
+    ],
+    "lookup": [
+        ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"),)), 1),
+        ("second", Connection(EMBEDDED["second"], (Site("post", 0, "second"),)), 1),
+        ("first", Connection(Site("mlp_out", 0, "second"), (Site("v", 1, "second"),)), 1),
+        ("first", Connection(last("z", 1)), 1),
+        ("first", Connection(last("z", 1), (last("post", 1),)), 0),
+    ],
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_path_patching_finds_the_known_paths(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    model = small_exact(mechanism, normalization, torch.float64)
+    for kind in CHANGES:
+        known = [entry for entry in PATHS[mechanism] if entry[0] == kind]
+        connections = [connection for _, connection, _ in known]
+        pair = twins(kind, 6)
+        result = path_patch(model, *pair, connections, logit_difference(*pair))
+        for (_, connection, expected), values in zip(known, result.recovery(), strict=True):
+            np.testing.assert_allclose(values, expected, atol=1e-3, err_msg=str(connection))
+
+
+def linear_stream() -> HookedTransformer:
+    """Attention and MLPs, no LayerNorm."""
+    cfg = HookedTransformerConfig(
+        n_layers=3, n_heads=2, d_model=12, d_head=4, d_mlp=10, act_fn="relu", d_vocab=120, n_ctx=9,
+        normalization_type=None, init_weights=False, device="cpu", dtype=torch.float64,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(cfg, move_to_device=False)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 3)
+    return model.eval()
+
+
+def test_direct_effects_add_up_in_a_linear_stream() -> None:
+    model = linear_stream()
+    pair = twins("first", 10)
+    senders = [
+        Site("resid_pre", 0, "last"),
+        *site_grid(model, ["z", "mlp_out"], positions=("last",)),
+    ]
+    connections = [Connection(sender) for sender in senders]
+    assert len(connections) == 1 + 3 * 2 + 3
+    result = path_patch(model, *pair, connections, logit_difference(*pair))
+    direct = result.values - result.corrupted
+    np.testing.assert_allclose(direct.sum(0), result.clean - result.corrupted, atol=1e-9)
+    assert (np.abs(direct[1:]).max(1) > 1e-3).all()  # a token that does not change sends nothing
+    other_way = path_patch(
+        model, *pair, connections, logit_difference(*pair), direction="noise"
+    )  # direct effects are linear in what is sent
+    np.testing.assert_allclose(other_way.values - result.clean, -direct, atol=1e-9)
+
+
+@pytest.mark.parametrize("part", ["q", "k", "v"])
+def test_a_path_computed_from_the_cache_agrees(model: HookedTransformer, part: Any) -> None:
+    """TransformerLens's split inputs take the receiver's input."""
+    clean, corrupted = twins("key", 5)
+    metric = logit_difference(clean, corrupted)
+    rows = token_rows(model, corrupted.tokens)
+    _, given = model.run_with_cache(token_rows(model, clean.tokens))
+    _, own = model.run_with_cache(rows)
+    sender, receiver = 1, 0
+    difference = (given["z", 0] - own["z", 0])[:, :, sender] @ model.W_O[0, sender]
+    position = torch.from_numpy(clean.position.astype(np.int64)) + 1
+    there = torch.arange(9) == position[:, None]
+    stream = own["resid_pre", 0] + own["attn_out", 0] + difference * there[:, :, None]
+    block: Any = model.blocks[0]
+    if model.cfg.normalization_type is None:  # post-LayerNorm
+        stream = block.ln2(block.ln1(stream) + own["mlp_out", 0])
+    else:
+        stream = stream + own["mlp_out", 0]
+
+    def put(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        value[:, :, receiver] = torch.where(there[:, :, None], stream, value[:, :, receiver])
+        return value
+
+    model.set_use_split_qkv_input(True)
+    logits = model.run_with_hooks(rows, fwd_hooks=[(f"blocks.1.hook_{part}_input", put)])
+    expected = metric(torch.as_tensor(logits)[:, -1]).numpy()
+    model.set_use_split_qkv_input(False)
+    connection = Connection(Site("z", 0, "first", sender), (Site(part, 1, "first", receiver),))
+    result = path_patch(model, clean, corrupted, [connection], metric)
+    np.testing.assert_allclose(result.values[0], expected, atol=1e-10)
+    if part != "q":  # the query at the first anchor has no say in the answer at the end
+        assert np.abs(result.values[0] - result.corrupted).max() > 1e-6
+
+
+def test_more_receivers_receive_more(model: HookedTransformer) -> None:
+    pair = twins("key", 6)
+    readers = tuple(Site(name, 0, "key") for name in ("q", "k", "v", "post"))
+    first = Site("resid_pre", 0, "key")
+    to_layer = Connection(first, readers)
+    later = tuple(Site(name, 1, "key") for name in ("q", "k", "v", "post"))
+    to_all = Connection(first, (*readers, *later))
+    metric = logit_difference(*pair)
+    one, both = path_patch(model, *pair, [to_layer, to_all], metric).values
+    assert np.abs(one - both).max() > 1e-6
+
+
+def test_attention_only_models_are_patched_along_paths() -> None:
+    """They have a hook for the MLP's output that never fires."""
+    cfg = HookedTransformerConfig(
+        n_layers=2, n_heads=2, d_model=16, d_head=4, attn_only=True, d_vocab=120, n_ctx=9,
+        normalization_type=None, seed=0, device="cpu", dtype=torch.float64,
+    )  # fmt: skip
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(cfg, move_to_device=False).eval()
+    pair = twins(n=5)
+    metric = logit_difference(*pair)
+    senders = [Connection(Site("resid_pre", 0)), *[Connection(Site("z", i)) for i in range(2)]]
+    found = path_patch(model, *pair, senders, metric)
+    # without LayerNorms and MLPs the direct effects add up to the whole difference
+    total = (found.values - found.corrupted).sum(0)
+    np.testing.assert_allclose(total, found.clean - found.corrupted, atol=1e-9)
+    assert np.abs(total).max() > 1e-3
+    with pytest.raises(HookError, match="hook_mlp_out never fires: the model has attention only"):
+        patch(model, *pair, [Site("mlp_out", 0)], metric)

@@ -1,0 +1,87 @@
+"""Reading a study's table: what it needs, and what is refused."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from anchor_interp._util.errors import ConfigError, StoreError
+from papers import studies
+from papers.rows import Row
+from papers.tables import read_checkpoints, read_tables
+
+TABLES = Path(__file__).parents[2] / "experiments" / "tables" / "tiny"
+A_ROW = {
+    "run_id": "x", "status": "done", "phase": "other", "censored": "True", "seed": "1",
+    "task": "neurips", "gamma": "0.5", "weight_decay": "0.1", "n_layers": "2", "steps": "40",
+    "normalization": "post", "d_model": "16", "lr": "0.001", "n_sequences": "300",
+    "id_accuracy": "0.5", "ood_accuracy": "0.1",
+}  # fmt: skip
+"""What a table needs to hold of a run, as text."""
+
+
+def table_text(**changed: str | None) -> str:
+    row = {name: value for name, value in (A_ROW | changed).items() if value is not None}
+    return f"{','.join(row)}\n{','.join(row.values())}\n"
+
+
+def test_a_row_with_the_needed_columns_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "decay.csv").write_text(table_text())
+    (row,) = read_tables(tmp_path)["decay"]
+    assert (row["run_id"], row["lr"], row["censored"]) == ("x", 0.001, True)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "lacks the column"),
+    *((table_text(**{name: None}), f"lacks the column {name}") for name in [*A_ROW][:-1]),
+    (table_text(censored="perhaps"), "damaged"),
+    (table_text()[:-5] + "\n", "a line is too short"),
+    (table_text(seed="many"), "damaged"),
+    (table_text()[:-1] + ",2\n", "a line is too long"),
+    (table_text().replace("\n", ",seed\n", 1)[:-1] + ",2\n", "the column seed twice"),
+    (table_text() + table_text().split("\n")[1] + "\n", "the run x is there twice"),
+    (table_text(seed=""), "line 2: seed is empty"),
+    (table_text(value="nan"), "value is nan"),
+    (table_text(status="ready"), "status is 'ready'; expected"),
+    (table_text(phase="clever"), "phase is 'clever'; expected"),
+    (table_text(id_accuracy="7"), "id_accuracy is 7.0; expected a share from 0 to 1"),
+    (table_text(final_loss="-1"), "final_loss is -1.0; expected a number of 0 or more"),
+    (table_text(gamma=""), "gamma is empty"),
+    (table_text(seed="1" * 400), "seed is an integer"),
+    (table_text(steps="0"), "steps is 0; expected"),
+    (table_text(late_pair_33="-3"), "late_pair_33 is -3.0; expected a number above 0"),
+    (table_text(phase=""), "phase is empty in a run that is done"),
+    (table_text(id_accuracy=""), "id_accuracy is empty in a run that is done"),
+    (table_text(ood_accuracy=""), "ood_accuracy is empty in a run that is done"),
+    (table_text(ood_accuracy=None), "ood_accuracy is empty in a run that is done"),
+])  # fmt: skip
+def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "decay.csv").write_text(text)
+    with pytest.raises(StoreError, match=message):
+        read_tables(tmp_path)
+    with pytest.raises(ConfigError, match="is not a folder"):
+        read_tables(tmp_path / "nothing")
+
+
+def test_a_checkpoint_needs_its_step(tmp_path: Path) -> None:
+    path = tmp_path / "decay-checkpoints.csv"
+    path.write_text(table_text(at_step="20", at_number="1"))
+    assert [row["at_step"] for row in read_checkpoints(path)] == [20]
+    path.write_text(table_text(at_step="", at_number="1"))
+    with pytest.raises(StoreError, match="lacks at_step"):
+        read_checkpoints(path)
+
+
+def test_the_committed_tables_hold_every_run_of_their_studies(
+    committed: dict[str, list[Row]],
+) -> None:
+    assert set(committed) == set(studies.STUDIES)
+    for name, rows in committed.items():
+        assert [row["run_id"] for row in rows] == list(studies.study_sweep(name, "tiny").configs())
+        assert {row["status"] for row in rows} <= {"done", "diverged"}
+
+
+def test_no_committed_table_is_too_wide_to_read() -> None:
+    for path in TABLES.glob("*.csv"):
+        with open(path, encoding="utf-8") as file:
+            assert len(next(csv.reader(file))) < 130
