@@ -238,8 +238,8 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
-        lambda: given(mask_key_token, "model", None),
-        "model is 'model'; expected a HookedTransformer",
+        lambda: given(mask_key_token, tiny_model(), None),
+        "sequences is None; expected a Sequences",
     ),
     (
         lambda: given(mask_first_anchor, tiny_model(), [1]),
