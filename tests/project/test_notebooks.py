@@ -66,7 +66,9 @@ def test_it_runs_without_a_complaint(executed: dict[str, Any], name: str) -> Non
     assert [output.text for output in outputs if output.get("name") == "stderr"] == []
     shown = 0
     for cell in cells:  # a cell that ends with a figure or views has them
-        if re.search(r"^(plotting\.\w+|attention_views)\(.*\Z", cell.source, re.DOTALL | re.M):
+        if re.search(
+            r"^((run|mechanism)_figures\.\w+|attention_views)\(.*\Z", cell.source, re.DOTALL | re.M
+        ):
             kinds = {kind for output in cell.outputs for kind in output.get("data", ())}
             assert kinds & {"image/png", "text/html"}, cell.id
             shown += 1
