@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import COLOURS, add_hit_area, add_legend, state_handles
@@ -22,7 +22,8 @@ ID, OOD = "#2F86C6", "#D55E00"
 3A)."""
 _CURVES = (("id_accuracy", ID, "o", -0.1), ("ood_accuracy", OOD, "s", 0.1))
 _MARKERS = ("o", "s", "D", "v", "P", "X")
-_DASHES = ("-", "--", ":", "-.")
+_Dashes = Literal["-", "--", ":", "-."]
+_DASHES: tuple[_Dashes, ...] = get_args(_Dashes)
 _MOST_LETTERS = 6  # above a point; more runs are counted instead
 
 
@@ -156,19 +157,20 @@ def _add_accuracy_legend(
 ) -> None:
     from matplotlib.lines import Line2D
 
-    lines = [(MEASURES[name], colour, marker, "-", 1.3) for name, colour, marker, _ in _CURVES]
-    lines += [(text, INK, *_series_style(i), 1.1) for i, text in enumerate(series)]
     handles = [
-        Line2D([], [], color=colour, marker=marker, linestyle=dashes, ms=3.5, linewidth=width,
-               label=text)
-        for text, colour, marker, dashes, width in lines
-    ]  # fmt: skip
+        Line2D([], [], color=colour, marker=marker, ms=3.5, linewidth=1.3, label=MEASURES[name])
+        for name, colour, marker, _ in _CURVES
+    ]
+    for number, text in enumerate(series):
+        marker, dashes = _series_style(number)
+        handles += [Line2D([], [], color=INK, marker=marker, linestyle=dashes, ms=3.5,
+                           linewidth=1.1, label=text)]  # fmt: skip
     title = diagram_marks.best_words(best_over) or None
     figure.legend(handles=handles, frameon=False, fontsize=8, loc="outside upper center", ncols=2,
                   title=title, title_fontsize=8)  # fmt: skip
 
 
-def _series_style(number: int) -> tuple[str, str]:
+def _series_style(number: int) -> tuple[str, _Dashes]:
     """Marker and dashes."""
     return _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)]
 

@@ -1,7 +1,6 @@
 """Phase diagrams as maps over two axes: phases, accuracies, stable rank.
 
-Every run has a place in its cell; the runs of one seed have the same place in every cell. The
-numbers come from :mod:`anchor_interp.sweeps.diagrams`.
+Every run has a place in its cell; the runs of one seed have the same place in every cell.
 """
 
 import math
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 RankMeasure = Literal["stable_rank", "stable_rank_ratio"]
 """What the colour of a bubble shows."""
-TRIANGLE = "#5CF0B8"
-"""Colour of the triangles of poor commutativity."""
+TRIANGLE = "#5CF0B8"  # of poor commutativity
 MARKED = ("ood_accuracy", "symmetric_accuracy")
 """Measures whose maps mark poor ID accuracy and poor commutativity."""
 _BUBBLES = {1: ("o", 0.4, "phase 1"), 2: ("o", 0.65, "phase 2"), 3: ("o", 0.92, "phase 3"),
@@ -50,7 +48,8 @@ class _Places:
         self.columns = per_seed if 1 < per_seed <= 10 else columns
         self.inches = min(1.3, max(0.52, 0.17 * self.columns))  # width of a cell
         self.width = _WIDTH / self.columns
-        self.height = (_WIDTH / 2 - bottom) / math.ceil(n / self.columns)
+        self.rows = math.ceil(n / self.columns)
+        self.height = (_WIDTH / 2 - bottom) / self.rows
         self.points = 72 * self.inches * min(self.width, self.height)  # smaller side of a place
 
     def corner(self, centre: tuple[int, int], slot: int) -> tuple[float, float]:
@@ -98,7 +97,7 @@ def overview(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) ->
     measures = [name for name in (other, "ood_accuracy") if has(diagram, name)]
     ranked = has(diagram, "stable_rank")
     n = 1 + len(measures) + ranked
-    columns = 2 if n > 2 else n
+    columns = min(n, 2)
     rows = math.ceil(n / columns)
     width, height = _figure_size(diagram)
     with style.single(columns * (width + 0.2), rows * (height + 0.75) + 1.0) as figure:
@@ -124,8 +123,9 @@ def has(diagram: Diagram, measure: str) -> bool:
 
 def _figure_size(diagram: Diagram, *, best: bool = False) -> tuple[float, float]:
     """Width and height of a map with its axes, in inches."""
-    rows, inches = len(diagram.rows), _Places(diagram, best=best).inches
-    return 0.85 + inches * len(diagram.x.values), 0.6 + max(0.5, 0.2 * rows) * rows
+    places = _Places(diagram, best=best)
+    height = max(0.5, 0.2 * places.rows) * len(diagram.rows)
+    return 0.85 + places.inches * len(diagram.x.values), 0.6 + height
 
 
 def _map_figure(

@@ -47,8 +47,7 @@ def add_hit_area(axes: "Axes", cell: int, corner: tuple[float, float], w: float,
     """Add an invisible rectangle that a page turns into a button."""
     from matplotlib.patches import Rectangle
 
-    hit = Rectangle(corner, w, h, facecolor="none", edgecolor="none", zorder=20, gid=f"cell-{cell}")
-    axes.add_patch(hit)
+    axes.add_patch(Rectangle(corner, w, h, fc="none", ec="none", zorder=20, gid=f"cell-{cell}"))
 
 
 def state_handles(cells: Iterable[Cell]) -> list[Any]:

@@ -61,10 +61,9 @@ class Part:
     """A section of the page: the figures of one diagram, or of all together."""
 
     id: str
-    """Its anchor on the page."""
     title: str
     pictures: tuple[Picture, ...]
-    """Its figures; their names are unique among all parts."""
+    """Their names are unique among all parts."""
 
 
 def write_diagrams(
@@ -101,12 +100,11 @@ def write_diagrams(
     writer.writeheader()
     writer.writerows(cells)
     write_output(table, text.getvalue().encode("utf-8", "replace"))
+    pictures = (picture for part in parts for picture in part.pictures)
     written = [
         style.save(picture.figure, out / "figures" / f"{picture.name}.{ending}")
-        for part in parts
-        for picture in part.pictures
-        for ending in ("png", "svg")
-    ]
+        for picture in pictures for ending in ("png", "svg")
+    ]  # fmt: skip
     write_output(page, render_diagrams(found, parts, name=name).encode("utf-8", "replace"))
     return [page, numbers, table, *written]
 
@@ -116,10 +114,8 @@ def render_diagrams(found: Diagrams, parts: Sequence[Part], *, name: str = "swee
     first = found.diagrams[0]
     places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
     measures = [m for m in MEASURES if any(cell.measures[m].n for cell in found.cells)]
-    drawn = [
-        {"part": part, "figures": [(p, _inline(p)) for p in part.pictures if p.caption]}
-        for part in parts
-    ]
+    drawn = [{"part": part, "figures": [(p, _inline(p)) for p in part.pictures if p.caption]}
+             for part in parts]  # fmt: skip
     return fill_page(
         "diagrams.html.jinja",
         [],

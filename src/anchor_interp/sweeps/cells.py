@@ -35,11 +35,8 @@ STATE_MARKS: dict[RunState, str] = {
 }
 """The letter or mark of every state, in the order in which states are listed."""
 PHASE_INDEX: Mapping[str | None, int] = {
-    "memorizing": 1,
-    "composite": 2,
-    "symmetric": 2,
-    "inferential": 3,
-}
+    "memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3,
+}  # fmt: skip
 """The complexity-control paper's index of a phase (section IV); the others have none."""
 MEASURES: dict[str, str] = {
     "train_accuracy": "training accuracy",
@@ -71,10 +68,9 @@ class RunMark:
     reason: str
     """Why it has its phase, or what went wrong."""
     total_decay: float | None
-    """Learning rate x weight decay, summed over its steps."""
     seconds: float | None
     values: dict[str, float | None]
-    """Its :data:`MEASURES`; None for what was not measured."""
+    """Its :data:`MEASURES`."""
     poor_id: bool
     """ID accuracy below 0.9."""
     poor_commutativity: bool
@@ -89,7 +85,7 @@ class Measured:
     values: dict[int, float | None]
     """By slot, or with ``best_over`` by seed; None for a run without a measurement."""
     n: int
-    """How many values there are."""
+    """How many are not None."""
     mean: float | None
     low: float | None
     high: float | None
@@ -106,7 +102,6 @@ class Cell:
     """None without a vertical axis."""
     runs: tuple[RunMark, ...]
     states: dict[RunState, int]
-    """How many runs are in each state that occurs."""
     phase: Phase | None
     """The most frequent phase; None in a tie, or if no run is done."""
     measures: dict[str, Measured]
@@ -117,11 +112,7 @@ class Cell:
 
 
 def make_mark(row: TableRow, slot: int) -> RunMark:
-    """The mark of one run.
-
-    Raises:
-        ConfigError: the row has an unknown status or phase, or a measure that is not a number.
-    """
+    """The mark of one run; ConfigError if a row has an invalid status, phase or measure."""
     run_id = str(row.get("run_id"))
     status: RunStatus = checked(row.get("status"), RunStatus, f"status of run {run_id}")
     phase: Phase | None = None
@@ -164,7 +155,7 @@ def measured(runs: Sequence[RunMark], name: str, *, best: bool = False) -> Measu
         values[key] = max((value for value in both if value is not None), default=None)
     known = [value for value in values.values() if value is not None]
     if len(known) < 2:
-        return Measured(values, len(known), *(known or [None]), None, None)
+        return Measured(values, len(known), known[0] if known else None, None, None)
     low, high = mean_interval(known)
     high = high if name.startswith("stable_rank") else min(high, 1)
     return Measured(values, len(known), math.fsum(known) / len(known), max(low, 0.0), high)
@@ -177,11 +168,9 @@ def in_order(states: Mapping[RunState, int]) -> dict[RunState, int]:
 
 def _number(row: TableRow, name: str) -> float | None:
     value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool | str) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ConfigError(f"run {row.get('run_id')} has {name} {shown(value)}; expected a number")
-    return float(value) if math.isfinite(value) else None
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _poor(values: Mapping[str, float | None]) -> tuple[bool, bool]:

@@ -14,14 +14,12 @@ _PARTS = ("weight_decay", "lr", "steps", "lr_start", "lr_end", "warmup")  # of t
 
 @dataclass(frozen=True)
 class DecayPoint:
-    """The runs of one cell that have one effective decay."""
+    """The runs of one cell, by its number, that have one effective decay, and their accuracy."""
 
     cell: int
-    """The cell's number."""
     total_decay: float
     runs: tuple[RunMark, ...]
     id: Measured
-    """ID accuracy of every run, also with ``best_over``; so is ``ood``."""
     ood: Measured
 
 
@@ -30,7 +28,7 @@ class DecaySeries:
     """Points that differ in weight decay alone, by rising effective decay."""
 
     settings: dict[str, Value]
-    """The parts of the effective decay that vary, such as learning rate and steps."""
+    """Other parts of the effective decay that vary, such as learning rate and steps."""
     points: tuple[DecayPoint, ...]
 
 
@@ -39,7 +37,6 @@ class DecayPanel:
     """Runs that differ only in seed and in what makes up their effective decay."""
 
     settings: dict[str, Value]
-    """The settings that vary between panels."""
     series: tuple[DecaySeries, ...]
 
 

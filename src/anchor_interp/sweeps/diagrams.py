@@ -2,9 +2,7 @@
 
 A diagram has two axes: any two settings that vary, such as the initialisation rate and the weight
 decay. A *cell* is a pair of their values with all its runs, one per seed. The same cells give the
-papers' figures: accuracy over gamma x depth with the zone of poor ID accuracy (NeurIPS paper,
-figure 2), phases over gamma x weight decay (complexity-control paper, figure 3B), the stable rank
-of W_Q(1) (figure 5C), and accuracies along gamma (figure 3A).
+figures of the papers: NeurIPS paper, figure 2; complexity-control paper, figures 3A, 3B and 5C.
 
 Every run of the table appears (:mod:`anchor_interp.sweeps.cells`). Nothing is selected by its
 result unless ``best_over`` asks for it, as the NeurIPS paper does over learning rates.
@@ -33,8 +31,7 @@ from anchor_interp.sweeps.cells import (
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
 from anchor_interp.sweeps.settings import TableRow, Value, follows, group, sort_key, values_of
 
-MAX_DIAGRAMS = 6
-"""Most diagrams side by side."""
+MAX_DIAGRAMS = 6  # side by side
 
 
 @dataclass(frozen=True)
@@ -107,9 +104,8 @@ class Diagrams:
     decay: tuple[DecayPanel, ...]
     """The same runs over effective decay; empty if it does not vary."""
     where: dict[str, tuple[Value, ...]]
-    """The values that were kept, by column."""
     best_over: dict[str, int]
-    """The settings over which the best counts, with how many values they have; else empty."""
+    """How many values each of these settings has."""
     follows: dict[str, tuple[Value, ...]]
     """Settings that vary with the axes but not within a cell."""
     left_out: int
@@ -185,42 +181,28 @@ def phase_diagrams(
             for row in of_cell:
                 row["cell"] = number
             runs = tuple(sorted((row["mark"] for row in of_cell), key=lambda mark: mark.slot))
-            cells.append(
-                make_cell(number, place[x], place[y] if y else None, runs, best=bool(best))
-            )
-        first, *second = [
-            Axis(name, settings.label(name), values_of(of_facet, name)) for name in axes
-        ]
-        diagrams.append(
-            Diagram(facet, first, second[0] if y else None, slots, tuple(seeds), tuple(cells))
-        )
-    return Diagrams(
-        diagrams=tuple(diagrams),
-        decay=decay_panels(kept, varying),
-        where=chosen,
-        best_over={name: _choices(kept, name, [*axes, *inside]) for name in best},
-        follows={name: values_of(kept, name) for name in others if name not in inside},
-        left_out=len(rows) - len(kept),
-    )
+            y_value = place[y] if y else None
+            cells.append(make_cell(number, place[x], y_value, runs, best=bool(best)))
+        first, *second = [Axis(n, settings.label(n), values_of(of_facet, n)) for n in axes]
+        second_axis = second[0] if y else None
+        diagrams.append(Diagram(facet, first, second_axis, slots, tuple(seeds), tuple(cells)))
+    best_of = {name: _choices(kept, name, [*axes, *inside]) for name in best}
+    following = {name: values_of(kept, name) for name in others if name not in inside}
+    decay, left_out = decay_panels(kept, varying), len(rows) - len(kept)
+    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out)
 
 
 def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     """Read conditions such as ``lr=0.001`` or ``gamma=0.5,0.6`` for :func:`phase_diagrams`.
 
-    A value is a number, ``true``, ``false``, ``null``, or a text.
-
-    Raises:
-        ConfigError: a condition has no column or no value, or a column has two conditions.
+    A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
     """
     conditions: dict[str, tuple[Value, ...]] = {}
     for text in texts:
-        name, _, values = text.partition("=")
-        name = name.strip()
-        if not (name and values.strip()):
-            raise ConfigError(
-                f"the condition is {shown(text)}; expected COLUMN=VALUE, such as lr=0.001, or "
-                "COLUMN=VALUE,VALUE"
-            )
+        name, _, values = map(str.strip, text.partition("="))
+        if not (name and values):
+            expected = "COLUMN=VALUE, such as lr=0.001, or COLUMN=VALUE,VALUE"
+            raise ConfigError(f"the condition is {shown(text)}; expected {expected}")
         if name in conditions:
             raise ConfigError(f"{name} has two conditions; give one, as {name}=VALUE,VALUE")
         conditions[name] = tuple(_scalar(part.strip()) for part in values.split(","))
@@ -261,10 +243,9 @@ def _kept(
         _check_column(rows, name, "where", columns)
         before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
         if not kept:
-            wrong, expected = " or ".join(map(settings.word, values)), values_of(before, name)[:10]
-            raise ConfigError(
-                f"no run has {name} {wrong}; expected one of {settings.listed(expected)}"
-            )
+            wrong = " or ".join(map(settings.word, values))
+            expected = settings.listed(values_of(before, name)[:10])
+            raise ConfigError(f"no run has {name} {wrong}; expected one of {expected}")
         chosen[name] = values
     return kept, chosen
 
@@ -272,17 +253,16 @@ def _kept(
 def _check_column(rows: Sequence[TableRow], name: Any, what: str, known: Sequence[str]) -> None:
     if checked(name, str, what) not in known:
         is_column = any(name in row for row in rows)
-        not_this = "a setting" if is_column else f"a column of the table{suggestion(name, known)}"
-        raise ConfigError(
-            f"{what} is {shown(name)}, which is not {not_this}; expected one of {', '.join(known)}"
-        )
+        wanted = "a setting" if is_column else f"a column of the table{suggestion(name, known)}"
+        problem = f"{what} is {shown(name)}, which is not {wanted}"
+        raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
 
 
 def _axes(
     rows: Sequence[TableRow], x: str | None, y: str | None, columns: list[str], varying: list[str]
 ) -> tuple[str, str | None]:
     """The axes: those that are given, else settings that vary."""
-    known = [*columns, *(["total_decay"] if any("total_decay" in row for row in rows) else [])]
+    known = columns + ["total_decay"] * any("total_decay" in row for row in rows)
     for name, what in ((x, "x"), (y, "y")):
         if name is not None:
             _check_column(rows, name, what, known)
@@ -293,10 +273,8 @@ def _axes(
     if x is None:
         x, y = (free.pop(0), y) if free else (y, None)
     if x is None:
-        raise ConfigError(
-            "no setting varies between the runs, so a diagram has no axis; name one with x, or "
-            "add values to the sweep"
-        )
+        advice = "name one with x, or add values to the sweep"
+        raise ConfigError(f"no setting varies between the runs: no axis for a diagram; {advice}")
     if y is None:  # a setting that follows x would fill only a diagonal of cells
         y = next((name for name in free if not follows(rows, name, [x])), None)
     return x, y
@@ -307,25 +285,24 @@ def _choices(rows: Sequence[TableRow], name: str, others: Sequence[str]) -> int:
     groups = group(rows, [*others, "seed"]) if name not in others else []
     most = max((len(values_of(same, name)) for _, same in groups), default=1)
     if most == 1:
-        raise ConfigError(
-            f"best_over is {shown(name)}, which has one value for every seed of a cell; expected a "
-            "setting that varies within the cells and is not an axis"
-        )
+        expected = "a setting that varies within the cells and is not an axis"
+        problem = "has one value for every seed of a cell"
+        raise ConfigError(f"best_over is {shown(name)}, which {problem}; expected {expected}")
     return most
 
 
 def _too_many(rows: Sequence[TableRow], names: list[str], n: int, axes: list[str]) -> str:
-    values = {name: values_of(rows, name) for name in names}
-    described = ", ".join(
-        f"{name} ({settings.listed(found[:5])}{', ...' if len(found) > 5 else ''})"
-        for name, found in values.items()
-    )
+    words = {name: [*map(settings.word, values_of(rows, name))] for name in names}
+    shortened = {
+        name: [*found[:5], *(["..."] if found[5:] else [])] for name, found in words.items()
+    }
+    varying = ", ".join(f"{name} ({', '.join(found)})" for name, found in shortened.items())
     name = names[0]
     return (
-        f"besides {' and '.join(axes)} these settings vary: {described}, which makes {n} "
-        f"diagrams; expected at most {MAX_DIAGRAMS}: keep some runs with where, such as "
-        f"{name}={settings.word(values[name][0])}, make {name} an axis with x or y, or take "
-        f"the best over it with best_over={name}"
+        f"besides {' and '.join(axes)} these settings vary: {varying}, which makes {n} diagrams; "
+        f"expected at most {MAX_DIAGRAMS}: keep some runs with where, such as {name}="
+        f"{words[name][0]}, make {name} an axis with x or y, or take the best over it with "
+        f"best_over={name}"
     )
 
 

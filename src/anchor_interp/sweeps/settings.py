@@ -12,6 +12,8 @@ TableRow = dict[str, Any]
 """One run of a sweep's table, by the names of its columns."""
 Value = str | int | float | bool | None
 """A value of a setting."""
+Group = tuple[dict[str, Value], list[TableRow]]
+"""Values of some settings, with the rows that have them."""
 LABELS = {
     "gamma": "initialisation rate \N{GREEK SMALL LETTER GAMMA}",
     "n_layers": "layers",
@@ -71,9 +73,7 @@ def sort_key(row: TableRow, names: Iterable[str]) -> tuple[Any, ...]:
     return tuple(_rank(_plain(row.get(name))) for name in names)
 
 
-def group(
-    rows: Iterable[TableRow], names: Sequence[str]
-) -> list[tuple[dict[str, Value], list[TableRow]]]:
+def group(rows: Iterable[TableRow], names: Sequence[str]) -> list[Group]:
     """Every combination of values in these columns, in order, with its rows."""
     groups: dict[tuple[Any, ...], list[TableRow]] = {}
     for row in rows:

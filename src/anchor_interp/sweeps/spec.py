@@ -35,12 +35,9 @@ from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks.anchor import AnchorTask, named_task
 
-SCHEMA = 1
-"""Schema number of a sweep file."""
-MAX_BYTES = 1 << 24
-"""Largest sweep file that is read or written."""
-MAX_RUNS = 1_000_000
-"""Most runs of a sweep; more is a mistake in an axis."""
+SCHEMA = 1  # of a sweep file
+MAX_BYTES = 1 << 24  # of a sweep file that is read or written
+MAX_RUNS = 1_000_000  # more is a mistake in an axis
 Axes = Mapping[str, tuple[Any, ...]]
 """Values by field name."""
 
@@ -92,11 +89,7 @@ class Grid:
         return math.prod(sizes) * len(self.seeds)
 
     def configs(self) -> Iterator[RunConfig]:
-        """Every configuration, seeds running fastest.
-
-        Raises:
-            ConfigError: a field does not exist or does not allow its value.
-        """
+        """Every configuration, seeds running fastest; ConfigError if a field refuses a value."""
         groups = self._groups()
         names = list(itertools.chain(*groups))
         for chosen in itertools.product(*(zip(*group.values(), strict=True) for group in groups)):
@@ -134,11 +127,7 @@ SWEEPS: Mapping[str, Path] = MappingProxyType(
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """Read a sweep from a YAML or JSON file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or has an invalid entry.
-    """
+    """Read a sweep from a YAML or JSON file; ConfigError names what is invalid in it."""
     path = checked_path(path, "the path of the sweep")
     try:
         text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
@@ -153,10 +142,7 @@ def read_sweep(path: str | Path) -> Sweep:
 def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     """Make a sweep from the plain values of a file, or of a single grid.
 
-    Paths of configurations are relative to ``folder``.
-
-    Raises:
-        ConfigError: names the invalid entry and what is expected.
+    Paths of configurations are relative to ``folder``. ConfigError names an invalid entry.
     """
     if not data or not isinstance(data, Mapping):
         raise ConfigError(f"the sweep is {shown(data)}; expected grids, or the entries of one grid")
@@ -173,19 +159,16 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
 
 
 def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:
-    """Make a sweep from a command line: a file, or a preset with axes.
+    """Make a sweep from a command line; ConfigError names what cannot be used.
 
     Args:
         start: a sweep file, the name of one of :data:`SWEEPS`, or the name of a preset.
         changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
         seeds: how many seeds a combination has, counted from 0; by default the preset's own.
-
-    Raises:
-        ConfigError: names what cannot be used.
     """
     file = SWEEPS.get(start)  # names of sweeps and presets come before files of that name
-    looks_like_a_path = Path(start).suffix or os.sep in start
-    if file is None and start not in RUNS and (is_there(Path(start)) or looks_like_a_path):
+    is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
+    if file is None and start not in RUNS and is_path:
         file = Path(start)
     if file is not None:
         if changes or seeds is not None:
@@ -194,11 +177,7 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
             raise ConfigError(f"{first} changes a preset, and {start} is a file; {instead}")
         return read_sweep(file)
     if start not in RUNS:
-        known = [*RUNS, *SWEEPS]
-        close = suggestion(start, known)
-        raise ConfigError(
-            f"no preset or sweep is called {shown(start)}{close}; known: {', '.join(known)}"
-        )
+        raise _unknown("no preset or sweep is called", start, [*RUNS, *SWEEPS])
     given: dict[str, list[Any]] = {}
     for change in changes:
         name, _, text = change.partition("=")
@@ -223,10 +202,8 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
 
 def to_plain(sweep: Sweep) -> dict[str, Any]:
     """A sweep as plain values for :func:`parse_sweep`, every start written out in full."""
-    grids = [
-        {"config": grid.start, "axes": grid.axes, "zip": grid.together, "seeds": grid.seeds}
-        for grid in sweep.grids
-    ]
+    grids = [{"config": grid.start, "axes": grid.axes, "zip": grid.together, "seeds": grid.seeds}
+             for grid in sweep.grids]  # fmt: skip
     return {"schema": SCHEMA, "grids": to_dict(grids)}
 
 
@@ -294,7 +271,9 @@ def _mapping(data: Any, where: str) -> Mapping[str, Any]:
 def _check_names(data: Any, known: Sequence[str], where: str) -> None:
     for name in _mapping(data, where):
         if name not in known:
-            close = suggestion(name, known)
-            raise ConfigError(
-                f"{where} has no entry {shown(name)}{close}; known: {', '.join(known)}"
-            )
+            raise _unknown(f"{where} has no entry", name, known)
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:
+    names = ", ".join(known)
+    return ConfigError(f"{what} {shown(name)}{suggestion(name, known)}; known: {names}")

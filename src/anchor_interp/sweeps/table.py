@@ -35,8 +35,7 @@ from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 
-SCHEMA = 1
-"""Schema number of a table."""
+SCHEMA = 1  # of a table
 Kind = Literal["text", "integer", "number", "truth"]
 """What a column holds; any value may be null."""
 _KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
@@ -91,8 +90,7 @@ def rows(folder: SweepFolder) -> list[TableRow]:
     """One row for every run of the sweep, in order.
 
     Raises:
-        StoreError: the folder is not a sweep folder.
-        ConfigError: its ``spec.yaml`` is damaged.
+        StoreError: the folder is not a sweep folder; ConfigError if its ``spec.yaml`` is damaged.
     """
     return _rows(folder, _digest_of(folder))
 
@@ -110,8 +108,7 @@ def write_table(folder: SweepFolder) -> list[TableRow]:
     """Bring ``table.parquet`` up to date and return its rows.
 
     Raises:
-        StoreError: the folder is not a sweep folder, or the table cannot be written.
-        ConfigError: its ``spec.yaml`` is damaged.
+        StoreError: as :func:`rows`, or the table cannot be written.
     """
     spec = _digest_of(folder)
     try:
@@ -161,16 +158,14 @@ def read_table(path: str | Path) -> list[TableRow]:
     """The rows of a sweep folder, or of a Parquet or CSV table.
 
     Raises:
-        StoreError: the folder is not a sweep folder, or the table is missing or damaged.
-        ConfigError: the file is of another kind.
+        StoreError: the table is missing or damaged; ConfigError if the path is no table.
     """
     path = checked_path(path, "the path of the table")
     if path.is_dir():
         return rows(SweepFolder(path))
     if path.suffix not in (".parquet", ".csv"):
-        raise ConfigError(
-            f"{path} is not a table; expected a sweep folder, a .parquet or a .csv file"
-        )
+        expected = "a sweep folder, a .parquet or a .csv file"
+        raise ConfigError(f"{path} is not a table; expected {expected}")
     data = files.read_bytes(path, limit=_MAX_BYTES)
     try:
         if path.suffix == ".csv":
@@ -228,9 +223,7 @@ def to_parquet(found: Sequence[TableRow], *, spec: str = "") -> bytes:
 
 
 def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], str]:
-    """Read the rows and the digest of :func:`to_parquet`.
-
-    With ``older``, columns that an older table lacks are empty.
+    """Read the rows and the digest of :func:`to_parquet`; ``older`` adds columns lacking in them.
 
     Raises:
         ValueError: the data is damaged or not a table, or has another schema or other columns.
@@ -249,8 +242,8 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
     wanted = _parquet_schema()
     for name in set(_ADDED) - set(table.column_names) if older else ():
-        empty = pa.nulls(table.num_rows, wanted.field(name).type)
-        table = table.append_column(wanted.field(name), empty)
+        entry = wanted.field(name)
+        table = table.append_column(entry, pa.nulls(table.num_rows, entry.type))
     _check_columns(table.column_names)
     table = table.select(wanted.names)  # in our order
     if not table.schema.equals(wanted):
@@ -371,14 +364,12 @@ def _task_name(task: AnchorTask) -> str:
     return next((name for name, known in TASKS.items() if known == task), custom)
 
 
-def _check_columns(found: Iterable[str]) -> None:
-    found = list(found)
+def _check_columns(found: Sequence[str]) -> None:
     if twice := [name for name, times in Counter(found).items() if times > 1]:
         raise ValueError(f"the column {shown(twice[0])} occurs twice")
     if odd := sorted(set(found) ^ set(COLUMNS)):
-        raise ValueError(
-            f"the column {shown(odd[0])} is in only one of this table and this version"
-        )
+        one = f"the column {shown(odd[0])} is in only one"
+        raise ValueError(f"{one} of this table and this version")
 
 
 def parsed(name: str, text: str, kind: Kind) -> Any:
