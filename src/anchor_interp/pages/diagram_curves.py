@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ID, OOD = "#2F86C6", "#D55E00"
-"""A blue and a red that are visible on white and on a dark page (complexity-control paper, figure
-3A)."""
+"""Colours that are visible on white and on a dark page (complexity-control paper, figure 3A)."""
 _CURVES = (("id_accuracy", ID, "o", -0.1), ("ood_accuracy", OOD, "s", 0.1))
 _MARKERS = ("o", "s", "D", "v", "P", "X")
 _Dashes = Literal["-", "--", ":", "-."]
@@ -99,8 +98,8 @@ def _draw_decay(axes: "Axes", panel: DecayPanel, positions: Mapping[float, float
             _draw_curve(axes, at, measured, colour, marker, shift, nudge, dashes)
         for point, place in zip(series.points, at, strict=True):
             _draw_states(axes, point.runs, place, 1.07 + 0.25 * number, 0.16 * span)
-            corner = (place - reach, -0.06)
-            add_hit_area(axes, point.cell, corner, 2 * reach, 1.38 + 0.25 * number)
+            height = 1.38 + 0.25 * number
+            add_hit_area(axes, point.cell, (place - reach, -0.06), 2 * reach, height)
     _label_accuracy(axes)
     axes.set_ylim(-0.06, 1.32 + 0.25 * (len(panel.series) - 1))
     axes.set_xlim(min(positions.values()) - 2 * reach, max(positions.values()) + 2 * reach)

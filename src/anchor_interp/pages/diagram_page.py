@@ -67,19 +67,13 @@ class Part:
 
 
 def write_diagrams(
-    rows: Sequence[TableRow],
-    out: str | Path,
-    *,
-    x: str | None = None,
-    y: str | None = None,
-    where: Mapping[str, Any] | None = None,
-    best_over: str | Sequence[str] = (),
-    name: str = "sweep",
+    rows: Sequence[TableRow], out: str | Path, *, name: str = "sweep", **choices: Any
 ) -> list[Path]:
     """Write the diagrams of a sweep called ``name`` as a page, figures and numbers.
 
-    The rows and the choices are those of :func:`anchor_interp.sweeps.diagrams.phase_diagrams`. The
-    folder ``out`` is created if needed; complete new files replace files of the same names.
+    Rows and choices (``x``, ``y``, ``where``, ``best_over``) are those of
+    :func:`anchor_interp.sweeps.diagrams.phase_diagrams`. The folder ``out`` is created if needed;
+    complete new files replace files of the same names.
 
     Returns:
         ``index.html``, ``diagram.json`` (:class:`anchor_interp.sweeps.diagrams.Diagrams`),
@@ -91,7 +85,7 @@ def write_diagrams(
         StoreError: a file cannot be written, or ``out`` is a file or a run's folder.
     """
     out = output_folder(out, "the diagrams")
-    found = phase_diagrams(rows, x=x, y=y, where=where, best_over=best_over)
+    found = phase_diagrams(rows, **choices)
     parts = list(_parts(found))
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
     write_output(numbers, canonical_json(found).encode())
@@ -172,10 +166,8 @@ def _figures(diagram: Diagram, best_over: Mapping[str, int]) -> Iterator[tuple[s
     """Name, caption and figure of everything that is drawn of one diagram."""
     yield "overview", "", diagram_maps.overview(diagram, best_over=best_over)
     yield "phases", _PHASES, diagram_maps.phase_map(diagram)
-    for measure, caption in _CAPTIONS.items():
-        if not has(diagram, measure):
-            continue
-        caption += _MEANS
+    for measure in filter(lambda measure: has(diagram, measure), _CAPTIONS):
+        caption = _CAPTIONS[measure] + _MEANS
         if measure in MARKED:
             caption += " Stripes: ID accuracy below 0.9; outline: its mean is below 0.9."
             if any(run.poor_commutativity for cell in diagram.cells for run in cell.runs):

@@ -50,7 +50,6 @@ class Band:
     first: int
     last: int
     states: dict[RunState, int]
-    """How many runs are in each state."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +134,9 @@ def phase_diagrams(
 
     Args:
         rows: one run each.
-        x: the setting of the horizontal axis; by default gamma, else another that varies.
-        y: the setting of the vertical axis; by default weight decay, layers, learning rate, or
-            another that varies.
+        x: the setting of the horizontal axis; by default the first of
+            :data:`anchor_interp.sweeps.settings.PREFERRED` that varies, else another that does.
+        y: the setting of the vertical axis; by default as for ``x``.
         where: the value, or a list of values, to keep, by column (see :func:`read_where`).
         best_over: settings such as ``lr``: each seed counts with its best accuracy over their
             values, each measure by itself (NeurIPS paper, figure 2). By default every run counts.

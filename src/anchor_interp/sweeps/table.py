@@ -75,8 +75,7 @@ COLUMNS: Mapping[str, Kind] = {
 }
 """What each column holds. ``censored`` marks a run that is not done, diverged or undertrained.
 ``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
-runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
-these files were written."""
+runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 _ADDED = (
     "branch_step", "branch_lr", "branch_weight_decay",
     "blocks", "composed", "commutes", "mirrored", "recomposed",
@@ -319,8 +318,8 @@ def _result(name: str, data: Any) -> TableRow:
     for key, value in found.items():
         if not isinstance(value, int | float | None):
             raise ValueError(f"{key} is {value!r:.40}")
-    decision = {"phase": phase, "reason": str(data["reason"]), "censored": phase == "undertrained"}
-    return found | decision
+    censored = phase == "undertrained"
+    return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
 
 
 def _mechanism(run: Path, row: TableRow) -> TableRow:
