@@ -1,21 +1,14 @@
 """ID and OOD accuracy as curves: along an axis of a phase diagram, and over effective decay."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Literal, get_args
 
-from anchor_interp.pages import style
-from anchor_interp.pages.diagram_marks import (
-    COLOURS,
-    add_hit_area,
-    add_legend,
-    best_words,
-    state_handles,
-    state_style,
-    write_mark,
-)
+from anchor_interp.pages import diagram_marks, style
+from anchor_interp.pages.diagram_marks import COLOURS, add_hit_area, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Measured, RunMark
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Measured, RunMark, in_order
 from anchor_interp.sweeps.decay import DecayPanel
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams
 from anchor_interp.sweeps.settings import Value, word, words
@@ -25,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ID, OOD = "#2F86C6", "#D55E00"
-"""A blue and a red that are visible on white and on a dark page (complexity-control paper, figure
-3A)."""
+"""Colours that are visible on white and on a dark page (complexity-control paper, figure 3A)."""
 _CURVES = (("id_accuracy", ID, "o", -0.1), ("ood_accuracy", OOD, "s", 0.1))
 _MARKERS = ("o", "s", "D", "v", "P", "X")
-_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+_Dashes = Literal["-", "--", ":", "-."]
+_DASHES: tuple[_Dashes, ...] = get_args(_Dashes)
 _MOST_LETTERS = 6  # above a point; more runs are counted instead
 
 
@@ -38,15 +31,15 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
 
     Source: complexity-control paper, figure 3A.
     """
-    values: Sequence[Value] = diagram.y.values if diagram.y else (None,)
-    width = max(4.2, 1.0 + 0.5 * len(diagram.x.values))
+    values, ticks = diagram.rows, diagram.x.values
+    width = max(4.2, 1.0 + 0.5 * len(ticks))
     with style.single(width, 1.0 + 1.35 * len(values)) as figure:
         panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
         for axes, value in zip(panels, reversed(values), strict=True):
             _draw_row(axes, diagram, value)
             if diagram.y:
                 axes.set_title(f"{diagram.y.label} {word(value)}", fontsize=8, loc="left")
-        panels[-1].set_xticks(range(len(diagram.x.values)), list(map(word, diagram.x.values)))
+        panels[-1].set_xticks(range(len(ticks)), list(map(word, ticks)))
         panels[-1].set_xlabel(diagram.x.label, fontsize=9)
         _add_accuracy_legend(figure, best_over or {})
         add_legend(figure, state_handles(diagram.cells))
@@ -57,13 +50,14 @@ def over_decay(found: Diagrams) -> "Figure":
     """Both accuracies over effective decay, one panel for each value of what else varies."""
     n = len(found.decay)
     series = [series for panel in found.decay for series in panel.series]
-    positions = _decay_positions([point.total_decay for s in series for point in s.points])
+    positions, ticks = _decay_axis({point.total_decay for s in series for point in s.points})
     names = sorted({words(s.settings) for s in series})
     with style.single(4.4, 1.1 + 1.35 * n + 0.1 * len(names)) as figure:
         panels = figure.subplots(n, 1, sharex=True, squeeze=False)[:, 0]
         for axes, panel in zip(panels, reversed(found.decay), strict=True):
             _draw_decay(axes, panel, positions)
-        _label_decay(panels[-1], positions)
+        panels[-1].set_xticks(list(ticks.values()), list(ticks))
+        panels[-1].set_xlabel("effective decay: sum of learning rate x weight decay", fontsize=9)
         _add_accuracy_legend(figure, {}, names if len(names) > 1 else ())
         add_legend(figure, state_handles(found.cells))
     return figure
@@ -72,12 +66,11 @@ def over_decay(found: Diagrams) -> "Figure":
 def _draw_row(axes: "Axes", diagram: Diagram, value: Value) -> None:
     from matplotlib.patches import Rectangle
 
-    cells = {diagram.x.values.index(cell.x): cell for cell in diagram.row(value)}
+    cells = diagram.row(value)
     for band in diagram.bands(value):  # the background; parted where seeds differ
         left, width, bottom = band.first - 0.5, band.last - band.first + 1, 0.0
         for state, times in band.states.items():
-            height = times / sum(band.states.values())
-            colour = COLOURS.get(state, "none")
+            height, colour = times / sum(band.states.values()), COLOURS.get(state, "none")
             axes.add_patch(Rectangle((left, bottom), width, height, facecolor=colour, alpha=0.3,
                                      linewidth=0, zorder=0))  # fmt: skip
             bottom += height
@@ -98,15 +91,15 @@ def _draw_decay(axes: "Axes", panel: DecayPanel, positions: Mapping[float, float
     reach, nudge = 0.04 * span, 0.012 * span
     for number, series in enumerate(panel.series):
         at = [positions[point.total_decay] for point in series.points]
-        marker, dashes = _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)]
+        marker, dashes = _series_style(number)
         for name, colour, _, shift in _CURVES:
             measured = [p.id if name == "id_accuracy" else p.ood for p in series.points]
             shift = math.copysign(nudge, shift)
             _draw_curve(axes, at, measured, colour, marker, shift, nudge, dashes)
         for point, place in zip(series.points, at, strict=True):
             _draw_states(axes, point.runs, place, 1.07 + 0.25 * number, 0.16 * span)
-            corner = (place - reach, -0.06)
-            add_hit_area(axes, point.cell, corner, 2 * reach, 1.38 + 0.25 * number)
+            height = 1.38 + 0.25 * number
+            add_hit_area(axes, point.cell, (place - reach, -0.06), 2 * reach, height)
     _label_accuracy(axes)
     axes.set_ylim(-0.06, 1.32 + 0.25 * (len(panel.series) - 1))
     axes.set_xlim(min(positions.values()) - 2 * reach, max(positions.values()) + 2 * reach)
@@ -118,38 +111,24 @@ def _draw_states(
     axes: "Axes", runs: Sequence[RunMark], centre: float, bottom: float, room: float
 ) -> None:
     """Draw the states of runs above a point: one letter per run, or a count per state."""
-    from matplotlib.patches import Rectangle
-
     height = 0.2
     if len(runs) > _MOST_LETTERS:
-        found = [run.state for run in runs]
-        counts = [(found.count(state), mark) for state, mark in STATE_MARKS.items()]
-        text = " ".join(f"{n}{mark}" for n, mark in counts if n)
+        states = in_order(Counter(run.state for run in runs))
+        text = " ".join(f"{n}{STATE_MARKS[state]}" for state, n in states.items())
         axes.text(centre, bottom + height / 2, text, ha="center", va="center_baseline", fontsize=7,
                   color=INK)  # fmt: skip
         return
     width = min(0.3, 1 / len(runs)) * room
     for place, run in enumerate(runs):
         left = centre + (place - len(runs) / 2) * width
-        corner = (left + 0.04 * width, bottom)
-        axes.add_patch(
-            Rectangle(corner, 0.92 * width, height, linewidth=0.5, zorder=3,
-                      **state_style(run.state))
-        )  # fmt: skip
-        middle = left + width / 2, bottom + height / 2
-        write_mark(axes, *middle, run.state, fontsize=6, zorder=4)
+        box = left + 0.04 * width, bottom, 0.92 * width, height
+        diagram_marks.draw_state(axes, run.state, box, fontsize=6, linewidth=0.5, zorder=3)
 
 
 def _draw_curve(
-    axes: "Axes",
-    places: Sequence[float],
-    measured: Sequence[Measured | None],
-    colour: str,
-    marker: str,
-    shift: float,
-    spread: float = 0.12,
-    dashes: Literal["-", "--", ":", "-."] = "-",
-) -> None:
+    axes: "Axes", places: Sequence[float], measured: Sequence[Measured | None], colour: str,
+    marker: str, shift: float, spread: float = 0.12, dashes: str = "-",
+) -> None:  # fmt: skip
     """Draw means with their intervals, joined between neighbours, and every run beside them."""
     means = [math.nan if m is None or m.mean is None else m.mean for m in measured]
     at = [place + shift for place in places]
@@ -178,32 +157,29 @@ def _add_accuracy_legend(
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=colour, marker=marker, ms=3.5, linewidth=1.3,
-               label=MEASURES[name][0])
+        Line2D([], [], color=colour, marker=marker, ms=3.5, linewidth=1.3, label=MEASURES[name])
         for name, colour, marker, _ in _CURVES
-    ]  # fmt: skip
-    handles += [
-        Line2D([], [], color=INK, linestyle=_DASHES[i % len(_DASHES)],
-               marker=_MARKERS[i % len(_MARKERS)], ms=3.5, linewidth=1.1, label=text)
-        for i, text in enumerate(series)
-    ]  # fmt: skip
+    ]
+    for number, text in enumerate(series):
+        marker, dashes = _series_style(number)
+        handles += [Line2D([], [], color=INK, marker=marker, linestyle=dashes, ms=3.5,
+                           linewidth=1.1, label=text)]  # fmt: skip
+    title = diagram_marks.best_words(best_over) or None
     figure.legend(handles=handles, frameon=False, fontsize=8, loc="outside upper center", ncols=2,
-                  title=best_words(best_over) or None, title_fontsize=8)  # fmt: skip
+                  title=title, title_fontsize=8)  # fmt: skip
 
 
-def _decay_positions(totals: Sequence[float]) -> dict[float, float]:
-    """Where effective decays stand: at their logarithm, and zero apart at the left."""
-    logs = {total: math.log10(total) for total in totals if total > 0}
-    start = math.floor(min(logs.values(), default=0))
-    return dict(sorted((logs | ({0.0: start - 0.6} if 0 in totals else {})).items()))
+def _series_style(number: int) -> tuple[str, _Dashes]:
+    """Marker and dashes."""
+    return _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)]
 
 
-def _label_decay(axes: "Axes", positions: Mapping[float, float]) -> None:
-    powers = [place for total, place in positions.items() if total > 0]
-    first, last = math.floor(min(powers, default=0)), math.ceil(max(powers, default=0))
-    ticks = [float(power) for power in range(first, last + 1)]
-    labels = [f"{10.0**tick:g}" for tick in ticks]
-    if 0 in positions:
-        ticks, labels = [positions[0.0], *ticks], ["0", *labels]
-    axes.set_xticks(ticks, labels)
-    axes.set_xlabel("effective decay: sum of learning rate x weight decay", fontsize=9)
+def _decay_axis(totals: Set[float]) -> tuple[dict[float, float], dict[str, float]]:
+    """Where effective decays and ticks stand: at the logarithm, and zero apart at the left."""
+    places = {total: math.log10(total) for total in totals if total > 0}
+    low, high = (end(places.values(), default=0.0) for end in (min, max))
+    ticks = {f"{10.0**n:g}": float(n) for n in range(math.floor(low), math.ceil(high) + 1)}
+    if 0 in totals:
+        places[0.0] = math.floor(low) - 0.6
+        ticks = {"0": places[0.0]} | ticks
+    return places, ticks

@@ -28,27 +28,26 @@ COLOURS: dict[RunState, str] = {
 BLACK = "#000000"
 
 
-def state_style(state: RunState) -> dict[str, Any]:
-    """Fill and frame of a state; ``diverged`` is framed because it is as dark as a dark page."""
-    return {
-        "facecolor": COLOURS.get(state, "none"),
-        "edgecolor": INK if state not in COLOURS or state == "diverged" else "none",
-        "linestyle": (0, (2, 2)) if state == "missing" else "-",
-    }
+def draw_state(
+    axes: "Axes", state: RunState, box: tuple[float, ...], *, fontsize: float, linewidth: float,
+    zorder: int = 1,
+) -> None:  # fmt: skip
+    """Draw the letter of a state on its colour, or its mark in a frame: x, y, width, height."""
+    from matplotlib.patches import Rectangle
 
-
-def write_mark(axes: "Axes", x: float, y: float, state: RunState, **style: Any) -> None:
-    """Write the letter or mark of a state, centred."""
+    x, y, width, height = box
+    style = _style(state) | {"linewidth": linewidth, "zorder": zorder}
+    axes.add_patch(Rectangle((x, y), width, height, **style))
     colour = "white" if state == "diverged" else BLACK if state in COLOURS else INK
-    axes.text(x, y, STATE_MARKS[state], ha="center", va="center_baseline", color=colour, **style)
+    axes.text(x + width / 2, y + height / 2, STATE_MARKS[state], ha="center", va="center_baseline",
+              color=colour, fontsize=fontsize, zorder=zorder + 2)  # fmt: skip
 
 
 def add_hit_area(axes: "Axes", cell: int, corner: tuple[float, float], w: float, h: float) -> None:
     """Add an invisible rectangle that a page turns into a button."""
     from matplotlib.patches import Rectangle
 
-    hit = Rectangle(corner, w, h, facecolor="none", edgecolor="none", zorder=20, gid=f"cell-{cell}")
-    axes.add_patch(hit)
+    axes.add_patch(Rectangle(corner, w, h, fc="none", ec="none", zorder=20, gid=f"cell-{cell}"))
 
 
 def state_handles(cells: Iterable[Cell]) -> list[Any]:
@@ -56,11 +55,8 @@ def state_handles(cells: Iterable[Cell]) -> list[Any]:
     from matplotlib.patches import Patch
 
     present = {state for cell in cells for state in cell.states}
-    return [
-        Patch(linewidth=0.7, label=f"{mark}  {state}", **state_style(state))
-        for state, mark in STATE_MARKS.items()
-        if state in present
-    ]
+    marks = {state: mark for state, mark in STATE_MARKS.items() if state in present}
+    return [Patch(linewidth=0.7, label=f"{m}  {s}", **_style(s)) for s, m in marks.items()]
 
 
 def add_legend(figure: "Figure", handles: Sequence[Any], *, columns: int = 3) -> None:
@@ -74,3 +70,12 @@ def best_words(best_over: Mapping[str, int]) -> str:
     """What the best is taken over, such as ``best of 9 learning rates``; empty if nothing."""
     values = " x ".join(f"{n} {label(name)}s" for name, n in best_over.items())
     return f"best of {values}" if values else ""
+
+
+def _style(state: RunState) -> dict[str, Any]:
+    """Fill and frame of a state; ``diverged`` is framed because it is as dark as a dark page."""
+    return {
+        "facecolor": COLOURS.get(state, "none"),
+        "edgecolor": INK if state not in COLOURS or state == "diverged" else "none",
+        "linestyle": (0, (2, 2)) if state == "missing" else "-",
+    }

@@ -34,19 +34,20 @@ STATE_MARKS: dict[RunState, str] = {
     "missing": "\N{EN DASH}",
 }
 """The letter or mark of every state, in the order in which states are listed."""
-PHASE_INDEX: dict[Phase, int] = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
-"""The complexity-control paper's number of a phase (section IV); the others have none."""
-MEASURES: dict[str, tuple[str, float | None]] = {
-    "train_accuracy": ("training accuracy", 1),
-    "id_accuracy": ("ID accuracy", 1),
-    "ood_accuracy": ("OOD accuracy", 1),
-    "symmetric_accuracy": ("symmetric answers", 1),
-    "commutativity": ("commutativity", 1),
-    "stable_rank": ("stable rank of W_Q(1)", None),
-    "stable_rank_ratio": ("stable rank / at initialisation", None),
+PHASE_INDEX: Mapping[str | None, int] = {
+    "memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3,
+}  # fmt: skip
+"""The complexity-control paper's index of a phase (section IV); the others have none."""
+MEASURES: dict[str, str] = {
+    "train_accuracy": "training accuracy",
+    "id_accuracy": "ID accuracy",
+    "ood_accuracy": "OOD accuracy",
+    "symmetric_accuracy": "symmetric answers",
+    "commutativity": "commutativity",
+    "stable_rank": "stable rank of W_Q(1)",
+    "stable_rank_ratio": "stable rank / at initialisation",
 }
-"""The measures, in words and with their largest value; the smallest is 0. All are columns of the
-table except ``stable_rank_ratio``."""
+"""The measures in words: shares, and stable ranks. All but the last are columns of the table."""
 BEST_OF = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
 """The measures that ``best_over`` applies to."""
 
@@ -61,18 +62,15 @@ class RunMark:
     seed: int
     status: RunStatus
     phase: Phase | None
-    """None if the run is not done."""
     state: RunState
     censored: bool
     """Whether its final phase is unknown: not done, diverged or undertrained."""
     reason: str
     """Why it has its phase, or what went wrong."""
     total_decay: float | None
-    """Learning rate x weight decay, summed over its steps."""
     seconds: float | None
-    """Wall time."""
     values: dict[str, float | None]
-    """Its :data:`MEASURES`; None for what was not measured."""
+    """Its :data:`MEASURES`."""
     poor_id: bool
     """ID accuracy below 0.9."""
     poor_commutativity: bool
@@ -82,38 +80,31 @@ class RunMark:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measure over the runs of a cell."""
+    """One measure over the runs of a cell, with Student's 95 % interval of its mean."""
 
     values: dict[int, float | None]
     """By slot, or with ``best_over`` by seed; None for a run without a measurement."""
     n: int
-    """How many values there are."""
+    """How many are not None."""
     mean: float | None
-    """None without values."""
     low: float | None
-    """Lower end of Student's 95 % interval; None with fewer than two values."""
     high: float | None
-    """Upper end."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """All runs at one value of each axis."""
+    """All runs at one value of each axis, by slot."""
 
     number: int
     """Its number among the cells of all diagrams."""
     x: Value
-    """Value of the horizontal axis."""
     y: Value
-    """Value of the vertical axis; None without one."""
+    """None without a vertical axis."""
     runs: tuple[RunMark, ...]
-    """All runs by slot, also those without measurements."""
     states: dict[RunState, int]
-    """How many runs are in each state that occurs."""
     phase: Phase | None
     """The most frequent phase; None in a tie, or if no run is done."""
     measures: dict[str, Measured]
-    """The :data:`MEASURES` over its runs."""
     poor_id: bool
     """Mean ID accuracy below 0.9: the shaded zone."""
     poor_commutativity: bool
@@ -121,39 +112,22 @@ class Cell:
 
 
 def make_mark(row: TableRow, slot: int) -> RunMark:
-    """The mark of one run.
-
-    Raises:
-        ConfigError: the row has an unknown status or phase, or a measure that is not a number.
-    """
+    """The mark of one run; ConfigError if a row has an invalid status, phase or measure."""
     run_id = str(row.get("run_id"))
     status: RunStatus = checked(row.get("status"), RunStatus, f"status of run {run_id}")
     phase: Phase | None = None
-    if status == "done":
-        phase = checked(row.get("phase"), Phase, f"phase of run {run_id}")
-    waiting: RunState = "unfinished" if status in ("running", "begun") else "missing"
-    state: RunState = phase or (status if status in ("diverged", "failed") else waiting)
     values: dict[str, float | None] = dict.fromkeys(MEASURES)
     if status == "done":
+        phase = checked(row.get("phase"), Phase, f"phase of run {run_id}")
         values |= {name: _number(row, name) for name in MEASURES}
         now, start = values["stable_rank"], _number(row, "stable_rank_at_init")
         values["stable_rank_ratio"] = now / start if now is not None and start else None
-    return RunMark(
-        run_id=run_id,
-        slot=slot,
-        seed=seed_of(row),
-        status=status,
-        phase=phase,
-        state=state,
-        censored=status != "done" or state == "undertrained",
-        reason=str((row.get("reason") if status == "done" else row.get("error")) or ""),
-        total_decay=_number(row, "total_decay"),
-        seconds=_number(row, "seconds"),
-        values=values,
-        poor_id=_below(values["id_accuracy"], PAPER.id),
-        poor_commutativity=_below(values["commutativity"], PAPER.commutativity)
-        and values["symmetric_accuracy"] is None,
-    )
+    undone: RunState = status if status in ("diverged", "failed", "missing") else "unfinished"
+    censored = status != "done" or phase == "undertrained"
+    reason = str(row.get("reason" if status == "done" else "error") or "")
+    decay, seconds = _number(row, "total_decay"), _number(row, "seconds")
+    return RunMark(run_id, slot, seed_of(row), status, phase, phase or undone, censored, reason,
+                   decay, seconds, values, *_poor(values))  # fmt: skip
 
 
 def seed_of(row: TableRow) -> int:
@@ -166,18 +140,10 @@ def make_cell(number: int, x: Value, y: Value, runs: tuple[RunMark, ...], *, bes
     measures = {name: measured(runs, name, best=best and name in BEST_OF) for name in MEASURES}
     phases = Counter(run.phase for run in runs if run.phase).most_common(2)
     tie = len(phases) == 2 and phases[0][1] == phases[1][1]
-    return Cell(
-        number=number,
-        x=x,
-        y=y,
-        runs=runs,
-        states=in_order(Counter(run.state for run in runs)),
-        phase=phases[0][0] if phases and not tie else None,
-        measures=measures,
-        poor_id=_below(measures["id_accuracy"].mean, PAPER.id),
-        poor_commutativity=_below(measures["commutativity"].mean, PAPER.commutativity)
-        and not measures["symmetric_accuracy"].n,
-    )
+    phase = phases[0][0] if phases and not tie else None
+    states = in_order(Counter(run.state for run in runs))
+    poor = _poor({name: of_cell.mean for name, of_cell in measures.items()})
+    return Cell(number, x, y, runs, states, phase, measures, *poor)
 
 
 def measured(runs: Sequence[RunMark], name: str, *, best: bool = False) -> Measured:
@@ -191,8 +157,7 @@ def measured(runs: Sequence[RunMark], name: str, *, best: bool = False) -> Measu
     if len(known) < 2:
         return Measured(values, len(known), known[0] if known else None, None, None)
     low, high = mean_interval(known)
-    largest = MEASURES[name][1]
-    high = high if largest is None else min(high, largest)
+    high = high if name.startswith("stable_rank") else min(high, 1)
     return Measured(values, len(known), math.fsum(known) / len(known), max(low, 0.0), high)
 
 
@@ -203,12 +168,14 @@ def in_order(states: Mapping[RunState, int]) -> dict[RunState, int]:
 
 def _number(row: TableRow, name: str) -> float | None:
     value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool | str) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ConfigError(f"run {row.get('run_id')} has {name} {shown(value)}; expected a number")
-    return float(value) if math.isfinite(value) else None
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _below(value: float | None, threshold: float) -> bool:
-    return value is not None and value < threshold
+def _poor(values: Mapping[str, float | None]) -> tuple[bool, bool]:
+    """Whether ID accuracy is poor, and commutativity; see :class:`RunMark`."""
+    known = {name: value for name, value in values.items() if value is not None}
+    not_commuting = known.get("commutativity", 1) < PAPER.commutativity
+    poor_id = known.get("id_accuracy", 1) < PAPER.id
+    return poor_id, not_commuting and "symmetric_accuracy" not in known

@@ -2,17 +2,13 @@
 
 A diagram has two axes: any two settings that vary, such as the initialisation rate and the weight
 decay. A *cell* is a pair of their values with all its runs, one per seed. The same cells give the
-papers' figures: accuracy over gamma x depth with the zone of poor ID accuracy (NeurIPS paper,
-figure 2), phases over gamma x weight decay (complexity-control paper, figure 3B), the stable rank
-of W_Q(1) (figure 5C), and accuracies along gamma (figure 3A).
+figures of the papers: NeurIPS paper, figure 2; complexity-control paper, figures 3A, 3B and 5C.
 
 Every run of the table appears (:mod:`anchor_interp.sweeps.cells`). Nothing is selected by its
 result unless ``best_over`` asks for it, as the NeurIPS paper does over learning rates.
-
-This module loads neither torch nor matplotlib; :mod:`anchor_interp.pages.diagram_maps` and
-:mod:`anchor_interp.pages.diagram_curves` draw.
 """
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -22,6 +18,7 @@ from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp.sweeps import settings
 from anchor_interp.sweeps.cells import (
     Cell,
     RunMark,
@@ -32,34 +29,18 @@ from anchor_interp.sweeps.cells import (
     seed_of,
 )
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
-from anchor_interp.sweeps.settings import (
-    PREFERRED,
-    TableRow,
-    Value,
-    follows,
-    group,
-    label,
-    place_of,
-    rank,
-    settings_of,
-    values_of,
-    word,
-)
+from anchor_interp.sweeps.settings import TableRow, Value, follows, group, sort_key, values_of
 
-MAX_DIAGRAMS = 6
-"""Most diagrams side by side."""
+MAX_DIAGRAMS = 6  # side by side
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting that varies."""
+    """A setting that varies: its column, its name in words, its values in order."""
 
     name: str
-    """Its column."""
     label: str
-    """Its name in words."""
     values: tuple[Value, ...]
-    """Its values in order."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +48,8 @@ class Band:
     """Neighbouring columns whose runs are all in one state, or one column with several states."""
 
     first: int
-    """First column."""
     last: int
-    """Last column."""
     states: dict[RunState, int]
-    """How many runs are in each state."""
 
 
 @dataclass(frozen=True)
@@ -81,30 +59,32 @@ class Diagram:
     facet: dict[str, Value]
     """The settings that tell it from the other diagrams; empty if it is the only one."""
     x: Axis
-    """Horizontal axis."""
     y: Axis | None
-    """Vertical axis; None if only one setting varies."""
+    """None if only one setting varies."""
     slots: int
     """Places in a cell."""
     seeds: tuple[int, ...]
-    """The seeds in order."""
     cells: tuple[Cell, ...]
     """The cells that the sweep asks for, row by row, both axes rising."""
+
+    @property
+    def rows(self) -> tuple[Value, ...]:
+        """The values of the vertical axis; None alone without one."""
+        return self.y.values if self.y else (None,)
 
     def place(self, cell: Cell) -> dict[str, Value]:
         """The settings that tell a cell from all others."""
         place = self.facet | {self.x.name: cell.x}
         return place | {self.y.name: cell.y} if self.y else place
 
-    def row(self, y: Value) -> list[Cell]:
-        """The cells of one value of the vertical axis."""
-        return [cell for cell in self.cells if cell.y == y]
+    def row(self, y: Value) -> dict[int, Cell]:
+        """The cells of one value of the vertical axis by column."""
+        return {self.x.values.index(cell.x): cell for cell in self.cells if cell.y == y}
 
     def bands(self, y: Value) -> list[Band]:
         """The states along the horizontal axis; a column without a cell separates two bands."""
         bands: list[Band] = []
-        for cell in self.row(y):
-            column = self.x.values.index(cell.x)
+        for column, cell in self.row(y).items():
             last = bands[-1] if bands else None
             if last and last.last == column - 1 and len({*last.states, *cell.states}) == 1:
                 states = dict(Counter(last.states) + Counter(cell.states))
@@ -123,9 +103,8 @@ class Diagrams:
     decay: tuple[DecayPanel, ...]
     """The same runs over effective decay; empty if it does not vary."""
     where: dict[str, tuple[Value, ...]]
-    """The values that were kept, by column."""
     best_over: dict[str, int]
-    """The settings over which the best counts, with how many values they have; else empty."""
+    """How many values each of these settings has."""
     follows: dict[str, tuple[Value, ...]]
     """Settings that vary with the axes but not within a cell."""
     left_out: int
@@ -151,13 +130,13 @@ def phase_diagrams(
     where: Mapping[str, Any] | None = None,
     best_over: str | Sequence[str] = (),
 ) -> Diagrams:
-    """The diagrams of a sweep's table.
+    """The diagrams of a sweep's table (:mod:`anchor_interp.sweeps.table`).
 
     Args:
-        rows: one run each (:mod:`anchor_interp.sweeps.table`).
-        x: the setting of the horizontal axis; by default gamma, else another that varies.
-        y: the setting of the vertical axis; by default weight decay, layers, learning rate, or
-            another that varies.
+        rows: one run each.
+        x: the setting of the horizontal axis; by default the first of
+            :data:`anchor_interp.sweeps.settings.PREFERRED` that varies, else another that does.
+        y: the setting of the vertical axis; by default as for ``x``.
         where: the value, or a list of values, to keep, by column (see :func:`read_where`).
         best_over: settings such as ``lr``: each seed counts with its best accuracy over their
             values, each measure by itself (NeurIPS paper, figure 2). By default every run counts.
@@ -170,74 +149,59 @@ def phase_diagrams(
     if not rows:
         raise ConfigError("the table has no rows; expected at least one run")
     kept, chosen = _kept(rows, where or {})
-    settings = settings_of(kept)
-    varying = [name for name in settings if len(values_of(kept, name)) > 1]
+    columns = settings.settings_of(kept)
+    varying = [name for name in columns if len(values_of(kept, name)) > 1]
     best = (best_over,) if isinstance(best_over, str) else tuple(best_over)
     for name in best:
-        _check_column(kept, name, "best_over", settings)
-    x, y = _axes(kept, x, y, settings, [name for name in varying if name not in best])
+        _check_column(kept, name, "best_over", columns)
+    x, y = _axes(kept, x, y, columns, [name for name in varying if name not in best])
     if not any(row.get("status") == "done" for row in kept):
         states = Counter(str(row.get("status")) for row in kept)
         found = ", ".join(f"{n} {status}" for status, n in states.items())
         raise ConfigError(f"no run is done ({found}); a diagram needs at least one: run the sweep")
     axes = [name for name in (x, y) if name]
-    inside = _varying_inside(kept, axes, [name for name in varying if name not in (*axes, *best)])
-    grouped = group(kept, inside)
-    if len(grouped) > MAX_DIAGRAMS:
-        raise ConfigError(_too_many(kept, inside, len(grouped), axes))
-    slots = _slots(kept, [*axes, *inside], best)
+    others = [name for name in varying if name not in (*axes, *best)]
+    inside: list[str] = []  # settings that vary within a cell and follow no other one
+    for name in sorted(others, key=lambda name: name not in settings.PREFERRED):
+        if not follows(kept, name, [*axes, *inside]):
+            inside.append(name)
+    kept = _with_marks(kept, [*axes, *inside], best)
+    facets = group(kept, inside)
+    if len(facets) > MAX_DIAGRAMS:
+        raise ConfigError(_too_many(kept, inside, len(facets), axes))
+    marks: list[RunMark] = [row["mark"] for row in kept]
+    slots, seeds = 1 + max(mark.slot for mark in marks), sorted({mark.seed for mark in marks})
+    numbers = itertools.count()
     diagrams: list[Diagram] = []
-    marks: dict[int, tuple[int, RunMark]] = {}
-    for facet, of_facet in grouped.items():
+    for facet, of_facet in facets:
         cells: list[Cell] = []
-        for place, of_cell in group(of_facet, axes[::-1]).items():
-            number = len(cells) + sum(len(diagram.cells) for diagram in diagrams)
-            of_cell.sort(key=lambda row: slots[id(row)])
+        for place, of_cell in group(of_facet, axes[::-1]):
+            number = next(numbers)
             for row in of_cell:
-                marks[id(row)] = number, make_mark(row, slots[id(row)])
-            runs = tuple(marks[id(row)][1] for row in of_cell)
-            cells.append(
-                make_cell(number, place[-1], place[0] if y else None, runs, best=bool(best))
-            )
-        diagrams.append(
-            Diagram(
-                facet=dict(zip(inside, facet, strict=True)),
-                x=Axis(x, label(x), values_of(of_facet, x)),
-                y=Axis(y, label(y), values_of(of_facet, y)) if y else None,
-                slots=1 + max(slots.values()),
-                seeds=tuple(sorted({seed_of(row) for row in kept})),
-                cells=tuple(cells),
-            )
-        )
-    return Diagrams(
-        diagrams=tuple(diagrams),
-        decay=decay_panels(kept, marks, varying),
-        where=chosen,
-        best_over={name: _choices(kept, name, [*axes, *inside]) for name in best},
-        follows={
-            name: values_of(kept, name) for name in varying if name not in (*axes, *best, *inside)
-        },
-        left_out=len(rows) - len(kept),
-    )
+                row["cell"] = number
+            runs = tuple(sorted((row["mark"] for row in of_cell), key=lambda mark: mark.slot))
+            y_value = place[y] if y else None
+            cells.append(make_cell(number, place[x], y_value, runs, best=bool(best)))
+        first, *second = [Axis(n, settings.label(n), values_of(of_facet, n)) for n in axes]
+        second_axis = second[0] if y else None
+        diagrams.append(Diagram(facet, first, second_axis, slots, tuple(seeds), tuple(cells)))
+    best_of = {name: _choices(kept, name, [*axes, *inside]) for name in best}
+    following = {name: values_of(kept, name) for name in others if name not in inside}
+    decay, left_out = decay_panels(kept, varying), len(rows) - len(kept)
+    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out)
 
 
 def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     """Read conditions such as ``lr=0.001`` or ``gamma=0.5,0.6`` for :func:`phase_diagrams`.
 
-    A value is a number, ``true``, ``false``, ``null``, or a text.
-
-    Raises:
-        ConfigError: a condition has no column or no value, or a column has two conditions.
+    A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
     """
     conditions: dict[str, tuple[Value, ...]] = {}
     for text in texts:
-        name, equals, values = text.partition("=")
-        name = name.strip()
-        if not (name and equals and values.strip()):
-            raise ConfigError(
-                f"the condition is {shown(text)}; expected COLUMN=VALUE, such as lr=0.001, or "
-                "COLUMN=VALUE,VALUE"
-            )
+        name, _, values = map(str.strip, text.partition("="))
+        if not (name and values):
+            expected = "COLUMN=VALUE, such as lr=0.001, or COLUMN=VALUE,VALUE"
+            raise ConfigError(f"the condition is {shown(text)}; expected {expected}")
         if name in conditions:
             raise ConfigError(f"{name} has two conditions; give one, as {name}=VALUE,VALUE")
         conditions[name] = tuple(_scalar(part.strip()) for part in values.split(","))
@@ -278,47 +242,38 @@ def _kept(
         _check_column(rows, name, "where", columns)
         before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
         if not kept:
-            expected = ", ".join(map(word, values_of(before, name)[:10]))
-            raise ConfigError(
-                f"no run has {name} {' or '.join(map(word, values))}; expected one of {expected}"
-            )
+            wrong = " or ".join(map(settings.word, values))
+            expected = settings.listed(values_of(before, name)[:10])
+            raise ConfigError(f"no run has {name} {wrong}; expected one of {expected}")
         chosen[name] = values
     return kept, chosen
 
 
 def _check_column(rows: Sequence[TableRow], name: Any, what: str, known: Sequence[str]) -> None:
-    if name in known:
-        return
-    name = checked(name, str, what)
-    if any(name in row for row in rows):
-        problem = "which is not a setting"
-    else:
-        problem = f"which is not a column of the table{suggestion(name, known)}"
-    raise ConfigError(f"{what} is {shown(name)}, {problem}; expected one of {', '.join(known)}")
+    if checked(name, str, what) not in known:
+        is_column = any(name in row for row in rows)
+        wanted = "a setting" if is_column else f"a column of the table{suggestion(name, known)}"
+        problem = f"{what} is {shown(name)}, which is not {wanted}"
+        raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
 
 
 def _axes(
-    rows: Sequence[TableRow], x: str | None, y: str | None, settings: list[str], varying: list[str]
+    rows: Sequence[TableRow], x: str | None, y: str | None, columns: list[str], varying: list[str]
 ) -> tuple[str, str | None]:
     """The axes: those that are given, else settings that vary."""
-    known = [*settings, *(["total_decay"] if any("total_decay" in row for row in rows) else [])]
+    known = columns + ["total_decay"] * any("total_decay" in row for row in rows)
     for name, what in ((x, "x"), (y, "y")):
         if name is not None:
             _check_column(rows, name, what, known)
     if x is not None and x == y:
         raise ConfigError(f"x and y are both {shown(x)}; expected two settings")
-    order = [name for name in dict.fromkeys((*PREFERRED, *varying)) if name in varying]
-    free = [name for name in order if name not in (x, y)]
+    order = dict.fromkeys((*settings.PREFERRED, *varying))
+    free = [name for name in order if name in varying and name not in (x, y)]
     if x is None:
-        if free:
-            x = free.pop(0)
-        elif y is not None:
-            x, y = y, None
-        else:
-            raise ConfigError(
-                "no setting varies between the runs, so a diagram has no axis; name one with x, or "
-                "add values to the sweep"
-            )
+        x, y = (free.pop(0), y) if free else (y, None)
+    if x is None:
+        advice = "name one with x, or add values to the sweep"
+        raise ConfigError(f"no setting varies between the runs: no axis for a diagram; {advice}")
     if y is None:  # a setting that follows x would fill only a diagonal of cells
         y = next((name for name in free if not follows(rows, name, [x])), None)
     return x, y
@@ -326,51 +281,45 @@ def _axes(
 
 def _choices(rows: Sequence[TableRow], name: str, others: Sequence[str]) -> int:
     """How many values of a setting ``best_over`` chooses from, at most."""
-    groups = group(rows, [*others, "seed"]).values() if name not in others else ()
-    most = max((len(values_of(same, name)) for same in groups), default=1)
+    groups = group(rows, [*others, "seed"]) if name not in others else []
+    most = max((len(values_of(same, name)) for _, same in groups), default=1)
     if most == 1:
-        raise ConfigError(
-            f"best_over is {shown(name)}, which has one value for every seed of a cell; expected a "
-            "setting that varies within the cells and is not an axis"
-        )
+        expected = "a setting that varies within the cells and is not an axis"
+        problem = "has one value for every seed of a cell"
+        raise ConfigError(f"best_over is {shown(name)}, which {problem}; expected {expected}")
     return most
 
 
-def _varying_inside(rows: Sequence[TableRow], axes: list[str], others: list[str]) -> list[str]:
-    """The settings that vary within a cell, without those that follow another of them."""
-    found: list[str] = []
-    for name in sorted(others, key=lambda name: name not in PREFERRED):
-        if not follows(rows, name, [*axes, *found]):
-            found.append(name)
-    return found
-
-
 def _too_many(rows: Sequence[TableRow], names: list[str], n: int, axes: list[str]) -> str:
-    values = {name: values_of(rows, name) for name in names}
-    described = ", ".join(
-        f"{name} ({', '.join(map(word, found[:5]))}{', ...' if len(found) > 5 else ''})"
-        for name, found in values.items()
-    )
+    words = {name: [*map(settings.word, values_of(rows, name))] for name in names}
+    shortened = {
+        name: [*found[:5], *(["..."] if found[5:] else [])] for name, found in words.items()
+    }
+    varying = ", ".join(f"{name} ({', '.join(found)})" for name, found in shortened.items())
     name = names[0]
     return (
-        f"besides {' and '.join(axes)} these settings vary: {described}, which makes {n} "
-        f"diagrams; expected at most {MAX_DIAGRAMS}: keep some runs with where, such as "
-        f"{name}={word(values[name][0])}, make {name} an axis with x or y, or take the best over "
-        f"it with best_over={name}"
+        f"besides {' and '.join(axes)} these settings vary: {varying}, which makes {n} diagrams; "
+        f"expected at most {MAX_DIAGRAMS}: keep some runs with where, such as {name}="
+        f"{words[name][0]}, make {name} an axis with x or y, or take the best over it with "
+        f"best_over={name}"
     )
 
 
-def _slots(rows: Sequence[TableRow], place: Sequence[str], best: tuple[str, ...]) -> dict[int, int]:
-    """Every row's place in its cell, by ``id``: a seed has the same place in every cell.
+def _with_marks(
+    rows: Sequence[TableRow], place: Sequence[str], best: Sequence[str]
+) -> list[TableRow]:
+    """Copies of the rows with their marks; a seed has the same slot in every cell.
 
     Rows that differ only in what the diagram does not know stand side by side.
     """
-    keys: dict[int, tuple[Any, ...]] = {}
     times: Counter[tuple[Any, ...]] = Counter()
+    keys: list[tuple[Any, ...]] = []
     for row in rows:
-        key = (seed_of(row), *map(rank, place_of(row, best)))
-        cell = (*place_of(row, place), key)
-        keys[id(row)] = (*key, times[cell])
+        key = (seed_of(row), *sort_key(row, best))
+        cell = (*sort_key(row, place), key)
+        keys.append((*key, times[cell]))
         times[cell] += 1
-    order = {key: slot for slot, key in enumerate(sorted(set(keys.values())))}
-    return {row: order[key] for row, key in keys.items()}
+    slots = {key: slot for slot, key in enumerate(sorted(set(keys)))}
+    return [
+        {**row, "mark": make_mark(row, slots[key])} for row, key in zip(rows, keys, strict=True)
+    ]

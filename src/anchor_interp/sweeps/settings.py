@@ -12,6 +12,8 @@ TableRow = dict[str, Any]
 """One run of a sweep's table, by the names of its columns."""
 Value = str | int | float | bool | None
 """A value of a setting."""
+Group = tuple[dict[str, Value], list[TableRow]]
+"""Values of some settings, with the rows that have them."""
 LABELS = {
     "gamma": "initialisation rate \N{GREEK SMALL LETTER GAMMA}",
     "n_layers": "layers",
@@ -25,15 +27,9 @@ LABELS = {
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
 _IDLE = ("schema", "log_every", "eval_every", "checkpoint_every")  # they change no result
-_SETTINGS = (
-    "task",
-    *dict.fromkeys(
-        field.name
-        for config in (AnchorTask, ModelConfig, InitConfig, TrainConfig)
-        for field in dataclasses.fields(config)
-        if field.name not in _IDLE
-    ),
-)
+_CONFIGS = (AnchorTask, ModelConfig, InitConfig, TrainConfig)
+_FIELDS = (field.name for config in _CONFIGS for field in dataclasses.fields(config))
+_SETTINGS = tuple(dict.fromkeys(("task", *(name for name in _FIELDS if name not in _IDLE))))
 
 
 def label(name: str) -> str:
@@ -50,6 +46,11 @@ def word(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def listed(values: Iterable[Value]) -> str:
+    """Values as figures and tables show them."""
+    return ", ".join(map(word, values))
+
+
 def words(settings: Mapping[str, Value]) -> str:
     """Settings with their values, such as ``learning rate 0.001, steps 4000``."""
     return ", ".join(f"{label(name)} {word(value)}" for name, value in settings.items())
@@ -58,43 +59,39 @@ def words(settings: Mapping[str, Value]) -> str:
 def settings_of(rows: Sequence[TableRow]) -> list[str]:
     """The columns that are settings and hold plain values."""
     columns = {name for row in rows for name in row}
-    return [
-        name
-        for name in _SETTINGS
-        if name in columns and all(isinstance(row.get(name), Value) for row in rows)
-    ]
+    known = [name for name in _SETTINGS if name in columns]
+    return [name for name in known if all(isinstance(row.get(name), Value) for row in rows)]
 
 
 def values_of(rows: Iterable[TableRow], name: str) -> tuple[Value, ...]:
     """The different values of a column: None, then numbers, then texts, each in order."""
-    return tuple(sorted({_plain(row.get(name)) for row in rows}, key=rank))
+    return tuple(sorted({_plain(row.get(name)) for row in rows}, key=_rank))
 
 
-def place_of(row: TableRow, names: Iterable[str]) -> tuple[Value, ...]:
-    """A row's values in these columns."""
-    return tuple(_plain(row.get(name)) for name in names)
+def sort_key(row: TableRow, names: Iterable[str]) -> tuple[Any, ...]:
+    """A row's values in these columns, such that they can be compared."""
+    return tuple(_rank(_plain(row.get(name))) for name in names)
 
 
-def group(
-    rows: Iterable[TableRow], names: Sequence[str]
-) -> dict[tuple[Value, ...], list[TableRow]]:
-    """The rows by their values in these columns, in the order of the values."""
-    groups: dict[tuple[Value, ...], list[TableRow]] = {}
+def group(rows: Iterable[TableRow], names: Sequence[str]) -> list[Group]:
+    """Every combination of values in these columns, in order, with its rows."""
+    groups: dict[tuple[Any, ...], list[TableRow]] = {}
     for row in rows:
-        groups.setdefault(place_of(row, names), []).append(row)
-    return {key: groups[key] for key in sorted(groups, key=lambda key: list(map(rank, key)))}
+        groups.setdefault(sort_key(row, names), []).append(row)
+    ordered = [groups[key] for key in sorted(groups)]
+    return [({name: _plain(same[0].get(name)) for name in names}, same) for same in ordered]
 
 
 def follows(rows: Sequence[TableRow], name: str, others: Sequence[str]) -> bool:
     """Whether the values of the other settings fix the value of this one."""
-    return all(len(values_of(same, name)) == 1 for same in group(rows, others).values())
+    return all(len(values_of(same, name)) == 1 for _, same in group(rows, others))
 
 
-def rank(value: Value) -> tuple[int, float, str]:
+def _rank(value: Value) -> tuple[int, float, str]:
     """A sort key for values of any kind."""
-    if value is None:
-        return 0, 0.0, ""
-    return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")
+    if value is None or isinstance(value, str):
+        return (0, 0, "") if value is None else (2, 0, value)
+    return 1, value, ""
 
 
 def _plain(value: Value) -> Value:

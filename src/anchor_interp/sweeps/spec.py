@@ -35,12 +35,9 @@ from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks.anchor import AnchorTask, named_task
 
-SCHEMA = 1
-"""Schema number of a sweep file."""
-MAX_BYTES = 1 << 24
-"""Largest sweep file that is read or written."""
-MAX_RUNS = 1_000_000
-"""Most runs of a sweep; more is a mistake in an axis."""
+SCHEMA = 1  # of a sweep file
+MAX_BYTES = 1 << 24  # of a sweep file that is read or written
+MAX_RUNS = 1_000_000  # more is a mistake in an axis
 Axes = Mapping[str, tuple[Any, ...]]
 """Values by field name."""
 
@@ -64,7 +61,6 @@ class Grid:
     together: tuple[Axes, ...] = ()
     """Groups of fields that move together; the fields of a group have equally many values."""
     seeds: tuple[int, ...] = (0,)
-    """Seeds of every combination."""
 
     def __post_init__(self) -> None:
         checked(self.start, RunConfig, "start")
@@ -74,7 +70,7 @@ class Grid:
         for group in groups:
             if not group:
                 raise ConfigError("zip has a group without fields; add fields or remove it")
-            if len({len(values) for values in group.values()}) > 1:
+            if len(set(map(len, group.values()))) > 1:
                 lengths = ", ".join(f"{name} has {len(values)}" for name, values in group.items())
                 raise ConfigError(f"zipped axes have different lengths ({lengths})")
         object.__setattr__(self, "seeds", checked(self.seeds, tuple[int, ...], "seeds"))
@@ -84,33 +80,30 @@ class Grid:
         if not self.seeds:
             raise ConfigError("seeds is empty; give at least one")
 
+    def _groups(self) -> list[Axes]:
+        """All groups of fields that move together; an axis is a group of one."""
+        return [*({name: values} for name, values in self.axes.items()), *self.together]
+
     def __len__(self) -> int:
-        lengths = [len(values) for values in self.axes.values()]
-        zipped = [len(next(iter(group.values()))) for group in self.together]
-        return math.prod([*lengths, *zipped, len(self.seeds)])
+        sizes = (len(next(iter(group.values()))) for group in self._groups())
+        return math.prod(sizes) * len(self.seeds)
 
     def configs(self) -> Iterator[RunConfig]:
-        """Every configuration, seeds running fastest.
-
-        Raises:
-            ConfigError: a field does not exist or does not allow its value.
-        """
-        choices = [[{name: value} for value in values] for name, values in self.axes.items()]
-        for group in self.together:
-            rows = zip(*group.values(), strict=True)
-            choices.append([dict(zip(group, row, strict=True)) for row in rows])
-        for chosen in itertools.product(*choices):
-            config = override(self.start, **{k: v for part in chosen for k, v in part.items()})
+        """Every configuration, seeds running fastest; ConfigError if a field refuses a value."""
+        groups = self._groups()
+        names = list(itertools.chain(*groups))
+        for chosen in itertools.product(*(zip(*group.values(), strict=True) for group in groups)):
+            values = itertools.chain(*chosen)
+            config = override(self.start, **dict(zip(names, values, strict=True)))
             for seed in self.seeds:
                 yield config if seed == config.seed else override(config, seed=seed)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Several grids; a run that they share is trained once."""
+    """Several grids, in the order in which their runs start; a run they share is trained once."""
 
     grids: tuple[Grid, ...]
-    """The grids, in the order in which their runs start."""
 
     def __post_init__(self) -> None:
         if not self.grids:
@@ -134,18 +127,12 @@ SWEEPS: Mapping[str, Path] = MappingProxyType(
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """Read a sweep from a YAML (or JSON) file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or has an invalid entry.
-    """
+    """Read a sweep from a YAML or JSON file; ConfigError names what is invalid in it."""
     path = checked_path(path, "the path of the sweep")
     try:
         text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
         return parse_sweep(yaml.load(text, _Loader), folder=path.parent)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read the sweep {path}: it is not UTF-8 text") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"cannot read the sweep {path}: {reason}") from error
     except ConfigError as error:
@@ -153,14 +140,9 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
-    """Make a sweep from plain values, as YAML gives them.
+    """Make a sweep from the plain values of a file, or of a single grid.
 
-    Args:
-        data: the whole file, or a single grid.
-        folder: paths of configurations are relative to it.
-
-    Raises:
-        ConfigError: names the invalid entry and what is expected.
+    Paths of configurations are relative to ``folder``. ConfigError names an invalid entry.
     """
     if not data or not isinstance(data, Mapping):
         raise ConfigError(f"the sweep is {shown(data)}; expected grids, or the entries of one grid")
@@ -170,80 +152,59 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     else:
         grids = [{name: value for name, value in data.items() if name != "schema"}]
     if (schema := data.get("schema", SCHEMA)) != SCHEMA:
-        raise ConfigError(
-            f"schema is {shown(schema)}; this version of anchor-interp reads {SCHEMA}"
-        )
+        raise ConfigError(f"schema is {shown(schema)}; this version reads {SCHEMA}")
     if not isinstance(grids, list):
         raise ConfigError(f"grids is {shown(grids)}; expected a list of grids")
     return Sweep(tuple(_grid(entry, f"grid {n}", folder) for n, entry in enumerate(grids, 1)))
 
 
 def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:
-    """Make a sweep from a command line: a file, or a preset with axes.
+    """Make a sweep from a command line; ConfigError names what cannot be used.
 
     Args:
         start: a sweep file, the name of one of :data:`SWEEPS`, or the name of a preset.
         changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
         seeds: how many seeds a combination has, counted from 0; by default the preset's own.
-
-    Raises:
-        ConfigError: names what cannot be used.
     """
     file = SWEEPS.get(start)  # names of sweeps and presets come before files of that name
-    looks_like_a_path = Path(start).suffix or os.sep in start
-    if file is None and start not in RUNS and (is_there(Path(start)) or looks_like_a_path):
+    is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
+    if file is None and start not in RUNS and is_path:
         file = Path(start)
     if file is not None:
         if changes or seeds is not None:
+            first = changes[0] if changes else "seeds"
             instead = f"copy {file} and edit that" if start in SWEEPS else "edit the file"
-            raise ConfigError(
-                f"{changes[0] if changes else 'seeds'} changes a preset, and {start} is a file; "
-                f"{instead}"
-            )
+            raise ConfigError(f"{first} changes a preset, and {start} is a file; {instead}")
         return read_sweep(file)
     if start not in RUNS:
-        known = [*RUNS, *SWEEPS]
-        raise ConfigError(
-            f"no preset or sweep is called {shown(start)}{suggestion(start, known)}; known: "
-            f"{', '.join(known)}"
-        )
+        raise _unknown("no preset or sweep is called", start, [*RUNS, *SWEEPS])
     given: dict[str, list[Any]] = {}
     for change in changes:
-        name, equals, text = change.partition("=")
-        if not equals or not name or not text:
+        name, _, text = change.partition("=")
+        if not name or not text:
             raise ConfigError(f"{shown(change)} is not an axis; expected one like gamma=0.3,0.5")
-        name = name.replace("-", "_")
+        name, parts = name.replace("-", "_"), text.split(",")
         if name in given:
             raise ConfigError(f"{name} is given twice; keep one")
-        parts = text.split(",")
         if not all(part.strip() for part in parts):
             raise ConfigError(f"{shown(change)} has an empty value; expected {name}=VALUE,VALUE")
         given[name] = [_from_text(part) for part in parts]
-    own_seeds = given.pop("seed", None)
-    if own_seeds and seeds is not None:
-        one = own_seeds[0] if len(own_seeds) == 1 else own_seeds
-        raise ConfigError(f"seed={shown(one)} and seeds={seeds} both name seeds; use one of them")
-    grid: dict[str, Any] = {
-        "preset": start,
-        "set": {name: values[0] for name, values in given.items() if len(values) == 1},
-        "axes": {name: values for name, values in given.items() if len(values) > 1},
-    }
-    chosen = seeds if own_seeds is None else own_seeds
-    return parse_sweep(grid if chosen is None else grid | {"seeds": chosen})
+    chosen: Any = given.pop("seed", None)
+    if chosen and seeds is not None:
+        own = ",".join(map(str, chosen))
+        raise ConfigError(f"seed={own} and seeds={seeds} both name seeds; use one of them")
+    if chosen is None:
+        chosen = [RUNS[start].seed] if seeds is None else seeds
+    fixed = {name: values[0] for name, values in given.items() if len(values) == 1}
+    axes = {name: values for name, values in given.items() if len(values) > 1}
+    return parse_sweep({"preset": start, "set": fixed, "axes": axes, "seeds": chosen})
 
 
 def to_plain(sweep: Sweep) -> dict[str, Any]:
     """A sweep as plain values for :func:`parse_sweep`, every start written out in full."""
-    grids = [
-        {
-            "config": to_dict(grid.start),
-            "axes": to_dict(grid.axes),
-            "zip": to_dict(grid.together),
-            "seeds": list(grid.seeds),
-        }
-        for grid in sweep.grids
-    ]
-    return {"schema": SCHEMA, "grids": grids}
+    grids = [{"config": grid.start, "axes": grid.axes, "zip": grid.together, "seeds": grid.seeds}
+             for grid in sweep.grids]  # fmt: skip
+    return {"schema": SCHEMA, "grids": to_dict(grids)}
 
 
 def _from_text(text: str) -> Any:
@@ -272,13 +233,8 @@ def _grid(entry: Any, where: str, folder: Path) -> Grid:
     seeds = entry.get("seeds", [start.seed])
     try:
         if isinstance(seeds, int) and not isinstance(seeds, bool):
-            seeds = range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS))
-        return Grid(
-            override(start, **changes),
-            _mapping(entry.get("axes", {}), f"{where}.axes"),
-            tuple(_mapping(group, f"{where}.zip") for group in groups),
-            tuple(seeds) if isinstance(seeds, range) else seeds,
-        )
+            seeds = tuple(range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS)))
+        return Grid(override(start, **changes), entry.get("axes", {}), tuple(groups), seeds)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -287,17 +243,14 @@ def _frozen(axes: Any, where: str, *, once: bool = True) -> Axes:
     """Axes that cannot be changed; with ``once``, without repeated values."""
     found = {}
     for name, values in _mapping(axes, where).items():
+        at = f"{where}.{name} is {shown(values)}; expected"
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise ConfigError(
-                f"{where}.{name} is {shown(values)}; expected a list of one or more values"
-            )
+            raise ConfigError(f"{at} a list of one or more values")
         try:
             given = [_task(value) if name == "task" else value for value in values]
             different = tuple(dict.fromkeys(given))
         except TypeError as error:  # a list or a mapping has no hash
-            raise ConfigError(
-                f"{where}.{name} is {shown(values)}; expected numbers, names or tasks"
-            ) from error
+            raise ConfigError(f"{at} numbers, names or tasks") from error
         found[name] = different if once else tuple(given)
     return MappingProxyType(found)
 
@@ -318,7 +271,9 @@ def _mapping(data: Any, where: str) -> Mapping[str, Any]:
 def _check_names(data: Any, known: Sequence[str], where: str) -> None:
     for name in _mapping(data, where):
         if name not in known:
-            raise ConfigError(
-                f"{where} has no entry {shown(name)}{suggestion(name, known)}; known: "
-                f"{', '.join(known)}"
-            )
+            raise _unknown(f"{where} has no entry", name, known)
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:
+    names = ", ".join(known)
+    return ConfigError(f"{what} {shown(name)}{suggestion(name, known)}; known: {names}")

@@ -1,8 +1,7 @@
 """The table of a sweep: one row per run, derived from the run folders.
 
 For every run of the sweep, ``table.parquet`` holds its status, the fields of its configuration,
-the measurements of its final checkpoint, and how the run took place. Runs that failed, diverged or
-never started have rows too; what they lack is null.
+the measurements of its final checkpoint, and how the run took place. What a run lacks is null.
 
 The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the
 run's ``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
@@ -18,7 +17,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -32,31 +31,24 @@ from anchor_interp.analysis.fingerprint import NUMBERS, kept_fingerprint
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
 from anchor_interp.runs.phase import CellAccuracy, Phase
-from anchor_interp.sweeps.folder import STATES, State, SweepFolder
+from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 
-SCHEMA = 1
-"""Schema number of a table."""
-
+SCHEMA = 1  # of a table
 Kind = Literal["text", "integer", "number", "truth"]
 """What a column holds; any value may be null."""
-_KINDS: Mapping[type, Kind] = {str: "text", int: "integer", float: "number", bool: "truth"}
-_PARTS = (("model", ModelConfig), ("init", InitConfig), ("train", TrainConfig))
+_KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
+_PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
+_TASK = ("split", "length", "key_min", "key_max")
 _MEASURED = (
-    "train_accuracy",
-    "id_accuracy",
-    "ood_accuracy",
-    "symmetric_accuracy",
-    "commutativity",
-    "key_dependence",
-    "stable_rank",
-    "stable_rank_at_init",
-    "condensation",
-    "condensation_at_init",
-)
+    "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
+    "key_dependence", "stable_rank", "stable_rank_at_init", "condensation", "condensation_at_init",
+)  # fmt: skip
 _CELLS = tuple(field.name for field in fields(CellAccuracy))
 _MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
+_LAST = ("machine", "cpu", "device", "threads")  # of the last session
+_VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
 _MAX_BYTES = 1 << 30
 _LOGGER = logging.getLogger(__name__)
 
@@ -64,54 +56,30 @@ _LOGGER = logging.getLogger(__name__)
 def _kind(hint: Any) -> Kind:
     """What the column of a field of this type holds."""
     options = [option for option in (get_args(hint) or (hint,)) if option is not type(None)]
-    return _KINDS.get(options[0] if isinstance(options[0], type) else str, "text")
+    return _KINDS.get(options[0], "text")
 
 
 COLUMNS: Mapping[str, Kind] = {
-    "run_id": "text",
-    "status": "text",
-    "error": "text",
-    "phase": "text",
-    "reason": "text",
+    **dict.fromkeys(("run_id", "status", "error", "phase", "reason"), "text"),
     "censored": "truth",
-    "task": "text",
-    "split": "text",
-    "length": "integer",
-    "key_min": "integer",
-    "key_max": "integer",
-    **{field.name: _kind(field.type) for _, part in _PARTS for field in fields(part)},
+    **dict.fromkeys(("task", *_TASK), "text"),
+    **dict.fromkeys(_TASK[1:], "integer"),
+    **{field.name: _kind(field.type) for part in _PARTS.values() for field in fields(part)},
     "seed": "integer",
-    "total_decay": "number",
-    **dict.fromkeys((*_MEASURED, *_CELLS, *_MECHANISM), "number"),
-    "seconds": "number",
+    **dict.fromkeys(("total_decay", *_MEASURED, *_CELLS, *_MECHANISM, "seconds"), "number"),
     "sessions": "integer",
-    "started": "text",
-    "ended": "text",
-    "machine": "text",
-    "cpu": "text",
-    "device": "text",
+    **dict.fromkeys(("started", "ended", *_LAST), "text"),
     "threads": "integer",
-    "anchor_interp": "text",
-    "torch": "text",
-    "transformer_lens": "text",
-    "python": "text",
-    "result_ns": "integer",
-    "fingerprint_ns": "integer",
+    **dict.fromkeys(_VERSIONS, "text"),
+    **dict.fromkeys(("result_ns", "fingerprint_ns"), "integer"),
 }
 """What each column holds. ``censored`` marks a run that is not done, diverged or undertrained.
 ``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
-runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when
-``result.json`` and ``measurements.json`` were written."""
+runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 _ADDED = (
-    "branch_step",
-    "branch_lr",
-    "branch_weight_decay",
-    "blocks",
-    "composed",
-    "commutes",
-    "mirrored",
-    "recomposed",
-)
+    "branch_step", "branch_lr", "branch_weight_decay",
+    "blocks", "composed", "commutes", "mirrored", "recomposed",
+)  # fmt: skip
 """Columns that older tables lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """Columns in which two sweeps with the same results may differ."""
@@ -121,32 +89,27 @@ def rows(folder: SweepFolder) -> list[TableRow]:
     """One row for every run of the sweep, in order.
 
     Raises:
-        StoreError: the folder is not a sweep folder.
-        ConfigError: its ``spec.yaml`` is damaged.
+        StoreError: the folder is not a sweep folder; ConfigError if its ``spec.yaml`` is damaged.
     """
-    return _rows(folder, digest_of(folder))
+    return _rows(folder, _digest_of(folder))
 
 
 def _rows(folder: SweepFolder, spec: str) -> list[TableRow]:
     """The rows. The digest is read before them, so it is never newer than they are."""
     kept = _kept(folder, spec)
     if kept is None:
-        configs = folder.spec().configs()
-        found = {name: _configuration(name, config) for name, config in configs.items()}
-    else:
-        found = {row["run_id"]: row for row in kept}
-    states = folder.states(found)
-    return [_row(folder, row, states[name]) for name, row in found.items()]
+        kept = [_configuration(*run) for run in folder.spec().configs().items()]
+    states = folder.states(row["run_id"] for row in kept)
+    return [_row(folder, row, states[row["run_id"]]) for row in kept]
 
 
 def write_table(folder: SweepFolder) -> list[TableRow]:
     """Bring ``table.parquet`` up to date and return its rows.
 
     Raises:
-        StoreError: the folder is not a sweep folder, or the table cannot be written.
-        ConfigError: its ``spec.yaml`` is damaged.
+        StoreError: as :func:`rows`, or the table cannot be written.
     """
-    spec = digest_of(folder)
+    spec = _digest_of(folder)
     try:
         with folder.locked():  # an older table must not replace a newer one
             found = _rows(folder, spec)
@@ -194,16 +157,14 @@ def read_table(path: str | Path) -> list[TableRow]:
     """The rows of a sweep folder, or of a Parquet or CSV table.
 
     Raises:
-        StoreError: the folder is not a sweep folder, or the table is missing or damaged.
-        ConfigError: the file is of another kind.
+        StoreError: the table is missing or damaged; ConfigError if the path is no table.
     """
     path = checked_path(path, "the path of the table")
     if path.is_dir():
         return rows(SweepFolder(path))
     if path.suffix not in (".parquet", ".csv"):
-        raise ConfigError(
-            f"{path} is not a table; expected a sweep folder, a .parquet or a .csv file"
-        )
+        expected = "a sweep folder, a .parquet or a .csv file"
+        raise ConfigError(f"{path} is not a table; expected {expected}")
     data = files.read_bytes(path, limit=_MAX_BYTES)
     try:
         if path.suffix == ".csv":
@@ -243,32 +204,25 @@ def from_csv(text: str) -> list[TableRow]:
     reader = csv.DictReader(io.StringIO(text), strict=True)
     names = list(reader.fieldnames or ())
     _check_columns([*names, *(name for name in _ADDED if name not in names)])
-    return [
-        {name: parsed(name, row.get(name) or "", kind) for name, kind in COLUMNS.items()}
-        for row in reader
-    ]
+    columns = COLUMNS.items()
+    return [{name: parsed(name, row.get(name) or "", kind) for name, kind in columns}
+            for row in reader]  # fmt: skip
 
 
 def to_parquet(found: Sequence[TableRow], *, spec: str = "") -> bytes:
-    """A table as the contents of a Parquet file.
-
-    ``spec`` is the digest of the ``spec.yaml`` that the rows come from; the file keeps it.
-    """
+    """A table as the contents of a Parquet file, with the digest of its ``spec.yaml``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = _parquet_schema().with_metadata({"schema": str(SCHEMA), "spec": spec})
-    columns = [pa.array([row[entry.name] for row in found], entry.type) for entry in schema]
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_arrays(columns, schema=schema)
+    table = pa.Table.from_pylist(list(found), schema=schema)
     pq.write_table(table, sink, write_page_checksum=True)
     return bytes(sink.getvalue())
 
 
 def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], str]:
-    """Read the rows and the digest of :func:`to_parquet`.
-
-    With ``older``, columns that an older table lacks are empty.
+    """Read the rows and the digest of :func:`to_parquet`; ``older`` adds columns lacking in them.
 
     Raises:
         ValueError: the data is damaged or not a table, or has another schema or other columns.
@@ -287,8 +241,8 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
     wanted = _parquet_schema()
     for name in set(_ADDED) - set(table.column_names) if older else ():
-        empty = pa.nulls(table.num_rows, wanted.field(name).type)
-        table = table.append_column(wanted.field(name), empty)
+        entry = wanted.field(name)
+        table = table.append_column(entry, pa.nulls(table.num_rows, entry.type))
     _check_columns(table.column_names)
     table = table.select(wanted.names)  # in our order
     if not table.schema.equals(wanted):
@@ -299,35 +253,23 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
 def _parquet_schema() -> Any:
     import pyarrow as pa
 
-    kinds = {
-        "text": pa.string(),
-        "integer": pa.int64(),
-        "number": pa.float64(),
-        "truth": pa.bool_(),
-    }
-    return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
+    return pa.schema([(name, kinds.get(kind, pa.bool_())) for name, kind in COLUMNS.items()])
 
 
-def digest_of(folder: SweepFolder) -> str:
-    """A digest of a sweep folder's ``spec.yaml``.
-
-    Raises:
-        StoreError: the folder is not a sweep folder.
-    """
-    if not files.is_there(folder.spec_file):
-        raise StoreError(f"{folder.path} is not a sweep folder: it has no spec.yaml")
-    return digest(files.read_bytes(folder.spec_file, limit=_MAX_BYTES).decode("utf-8", "replace"))
+def _digest_of(folder: SweepFolder) -> str:
+    """A digest of a sweep folder's ``spec.yaml``."""
+    data = files.read_bytes(sweep_folder(folder.path).spec_file, limit=_MAX_BYTES)
+    return digest(data.decode("utf-8", "replace"))
 
 
 def _kept(folder: SweepFolder, spec: str) -> list[TableRow] | None:
     """The rows of the existing table, if it has this schema and this spec."""
-    path = folder.path / "table.parquet"
-    if not files.is_there(path):
-        return None
     try:
-        found, of_spec = from_parquet(files.read_bytes(path, limit=_MAX_BYTES))
+        data = files.read_bytes(folder.path / "table.parquet", limit=_MAX_BYTES)
+        found, of_spec = from_parquet(data)
     except (StoreError, ValueError):
-        return None  # the table is derived, so a damaged one is rebuilt
+        return None  # the table is derived, so a missing or damaged one is rebuilt
     return found if of_spec == spec else None
 
 
@@ -335,8 +277,8 @@ def _configuration(name: str, config: RunConfig) -> TableRow:
     """The row of a run that has not started."""
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
-    row |= {key: getattr(config.task, key) for key in ("split", "length", "key_min", "key_max")}
-    for part, _ in _PARTS:
+    row |= {key: getattr(config.task, key) for key in _TASK}
+    for part in _PARTS:
         row |= vars(getattr(config, part))
     return row | {"total_decay": total_decay(config.train)}
 
@@ -353,14 +295,11 @@ def _row(folder: SweepFolder, row: TableRow, state: State) -> TableRow:
     }
     if state == "done" and row["status"] == "done" and written.items() <= row.items():
         return row
-    unknown = dict.fromkeys(
-        ("error", "phase", "reason", *_MEASURED, *_CELLS, *_MECHANISM, *CIRCUMSTANCES)
-    )
-    row = row | unknown | {"status": state, "censored": True} | written
+    derived = ("error", "phase", "reason", *_MEASURED, *_CELLS, *_MECHANISM, *CIRCUMSTANCES)
+    row = row | dict.fromkeys(derived) | {"status": state, "censored": True} | written
     if state != "missing":
         row |= _circumstances(folder, name)
-    failure = folder.failure(name) if state in ("diverged", "failed") else None
-    if failure is not None:
+    if state in ("diverged", "failed") and (failure := folder.failure(name)):
         row["error"] = failure.message
     if state == "done":
         try:
@@ -373,13 +312,12 @@ def _row(folder: SweepFolder, row: TableRow, state: State) -> TableRow:
 def _result(name: str, data: Any) -> TableRow:
     if data["run_id"] != name:
         raise ValueError(f"it belongs to the run {data['run_id']!r:.40}")
-    evaluation = data["evaluation"]
+    evaluation, phase = data["evaluation"], str(data["phase"])
     found = {key: evaluation[key] for key in _MEASURED}
     found |= {key: evaluation["cells"][key] for key in _CELLS}
     for key, value in found.items():
-        if value is not None and not isinstance(value, int | float):
+        if not isinstance(value, int | float | None):
             raise ValueError(f"{key} is {value!r:.40}")
-    phase = str(data["phase"])
     censored = phase == "undertrained"
     return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
 
@@ -399,66 +337,47 @@ def _written(path: Path) -> int | None:
 
 def _circumstances(folder: SweepFolder, name: str) -> TableRow:
     """The :data:`CIRCUMSTANCES` of a run; empty if its provenance is damaged."""
+    read = datetime.fromisoformat
     try:
         sessions = files.read_json(folder.runs / name / "provenance.json")["sessions"]
         last = sessions[-1]
-        spans = [span for span in map(_seconds, sessions) if span is not None]
-        versions = last["versions"]
+        spans = [read(s["ended"]) - read(s["started"]) for s in sessions if "ended" in s]
         return {
-            "seconds": math.fsum(spans) if spans else None,
+            "seconds": math.fsum(span.total_seconds() for span in spans) if spans else None,
             "sessions": len(sessions),
             "started": sessions[0]["started"],
             "ended": last.get("ended"),
-            **{key: last[key] for key in ("machine", "cpu", "device", "threads")},
-            **{key: versions[key.replace("_", "-")] for key in _VERSIONS},
+            **{key: last[key] for key in _LAST},
+            **{key: last["versions"][key.replace("_", "-")] for key in _VERSIONS},
         }
     except (StoreError, LookupError, TypeError, ValueError):
         return {}
 
 
-_VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
-
-
-def _seconds(session: Mapping[str, Any]) -> float | None:
-    if "ended" not in session:
-        return None
-    began, ended = (datetime.fromisoformat(session[key]) for key in ("started", "ended"))
-    return (ended - began).total_seconds()
-
-
 @functools.lru_cache(maxsize=64)
 def _task_name(task: AnchorTask) -> str:
     """The name of a preset task; for another task, a digest."""
-    names = [name for name, known in TASKS.items() if known == task]
-    return names[0] if names else f"custom-{digest(task)[:8]}"
+    custom = f"custom-{digest(task)[:8]}"
+    return next((name for name, known in TASKS.items() if known == task), custom)
 
 
-def _check_columns(found: Iterable[str]) -> None:
-    found = list(found)
+def _check_columns(found: Sequence[str]) -> None:
     if twice := [name for name, times in Counter(found).items() if times > 1]:
         raise ValueError(f"the column {shown(twice[0])} occurs twice")
     if odd := sorted(set(found) ^ set(COLUMNS)):
-        raise ValueError(
-            f"the column {shown(odd[0])} is in only one of this table and this version"
-        )
+        one = f"the column {shown(odd[0])} is in only one"
+        raise ValueError(f"{one} of this table and this version")
 
 
 def parsed(name: str, text: str, kind: Kind) -> Any:
-    """The value of a CSV field; None if it is empty.
-
-    Raises:
-        ValueError: the field does not fit its column.
-    """
-    if text == "":
-        return None
-    if kind == "truth":
-        if text not in ("True", "False"):
-            raise ValueError(f"{name} is {shown(text)}; expected True or False")
-        return text == "True"
+    """The value of a CSV field, None if it is empty; ValueError if it does not fit its column."""
+    truths = {"True": True, "False": False}
+    read: Mapping[Kind, Callable[[str], Any]] = {"text": str, "integer": int, "number": float}
     try:
-        return {"text": str, "integer": int, "number": float}[kind](text)
-    except ValueError:
-        raise ValueError(f"{name} is {shown(text)}; expected a number") from None
+        return None if text == "" else read.get(kind, truths.__getitem__)(text)
+    except (ValueError, LookupError):
+        expected = "True or False" if kind == "truth" else "a number"
+        raise ValueError(f"{name} is {shown(text)}; expected {expected}") from None
 
 
 def to_json(found: Sequence[TableRow]) -> str:
