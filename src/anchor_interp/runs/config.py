@@ -1,9 +1,8 @@
 """What defines a run: task, model shape, initialisation, training and seed.
 
-All are frozen dataclasses that validate themselves (:mod:`anchor_interp._util.schema`), and the
-command line is derived from them. :func:`run_id` names a run by everything that changes its result,
-and by nothing else: device, threads and paths are not part of a configuration. This module does not
-import torch.
+All are frozen dataclasses that validate themselves, and the command line is derived from them.
+Device, threads and paths do not change a run's result, so they are not part of a configuration.
+This module does not import torch.
 """
 
 import math
@@ -32,9 +31,7 @@ SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
-MAX_MEMORY_BYTES = 1 << 40
-"""Runs that need more are refused: no machine has that much, so a number is mistyped."""
-
+MAX_MEMORY_BYTES = 1 << 40  # no machine has more, so a number is mistyped
 _MAX_STEPS = 1 << 40
 
 
@@ -87,27 +84,22 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        if self.eval_every % self.log_every:
-            raise ConfigError(
-                f"train.eval_every is {self.eval_every}; expected a multiple of log_every "
-                f"({self.log_every})"
-            )
-        if self.batch_size > self.n_sequences:
-            raise ConfigError(
-                f"train.batch_size is {self.batch_size}; expected at most n_sequences "
-                f"({self.n_sequences})"
-            )
+        size, step = self.batch_size, self.branch_step
         changes = (self.branch_lr, self.branch_weight_decay)
-        if (self.branch_step is None) != (changes == (None, None)):
+        if self.eval_every % self.log_every:
+            expected = f"expected a multiple of log_every ({self.log_every})"
+            raise ConfigError(f"train.eval_every is {self.eval_every}; {expected}")
+        if size > self.n_sequences:
+            expected = f"expected at most n_sequences ({self.n_sequences})"
+            raise ConfigError(f"train.batch_size is {size}; {expected}")
+        if (step is None) != (changes == (None, None)):
             raise ConfigError(
-                f"train.branch_step is {self.branch_step} and branch_lr, branch_weight_decay are "
-                f"{changes}; expected a step with at least one of them, or none of the three"
+                f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
+                "expected a step with at least one of them, or none of the three"
             )
-        if self.branch_step is not None and self.branch_step >= self.steps:
-            raise ConfigError(
-                f"train.branch_step is {self.branch_step}; expected less than steps ({self.steps})"
-            )
-        warm = self.branch_step is not None and self.branch_step >= self.warmup_steps
+        if step is not None and step >= self.steps:
+            raise ConfigError(f"train.branch_step is {step}; expected less than steps ({self.steps})")
+        warm = step is not None and step >= self.warmup_steps
         for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
             for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
                 if getattr(self, name) > lr:
@@ -130,9 +122,8 @@ class TrainConfig:
         """Peak learning rate and weight decay of the update after ``step`` updates."""
         if self.branch_step is None or step < self.branch_step:
             return self.lr, self.weight_decay
-        lr = self.lr if self.branch_lr is None else self.branch_lr
-        decay = self.branch_weight_decay
-        return lr, self.weight_decay if decay is None else decay
+        lr, decay = self.branch_lr, self.branch_weight_decay
+        return self.lr if lr is None else lr, self.weight_decay if decay is None else decay
 
 
 @dataclass(frozen=True)
@@ -140,31 +131,22 @@ class RunConfig:
     """Everything that determines a run's result."""
 
     task: AnchorTask
-    """The task."""
     model: ModelConfig = ModelConfig()
-    """The model's shape."""
     init: InitConfig = InitConfig()
-    """The initialisation."""
     train: TrainConfig = TrainConfig()
-    """The training."""
     seed: int = bounded(0, low=0, high=(1 << 63) - 1)
     """Seed of data, order and initial weights."""
     schema: int = SCHEMA
-    """Schema number of this configuration."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.task.n_tokens > self.model.d_vocab:
-            raise ConfigError(
-                f"model.d_vocab is {self.model.d_vocab}; the task's tokens and targets "
-                f"need at least {self.task.n_tokens}"
-            )
-        if self.task.length > self.model.n_ctx:
-            raise ConfigError(
-                f"model.n_ctx is {self.model.n_ctx}; the task's sequences have "
-                f"{self.task.length} tokens"
-            )
-        needs = memory_bytes(self)
+        task, model, needs = self.task, self.model, memory_bytes(self)
+        if task.n_tokens > model.d_vocab:
+            needed = f"the task's tokens and targets need at least {task.n_tokens}"
+            raise ConfigError(f"model.d_vocab is {model.d_vocab}; {needed}")
+        if task.length > model.n_ctx:
+            needed = f"the task's sequences have {task.length} tokens"
+            raise ConfigError(f"model.n_ctx is {model.n_ctx}; {needed}")
         if sum(needs.values()) > MAX_MEMORY_BYTES:
             what = max(needs, key=needs.__getitem__)
             fields_of = {
@@ -180,7 +162,7 @@ class RunConfig:
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
-    """A low estimate of the memory that training needs, in bytes by what needs them."""
+    """A low estimate of the bytes that training needs, by what needs them."""
     model, train, length = config.model, config.train, config.task.length
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
     per_sequence = model.n_layers * length * per_token + model.d_vocab
@@ -224,8 +206,7 @@ def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
 def shape_key(config: RunConfig) -> Hashable:
     """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
 
-    They share the model's shape, the length and number of tokens of their sequences, batch size
-    and precision; everything else may differ.
+    Everything that is not in the key may differ.
     """
     checked(config, RunConfig, "config")
     task, train = config.task, config.train
@@ -233,10 +214,7 @@ def shape_key(config: RunConfig) -> Hashable:
 
 
 def run_id(config: RunConfig) -> str:
-    """16 hexadecimal digits that name a configuration; see :func:`schema.digest`.
-
-    The intervals of logging and checkpoints count, because they decide what the run folder holds.
-    """
+    """16 hexadecimal digits that name a configuration; see :func:`schema.digest`."""
     return digest(checked(config, RunConfig, "config"))
 
 
@@ -250,8 +228,8 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         ConfigError: a name is unknown, or a value is not allowed.
     """
     checked(config, RunConfig, "config")
-    parts = {part: getattr(config, part) for part in ("task", "model", "init", "train")}
-    parts["task"] = checked(changes.pop("task", config.task), AnchorTask, "task")
+    task = checked(changes.pop("task", config.task), AnchorTask, "task")
+    parts = {"task": task, "model": config.model, "init": config.init, "train": config.train}
     seed = changes.pop("seed", config.seed)
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}
     own: dict[str, dict[str, Any]] = {part: {} for part in parts}
@@ -263,8 +241,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
                 f"known: {', '.join(known)}"
             )
         own[owner[name]][name] = value
-    changed = {part: replace(parts[part], **own[part]) for part in parts if own[part]}
-    changed["task"] = changed.get("task", parts["task"])
+    changed = {part: replace(value, **own[part]) if own[part] else value for part, value in parts.items()}
     return replace(config, **changed, seed=seed)
 
 
@@ -272,17 +249,17 @@ def read_config(path: str | Path) -> RunConfig:
     """Read a configuration from a JSON file such as ``RUN/config.json``.
 
     Raises:
-        ConfigError: the file is missing, too large or not JSON, or holds a value that is not
-            allowed.
+        ConfigError: the file cannot be read, is too large, or holds a value that is not allowed.
     """
     path = checked_path(path, "the path of the configuration")
+    unreadable = f"cannot read the configuration {path}"
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for its writer
-            raise ConfigError(f"cannot read the configuration {path}: it is not a regular file")
+            raise ConfigError(f"{unreadable}: it is not a regular file")
         with open(path, "rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        raise ConfigError(f"{unreadable}: {error.strerror}") from error
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(
             f"{path} is larger than {MAX_CONFIG_BYTES} bytes; it is not a configuration"
@@ -290,9 +267,7 @@ def read_config(path: str | Path) -> RunConfig:
     try:
         return from_dict(RunConfig, parse_json(data.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"cannot read the configuration {path}: it is not UTF-8 text ({error.reason} at byte "
-            f"{error.start})"
-        ) from error
+        found = f"{error.reason} at byte {error.start}"
+        raise ConfigError(f"{unreadable}: it is not UTF-8 text ({found})") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

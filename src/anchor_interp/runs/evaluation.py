@@ -33,9 +33,7 @@ from anchor_interp.tasks.sequences import Sequences, draw
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
-MAX_SEQUENCES = 1_000_000
-"""Most sequences per pair and kind of key."""
-
+_MAX_SEQUENCES = 1_000_000  # per pair and kind of key
 _BATCH = 4096
 _MOST_TRAINING = 10_000
 
@@ -54,9 +52,7 @@ def evaluate(
 
     Args:
         model: any HookedTransformer whose vocabulary covers the task; its hooks act.
-        task: the task that it was trained on.
         n: sequences per ordered pair and kind of key, 1 to 1,000,000.
-        seed: seed of the evaluation sequences.
         training: the run's own training sequences, of which 10,000 count (``Run.evaluate`` passes
             them). Without them ``train_accuracy`` is None, and a model that memorized its sequences
             cannot be told from an undertrained one.
@@ -64,7 +60,7 @@ def evaluate(
         steps: optimizer updates of the checkpoint, to be recorded.
 
     Raises:
-        ConfigError: n is out of range, the vocabulary or context is too small for the task, or
+        ConfigError: n is out of range, the model is too small for the task, or its logits or
             weights are not finite.
     """
     checked(model, HookedTransformer, "model")
@@ -72,8 +68,8 @@ def evaluate(
     checked(training, Sequences | None, "training")
     checked(initial, HookedTransformer | None, "initial")
     n = checked(n, int, "n")
-    if not 1 <= n <= MAX_SEQUENCES:
-        raise ConfigError(f"n is {shown(n)}; expected 1 to {MAX_SEQUENCES:,} sequences per pair")
+    if not 1 <= n <= _MAX_SEQUENCES:
+        raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
     n_tokens = min(model.cfg.d_vocab, model.cfg.d_vocab_out)
     if n_tokens < task.n_tokens or model.cfg.n_ctx < task.length:
         raise ConfigError(
@@ -86,9 +82,9 @@ def evaluate(
             f"of length {task.length}"
         )
     pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
+    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
     seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
     unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
-    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
     cells = CellAccuracy(
         seen_train_keys=float(np.mean([entry.train_keys for entry in seen_pairs])),
         seen_test_keys=float(np.mean([entry.test_keys for entry in seen_pairs])),
@@ -125,11 +121,7 @@ def evaluate(
 def predict(
     model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
 ) -> Int64[np.ndarray, " n"]:
-    """The predicted token (argmax of the last position's logits) of every sequence.
-
-    Raises:
-        ConfigError: an argument has the wrong type, or logits are not finite.
-    """
+    """The argmax of the last position's logits of every sequence; ConfigError if not finite."""
     checked(model, HookedTransformer, "model")
     checked(tokens, np.ndarray, "tokens")
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
@@ -154,27 +146,24 @@ def accuracy(
     return float((predict(model, tokens) == targets).mean())
 
 
-def _draw(task: AnchorTask, pair: Pair, keys: Keys, n: int, seed: int) -> Sequences:
-    return draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
+def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:
+    """Sequences of a pair with training keys, and as many with test keys."""
+    kinds: tuple[Keys, ...] = ("train", "test")
+    return [draw(task, [pair], k, n, seed=seed, stream=f"evaluate/{pair}/{k}") for k in kinds]
 
 
 def _pair_accuracy(
     model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
 ) -> PairAccuracy:
-    train, test = _draw(task, pair, "train", n, seed), _draw(task, pair, "test", n, seed)
-    return PairAccuracy(
-        pair=pair,
-        role=task.role(pair),
-        train_keys=accuracy(model, train.tokens, train.targets),
-        test_keys=accuracy(model, test.tokens, test.targets),
-    )
+    parts = _draw(task, pair, n, seed)
+    shares = [accuracy(model, part.tokens, part.targets) for part in parts]
+    return PairAccuracy(pair, task.role(pair), *shares)
 
 
 def _unseen_answers(
     model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
 ) -> UnseenAnswers:
-    """Answers to as many sequences with training keys as with test keys."""
-    parts = [_draw(task, pair, "train", n, seed), _draw(task, pair, "test", n, seed)]
+    parts = _draw(task, pair, n, seed)
     answer = np.concatenate([predict(model, part.tokens) for part in parts])
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
     other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
@@ -196,6 +185,5 @@ def _unseen_answers(
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are defined, or None without any."""
     defined = [value for value in values if value is not None]
     return float(np.mean(defined)) if defined else None

@@ -18,12 +18,12 @@ from anchor_interp._util.schema import parse_json
 
 STALE_AFTER_SECONDS = 600.0
 """A lock of another machine counts as held while its heartbeat is younger than this."""
-
 BEAT_SECONDS = 10.0
 MISSED_BEATS = 6
 """A lock of this machine counts as abandoned after this many missed heartbeats."""
-
 _MOST_BYTES = 4096
+# neither wait for the other end of a FIFO nor follow a link out of the folder
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +46,12 @@ class Lock:
         Raises:
             LockedError: another live process holds it; the message names it.
             StoreError: the path is not a regular file.
-            OSError: the file cannot be written.
         """
-        # neither wait for the other end of a FIFO nor follow a link out of the folder
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        lock = cls(path, os.open(path, flags, 0o666))
+        lock = cls(path, os.open(path, _OPEN | os.O_CREAT, 0o666))
         try:
             if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
                 raise StoreError(f"{path} is not a regular file; remove it")
-            try:
-                fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_free = True
-            except BlockingIOError:
-                is_free = False
+            is_free = _lock(lock.descriptor)
             holder = lock.holder()
             held = (
                 f"{path.parent} is being written by process {holder.get('pid', '?')} on "
@@ -90,18 +83,11 @@ class Lock:
         os.ftruncate(self.descriptor, len(text))
 
     def check_in_place(self) -> None:
-        """Refuse to go on if the folder is no longer the one that was locked.
-
-        Raises:
-            StoreError: the folder or its lock was moved, removed or replaced.
-            OSError: the folder cannot be searched.
-        """
-        mine = os.fstat(self.descriptor)
-        try:
-            found = os.lstat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
+        """Raise StoreError if the folder is no longer the one that was locked."""
+        in_place = False
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            in_place = os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
+        if not in_place:
             raise StoreError(
                 f"{self.path.parent} or its {self.path.name} was moved, removed or replaced while "
                 "this process was writing it; nothing more is written: put the folder back and "
@@ -148,27 +134,29 @@ def forget(path: Path, host: str, pid: int) -> None:
 
     Between machines the heartbeat of a dead process looks alive for a while. If the process lives
     after all, it finds its lock gone and writes nothing more.
-
-    Args:
-        path: the lock's file.
-        host: the machine of the process, by ``socket.gethostname``.
-        pid: the process.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, _OPEN)
     except OSError:  # the lock was never taken
         return
     try:
         holder = Lock(path, descriptor).holder()
-        if (holder.get("host"), holder.get("pid")) != (host, pid):
-            return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-        except BlockingIOError:
-            path.unlink(missing_ok=True)
+        if (holder.get("host"), holder.get("pid")) == (host, pid):
+            if _lock(descriptor):
+                os.ftruncate(descriptor, 0)
+            else:
+                path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the kernel's lock of a file, if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _parse_holder(data: bytes) -> dict[str, Any]:

@@ -17,27 +17,17 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def check_model_fits(model: ModelConfig) -> None:
-    """Refuse a shape whose parameters alone exceed the memory.
-
-    Raises:
-        ConfigError: names what the shape needs and what there is.
-    """
+    """Raise ConfigError if the parameters alone exceed the memory."""
     needed = 4 * n_parameters(model)
     _check(needed, memory_limit(), f"a model of {_shape(model)}", "this machine has")
 
 
 def check_training_fits(config: RunConfig, device: torch.device) -> None:
-    """Refuse a training that cannot fit, before anything is allocated.
-
-    Raises:
-        ConfigError: names what the run needs at least and what there is.
-    """
+    """Raise ConfigError if a training cannot fit, before anything is allocated."""
     sizes, train = memory_bytes(config), config.train
     needed = sum(sizes.values())
-    what = (
-        f"training {_shape(config.model)} with batch_size {train.batch_size:,} and n_sequences "
-        f"{train.n_sequences:,}"
-    )
+    data = f"batch_size {train.batch_size:,} and n_sequences {train.n_sequences:,}"
+    what = f"training {_shape(config.model)} with {data}"
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
         _check(needed, there, what, "the GPU has")
@@ -59,11 +49,7 @@ def memory_limit() -> int:
 
 @contextlib.contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Turn every report of too little memory inside the block into one clear error.
-
-    Raises:
-        OutOfMemoryError: says what was being done and what to lower.
-    """
+    """Turn every report of too little memory inside the block into one OutOfMemoryError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
