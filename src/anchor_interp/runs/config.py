@@ -98,7 +98,9 @@ class TrainConfig:
                 "expected a step with at least one of them, or none of the three"
             )
         if step is not None and step >= self.steps:
-            raise ConfigError(f"train.branch_step is {step}; expected less than steps ({self.steps})")
+            raise ConfigError(
+                f"train.branch_step is {step}; expected less than steps ({self.steps})"
+            )
         warm = step is not None and step >= self.warmup_steps
         for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
             for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
@@ -241,7 +243,9 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
                 f"known: {', '.join(known)}"
             )
         own[owner[name]][name] = value
-    changed = {part: replace(value, **own[part]) if own[part] else value for part, value in parts.items()}
+    changed = {
+        part: replace(value, **own[part]) if own[part] else value for part, value in parts.items()
+    }
     return replace(config, **changed, seed=seed)
 
 

@@ -48,7 +48,7 @@ class Objective(Protocol):
 
 
 class AnchorObjective:
-    """Cross-entropy at the last position of an anchor task's training sequences."""
+    """:func:`answer_loss` on an anchor task's training sequences, in another order every epoch."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         task, train = config.task, config.train
@@ -59,7 +59,7 @@ class AnchorObjective:
         self._n_input_tokens = task.n_input_tokens
 
     def batch(self, step: int) -> Batch:
-        """Training sequences of a step; every epoch has another order."""
+        """The training sequences of a step."""
         order = batch_indices(step, self._batch_size, len(self.sequences), seed=self._seed)
         rows = torch.from_numpy(order).to(self._tokens.device)
         return Batch(self._tokens[rows].long(), self._targets[rows].long())
@@ -91,9 +91,8 @@ class StepEvent:
     loss: Float[Tensor, ""]
     """Loss of the step's batch before the update."""
     grad_norm: Float[Tensor, ""]
-    """Norm of the gradient before clipping."""
+    """Norm before clipping."""
     lr: float
-    """Learning rate of the update."""
 
 
 class TrainState:
@@ -135,11 +134,7 @@ class TrainState:
         }
 
     def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the optimizer's state from :meth:`optimizer_tensors`.
-
-        Raises:
-            StoreError: a tensor is missing, has another shape or dtype, or is not finite.
-        """
+        """Restore the optimizer's state from :meth:`optimizer_tensors`; StoreError if damaged."""
         for name, parameter in self.model.named_parameters():
             for field in ("step", "exp_avg", "exp_avg_sq"):
                 found = tensors.get(f"{name}/{field}")
@@ -189,14 +184,9 @@ def fit(
     until: int,
     on_event: Callable[[TrainState, StepEvent], None],
 ) -> TrainState:
-    """Train to a step.
+    """Train until ``state``, which is changed in place, has had ``until`` updates.
 
-    Args:
-        state: changed in place, and returned.
-        objective: batches and loss.
-        until: number of updates at which to stop.
-        on_event: called after each step; an exception from it ends the training and leaves
-            ``state`` consistent.
+    ``on_event`` is called after each step; an exception from it leaves ``state`` consistent.
 
     Raises:
         DivergedError: a step that is logged or checkpointed has a loss or gradient norm that is not
@@ -213,11 +203,7 @@ def fit(
 
 
 def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
-    """Refuse to go on after a step without a finite loss.
-
-    Raises:
-        DivergedError: the loss or the gradient's norm is not finite.
-    """
+    """Raise DivergedError if the loss or the gradient's norm is not finite."""
     loss, norm = event.loss.item(), event.grad_norm.item()
     if not (math.isfinite(loss) and math.isfinite(norm)):
         raise DivergedError(
@@ -227,11 +213,7 @@ def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
 
 
 def check_finite_weights(state: TrainState) -> None:
-    """Refuse weights that are not finite, which can follow a finite loss.
-
-    Raises:
-        DivergedError: a weight is not finite.
-    """
+    """Raise DivergedError if a weight is not finite, which can follow a finite loss."""
     if not all(torch.isfinite(parameter).all() for parameter in state.model.parameters()):
         raise DivergedError(
             f"step {state.step}: the weights are no longer finite numbers; lower the learning "
@@ -240,11 +222,7 @@ def check_finite_weights(state: TrainState) -> None:
 
 
 def check_precision(config: TrainConfig, device: torch.device) -> None:
-    """Refuse a precision that a device does not have.
-
-    Raises:
-        ConfigError: TF32 on a device that is not a CUDA GPU.
-    """
+    """Raise ConfigError for TF32 on a device that is not a CUDA GPU."""
     if config.precision == "tf32" and device.type != "cuda":
         raise ConfigError(
             f"train.precision is 'tf32', which only CUDA GPUs have; the device is {device.type}: "
