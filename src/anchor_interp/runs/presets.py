@@ -14,9 +14,11 @@ from anchor_interp.tasks.anchor import TASKS, named_task
 
 def _paper(multiplier: float) -> TrainConfig:
     """210 epochs of 900,000 sequences: 10 of warm-up, 200 of cosine (both papers, appendix A)."""
-    rates = {"lr": 1e-5 * multiplier, "lr_start": 1e-5, "lr_end": 1e-5, "warmup": 10 / 210}
-    steps, every = round(210 * 900_000 / 2048), {"log_every": 100, "eval_every": 1_000}
-    return TrainConfig(900_000, 2048, steps, **rates, **every, checkpoint_every=2_000)
+    return TrainConfig(
+        n_sequences=900_000, batch_size=2048, steps=round(210 * 900_000 / 2048),
+        lr=1e-5 * multiplier, lr_start=1e-5, lr_end=1e-5, warmup=10 / 210,
+        log_every=100, eval_every=1_000, checkpoint_every=2_000,
+    )  # fmt: skip
 
 
 _TASK, _NEURIPS = TASKS["complexity-control"], TASKS["neurips"]

@@ -88,19 +88,18 @@ def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
     """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
-    texts = []
+    pairs = []
     for part in ("task", "model", "init", "train"):
         mine, other = to_dict(getattr(found, part)), to_dict(getattr(asked, part))
-        for name in mine:
-            if mine[name] != other[name]:
-                texts.append(f"{part}.{name} {mine[name]} (asked: {other[name]})")
-    if found.seed != asked.seed:
-        texts.append(f"seed {found.seed} (asked: {asked.seed})")
-    return ", ".join(texts)
+        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in mine]
+    pairs.append(("seed", found.seed, asked.seed))
+    return ", ".join(
+        f"{name} {mine} (asked: {other})" for name, mine, other in pairs if mine != other
+    )
 
 
 def _guarded(write: Callable[P, T]) -> Callable[P, T]:
-    """Write only into the folder that was locked, and explain why the system refuses a write."""
+    """Write only into the folder that was locked; StoreError says why the system refuses."""
 
     @functools.wraps(write)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -181,25 +180,13 @@ class RunWriter(RunFolder):
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
-        """Commit a checkpoint and thin out the older ones; a committed one is never replaced.
-
-        Args:
-            step: updates done.
-            weights: parameters by name.
-            optimizer: optimizer state by ``parameter/field``.
-            keep_every: see :meth:`thin_out`.
-        """
+        """Commit a checkpoint and thin out the older ones; a committed one is never replaced."""
         contents, records = {}, {}
         for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
             data = contents[name] = save(tensors, {"schema": str(SCHEMA)})
             records[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        state = {
-            "schema": SCHEMA,
-            "step": step,
-            "generator": GENERATOR,
-            "run_id": run_id(self.config()),
-            "files": records,
-        }
+        state: Row = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
+        state |= {"run_id": run_id(self.config()), "files": records}
         contents[STATE] = (json.dumps(state, indent=1) + "\n").encode()
         self.copy_checkpoint(step, contents, keep_every)
 
@@ -240,12 +227,7 @@ class RunWriter(RunFolder):
 
     @_guarded
     def copy_metrics(self, at: int, part: bytes) -> None:
-        """Write a part of a ``metrics.jsonl`` from another machine, and drop what follows.
-
-        Args:
-            at: the byte at which the part begins; 0 replaces the file.
-            part: whole lines.
-        """
+        """Write whole lines of ``metrics.jsonl`` from byte ``at`` on, and drop what follows."""
         if at == 0:
             self.copy_file("metrics.jsonl", part)
             return
@@ -276,9 +258,6 @@ class RunWriter(RunFolder):
 
         Returns:
             Its step (0 if only the initial weights are left), or None without any checkpoint.
-
-        Raises:
-            StoreError: training cannot continue from any checkpoint.
         """
         steps = self.steps()
         if steps and not any(map(self.can_continue, steps)):
