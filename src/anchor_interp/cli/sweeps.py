@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from anchor_interp.sweeps.worker import Engine
 
 _MOST_ERRORS = 20
-
 Folder = Annotated[Path, Parameter(help="The sweep folder.")]
 
 
@@ -88,14 +87,9 @@ def _ray(
     from anchor_interp.sweeps.ray import RayEngine
 
     if workers is not None:
-        raise ConfigError(
-            "workers is for the local engine; a cluster decides by its free resources"
-        )
+        raise ConfigError("workers is for the local engine; a cluster goes by its free resources")
     if batch == 0:
-        raise ConfigError(
-            "batch is 0, which chooses by this machine's device; expected a number of runs with "
-            "--engine ray"
-        )
+        raise ConfigError("batch is 0, which is for the local engine; expected a number of runs")
     return RayEngine(address=address, gpus=gpus, device=device)
 
 
@@ -107,7 +101,7 @@ def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
 
 
 def _show_status(folder: "SweepFolder", output: Output) -> int:
-    """Print how far a sweep is; 1 if a run failed."""
+    """Print how far a sweep is; returns 1 if a run failed."""
     from anchor_interp.sweeps.table import counts, phases, rows
 
     found = rows(folder)

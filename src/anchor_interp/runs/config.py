@@ -151,15 +151,12 @@ class RunConfig:
             raise ConfigError(f"model.n_ctx is {model.n_ctx}; {needed}")
         if sum(needs.values()) > MAX_MEMORY_BYTES:
             what = max(needs, key=needs.__getitem__)
-            fields_of = {
-                "weights": "model.d_model, model.d_mlp, model.d_vocab or model.n_layers",
-                "activations": "train.batch_size",
-                "training sequences": "train.n_sequences",
-            }
+            lower = {"activations": "batch_size", "training sequences": "n_sequences"}.get(what)
+            size = "model.d_model, model.d_mlp, model.d_vocab or model.n_layers"
             raise ConfigError(
                 f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
                 f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
-                f"{fields_of[what]}"
+                f"{f'train.{lower}' if lower else size}"
             )
 
 
@@ -181,35 +178,32 @@ def total_decay(config: TrainConfig) -> float:
 
     AdamW shrinks a weight without gradient by exp(-total_decay), in a short run as in a long one.
     """
-    lr, decay = config.rates(0)
-    if config.branch_step is None:
-        return decay * _sum_of_rates(config, lr, config.steps)
-    later, later_decay = config.rates(config.branch_step)
-    before = _sum_of_rates(config, lr, config.branch_step)
-    after = _sum_of_rates(config, later, config.steps)
-    return decay * before + later_decay * (after - _sum_of_rates(config, later, config.branch_step))
+    branch = config.steps if config.branch_step is None else config.branch_step
+    (lr, decay), (later, later_decay) = config.rates(0), config.rates(branch)
+    total = decay * _sum_of_rates(config, lr, branch)
+    if branch == config.steps:
+        return total
+    after = _sum_of_rates(config, later, config.steps) - _sum_of_rates(config, later, branch)
+    return total + later_decay * after
 
 
 def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
     """The sum of the first ``steps`` learning rates of a schedule with this peak."""
     warmup, rest = min(steps, config.warmup_steps), max(0, steps - config.warmup_steps)
-    rising = 0.0
+    total = 0.0
     if warmup:
         climb = (lr - config.lr_start) * (warmup + 1) / (2 * config.warmup_steps)
-        rising = warmup * (config.lr_start + climb)
-    if not rest:
-        return rising
-    # the sum of cos(pi k / n) over k = 0 ... rest - 1 (Dirichlet's kernel); it is 1 for rest = n
-    half = math.pi / (2 * (config.steps - config.warmup_steps))
-    cosines = 0.5 + math.sin((2 * rest - 1) * half) / (2 * math.sin(half))
-    return rising + rest * config.lr_end + (lr - config.lr_end) * (rest + cosines) / 2
+        total = warmup * (config.lr_start + climb)
+    if rest:
+        # the sum of cos(pi k / n) over k = 0 ... rest - 1 (Dirichlet's kernel); 1 for rest = n
+        half = math.pi / (2 * (config.steps - config.warmup_steps))
+        cosines = 0.5 + math.sin((2 * rest - 1) * half) / (2 * math.sin(half))
+        total = total + rest * config.lr_end + (lr - config.lr_end) * (rest + cosines) / 2
+    return total
 
 
 def shape_key(config: RunConfig) -> Hashable:
-    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
-
-    Everything that is not in the key may differ.
-    """
+    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`)."""
     checked(config, RunConfig, "config")
     task, train = config.task, config.train
     return config.model, task.length, task.n_input_tokens, train.batch_size, train.precision
@@ -238,10 +232,8 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     for name, value in changes.items():
         if name not in owner:
             known = ["task", "seed", *owner]
-            raise ConfigError(
-                f"no field is called {shown(name)}{suggestion(name, known)}; "
-                f"known: {', '.join(known)}"
-            )
+            meant = f"{suggestion(name, known)}; known: {', '.join(known)}"
+            raise ConfigError(f"no field is called {shown(name)}{meant}")
         own[owner[name]][name] = value
     changed = {
         part: replace(value, **own[part]) if own[part] else value for part, value in parts.items()

@@ -10,8 +10,7 @@ Every model answers the same fixed sequences: ``n`` for each ordered pair with t
   order (this and OOD count the keys at which the two answers differ: in the presets, all);
 * **commutativity** is the share of predictions on unseen pairs that stay the same when the two
   anchors change places;
-* **key dependence** is the share of them that change with the key;
-* stable rank and condensation of W_Q(1) come with their values at initialisation.
+* **key dependence** is the share of them that change with the key.
 """
 
 from collections.abc import Iterable
@@ -34,8 +33,8 @@ EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
 _MAX_SEQUENCES = 1_000_000  # per pair and kind of key
-_BATCH = 4096
 _MOST_TRAINING = 10_000
+_BATCH = 4096
 
 
 def evaluate(

@@ -83,7 +83,6 @@ def load_transformer(path: str | Path, *, device: str | torch.device = "cpu") ->
     Args:
         path: a safetensors file with a ``state_dict`` under TransformerLens's names, such as
             ``safetensors.torch.save_file(model.state_dict(), path)`` writes.
-        device: where to place the weights.
 
     Returns:
         A model around these weights; see :func:`anchor_interp.models.transformer.model_of_weights`.
@@ -137,16 +136,13 @@ def _filled(path: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> Hoo
     """The model with its weights; refuses weights that do not fit."""
     with torch.device("meta"):  # shapes without memory
         shapes = {name: value.shape for name, value in empty_model(config).state_dict().items()}
-    odd = sorted(set(shapes) ^ set(state))
-    if odd:
-        what = "lacks" if odd[0] in shapes else "should not hold"
-        raise StoreError(f"{path} {what} the tensor {odd[0]!r}")
+    for name in sorted(set(shapes) ^ set(state)):
+        what = "lacks" if name in shapes else "should not hold"
+        raise StoreError(f"{path} {what} the tensor {name!r}")
     for name, shape in shapes.items():
         if state[name].shape != shape:
-            raise StoreError(
-                f"{path} has {name!r} of shape {tuple(state[name].shape)}; the model that it "
-                f"describes has {tuple(shape)}"
-            )
+            what = f"{name!r} of shape {tuple(state[name].shape)}"
+            raise StoreError(f"{path} has {what}; the model that it describes has {tuple(shape)}")
     dtype = state["embed.W_E"].dtype
     model = empty_model(config, dtype=dtype if dtype in _DTYPES else torch.float32)
     trained = dict(model.named_parameters())

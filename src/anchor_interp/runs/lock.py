@@ -51,7 +51,7 @@ class Lock:
         try:
             if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
                 raise StoreError(f"{path} is not a regular file; remove it")
-            is_free = _lock(lock.descriptor)
+            is_free = try_lock(lock.descriptor)
             holder = lock.holder()
             held = (
                 f"{path.parent} is being written by process {holder.get('pid', '?')} on "
@@ -126,7 +126,14 @@ def is_held(path: Path) -> bool:
     age: float = time.time() - holder.get("heartbeat", 0.0)
     if holder.get("host") != socket.gethostname():
         return age < STALE_AFTER_SECONDS
-    return age < MISSED_BEATS * BEAT_SECONDS and _is_alive(holder.get("pid"))
+    pid: Any = holder.get("pid")
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass  # it is alive
+    except (OSError, OverflowError, TypeError):
+        return False
+    return age < MISSED_BEATS * BEAT_SECONDS
 
 
 def forget(path: Path, host: str, pid: int) -> None:
@@ -142,7 +149,7 @@ def forget(path: Path, host: str, pid: int) -> None:
     try:
         holder = Lock(path, descriptor).holder()
         if (holder.get("host"), holder.get("pid")) == (host, pid):
-            if _lock(descriptor):
+            if try_lock(descriptor):
                 os.ftruncate(descriptor, 0)
             else:
                 path.unlink(missing_ok=True)
@@ -150,7 +157,7 @@ def forget(path: Path, host: str, pid: int) -> None:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Take the kernel's lock of a file, if it is free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,13 +173,3 @@ def _parse_holder(data: bytes) -> dict[str, Any]:
         return {}
     beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)
     return holder if beats else {}
-
-
-def _is_alive(pid: Any) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError, TypeError):
-        return False
-    return True

@@ -206,19 +206,18 @@ def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
     """Raise DivergedError if the loss or the gradient's norm is not finite."""
     loss, norm = event.loss.item(), event.grad_norm.item()
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise DivergedError(
-            f"step {event.step}: loss {loss}, gradient norm {norm}; lower the learning rate "
-            f"(lr {config.lr}) or the initial scale (raise gamma)"
-        )
+        raise _diverged(event.step, f"loss {loss}, gradient norm {norm}", config)
 
 
 def check_finite_weights(state: TrainState) -> None:
     """Raise DivergedError if a weight is not finite, which can follow a finite loss."""
     if not all(torch.isfinite(parameter).all() for parameter in state.model.parameters()):
-        raise DivergedError(
-            f"step {state.step}: the weights are no longer finite numbers; lower the learning "
-            f"rate (lr {state.config.lr}) or the initial scale (raise gamma)"
-        )
+        raise _diverged(state.step, "the weights are no longer finite numbers", state.config)
+
+
+def _diverged(step: int, what: str, config: TrainConfig) -> DivergedError:
+    advice = f"lower the learning rate (lr {config.lr}) or the initial scale (raise gamma)"
+    return DivergedError(f"step {step}: {what}; {advice}")
 
 
 def check_precision(config: TrainConfig, device: torch.device) -> None:

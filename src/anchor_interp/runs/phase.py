@@ -22,6 +22,7 @@ key. A measurement that a task does not have is None and satisfies no rule.
 :mod:`anchor_interp.runs.evaluation` does the measuring; this module does not import torch.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,8 +34,13 @@ Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferen
 _SHARE, _NOT_NEGATIVE = {"low": 0, "high": 1}, {"low": 0}
 
 
+class _Checked:
+    def __post_init__(self) -> None:
+        check_fields(self, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower())
+
+
 @dataclass(frozen=True)
-class Thresholds:
+class Thresholds(_Checked):
     """Where one phase ends and another begins; each name is that of a measurement."""
 
     train: float = bounded(0.9, low=0, high=1)
@@ -44,12 +50,9 @@ class Thresholds:
     commutativity: float = bounded(0.7, low=0, high=1)
     key_dependence: float = bounded(0.5, low=0, high=1)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "thresholds")
-
 
 @dataclass(frozen=True)
-class PairAccuracy:
+class PairAccuracy(_Checked):
     """Accuracies of one ordered pair; the target of an unseen pair is the composition."""
 
     pair: Pair
@@ -57,12 +60,9 @@ class PairAccuracy:
     train_keys: float = field(metadata=_SHARE)
     test_keys: float = field(metadata=_SHARE)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "pair_accuracy")
-
 
 @dataclass(frozen=True)
-class UnseenAnswers:
+class UnseenAnswers(_Checked):
     """Answers on one unseen pair, with training and test keys together."""
 
     pair: Pair
@@ -75,12 +75,9 @@ class UnseenAnswers:
     offsets: dict[str, float]
     """Share of each value of answer minus key, largest share first."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "unseen")
-
 
 @dataclass(frozen=True)
-class CellAccuracy:
+class CellAccuracy(_Checked):
     """Mean accuracy by pairs and keys, with fresh noise; None if every pair is seen."""
 
     seen_train_keys: float = field(metadata=_SHARE)
@@ -88,12 +85,9 @@ class CellAccuracy:
     unseen_train_keys: float | None = field(metadata=_SHARE)
     unseen_test_keys: float | None = field(metadata=_SHARE)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "cells")
-
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(_Checked):
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
     steps: int | None = field(metadata=_NOT_NEGATIVE)
@@ -127,9 +121,6 @@ class Evaluation:
     """Seed of the evaluation sequences."""
     schema: int = 1
 
-    def __post_init__(self) -> None:
-        check_fields(self, "evaluation")
-
 
 PAPER = Thresholds()
 """90 % ID, 50 % OOD and 70 % commutativity are the complexity-control paper's (section IV, figures
@@ -150,7 +141,7 @@ def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
 
 
 def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
-    """The phase of an evaluated checkpoint with the rule that gave it."""
+    """The same, with the rule that gave it."""
     e: Evaluation = checked(evaluation, Evaluation, "evaluation")
     t: Thresholds = checked(thresholds, Thresholds, "thresholds")
     train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy

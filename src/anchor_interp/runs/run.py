@@ -34,12 +34,7 @@ def model_at(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> HookedTransformer:
-    """The model of a checkpoint, in ``eval`` mode.
-
-    Raises:
-        StoreError: the checkpoint is missing or damaged, or does not fit the configuration.
-        ConfigError: the model is larger than this machine's memory.
-    """
+    """The model of a checkpoint, in ``eval`` mode; StoreError if it does not fit ``config``."""
     check_model_fits(config.model)  # before the file is read
     weights = folder.weights(step)
     with torch.device("meta"):  # shapes without memory
@@ -159,10 +154,7 @@ class Run:
         return load(self.folder.path, step=step, device=str(self.device), dtype=self.dtype)
 
     def at_every_step(self, measure: Callable[[HookedTransformer], T]) -> dict[int, T]:
-        """A measurement of the model at every checkpoint, by step, with one model in memory.
-
-        For example ``run.at_every_step(lambda model: complexity(model, run.initial))``.
-        """
+        """A measurement such as ``complexity`` of the model at every checkpoint, by step."""
         return {step: measure(self.at(step).model) for step in self.steps}
 
     def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
@@ -171,12 +163,9 @@ class Run:
             return evaluate_run(self.config, self.model, self.step, n=n, seed=seed)
 
     def export(self, path: str | Path) -> Path:
-        """Write this checkpoint's weights as one file that plain TransformerLens can read.
+        """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).
 
-        :mod:`anchor_interp.runs.export` describes the file. An existing file is replaced.
-
-        Raises:
-            StoreError: the path is a folder or a file of a run, or cannot be written.
+        Plain TransformerLens can read it. An existing file is replaced.
         """
         out = checked_path(path, "path")
         output_file(out)
@@ -196,7 +185,7 @@ class ExactRun(Run):
 
     @property
     def steps(self) -> list[int]:
-        """One step, 0."""
+        """Only 0."""
         return [0]
 
     @functools.cached_property

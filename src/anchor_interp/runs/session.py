@@ -1,8 +1,4 @@
-"""A session of training a run: start or resume, log, checkpoint, judge.
-
-:func:`anchor_interp.runs.train.train` trains one run with it, and
-:func:`anchor_interp.sweeps.batch.train_batch` several at once.
-"""
+"""A session of training a run: start or resume, log, checkpoint, judge."""
 
 import functools
 import logging
@@ -68,7 +64,6 @@ class Session:
         ``answers`` are the model's predictions for the probes' tokens; computed if None.
 
         Raises:
-            StoreError: the folder is gone or cannot be written.
             DivergedError: weights are not finite, if accuracies are due.
         """
         self.writer.check()
@@ -86,11 +81,7 @@ class Session:
         return row
 
     def keep(self, *, leaving: bool = False) -> None:
-        """Commit a checkpoint, if one is due or the session ends here.
-
-        Raises:
-            DivergedError: weights are not finite.
-        """
+        """Commit a checkpoint, if one is due or the session ends; DivergedError as :meth:`log`."""
         every = self.config.train.checkpoint_every
         if self.state.step % every == 0 or self.is_trained or leaving:
             check_finite_weights(self.state)
@@ -100,11 +91,7 @@ class Session:
             _LOGGER.debug("%s: checkpoint at step %d", self.writer.path, self.state.step)
 
     def judge(self, stopped: StopRequest) -> None:
-        """Evaluate the final checkpoint and write the result: the run is done.
-
-        Raises:
-            InterruptedRunError: a signal arrived; the checkpoint stays.
-        """
+        """Evaluate the final checkpoint and write the result; a signal interrupts it."""
         config, state, writer = self.config, self.state, self.writer
         message = "stopped while judging the final checkpoint, which is kept; give the same command"
         with stopped.at_once(f"{message} again to continue"):
@@ -112,15 +99,9 @@ class Session:
         decision = decide(evaluation)
         writer.thin_out(config.train.checkpoint_every)
         writer.end_session(ended=now())
-        writer.finish(
-            {
-                "run_id": run_id(config),
-                "phase": decision.phase,
-                "reason": decision.reason,
-                "total_decay": total_decay(config.train),
-                "evaluation": to_dict(evaluation),
-            }
-        )
+        result = {"run_id": run_id(config), **to_dict(decision)}
+        decay = total_decay(config.train)
+        writer.finish(result | {"total_decay": decay, "evaluation": to_dict(evaluation)})
 
     def _start_or_resume(self, device: torch.device) -> TrainState:
         writer, config = self.writer, self.config

@@ -10,12 +10,10 @@
           result.json        written last: its presence means that the run is done
           fingerprint.json   the mechanism of the last checkpoint, if it was measured
 
-Every file carries a schema number: JSON files and lines of metrics as ``schema``, safetensors in
-their metadata. ``state.json`` also records the run's identifier and the size and SHA-256 of the
-checkpoint's tensors, which reading checks. A file of another schema is refused. No pickle is read.
-
-Training writes float32 tensors. The specimens of :mod:`anchor_interp.runs.zoo` are stored in
-float16 and are read as float32. Only the newest checkpoint has an optimizer state.
+Every file carries a schema number, and a file of another schema is refused. ``state.json`` also
+records the run's identifier and the size and SHA-256 of the checkpoint's tensors, which reading
+checks. No pickle is read. Only the newest checkpoint has an optimizer state. Tensors are float32;
+specimens (:mod:`anchor_interp.runs.zoo`) are stored in float16 and read as float32.
 
 The run folder may be reached through a symbolic link, but may not contain links or special files.
 """
@@ -105,7 +103,7 @@ class RunFolder:
         return self._read(path) if files.is_there(path) else None
 
     def provenance(self) -> list[Row]:
-        """One entry for each session that worked on the run."""
+        """One entry per session."""
         path = self.path / "provenance.json"
         if not files.is_there(path):
             return []
@@ -165,7 +163,7 @@ class RunFolder:
         return data
 
     def _other_version(self) -> str:
-        """``, 0.0.1`` if provenance names another version than this one."""
+        """``, 0.0.1`` if that version wrote the run, and not this one."""
         try:
             last = files.read_json(self.path / "provenance.json")["sessions"][-1]
             wrote = str(last["versions"]["anchor-interp"])

@@ -3,14 +3,13 @@
 A file is written beside its place and renamed into it. A checkpoint is a folder that is renamed
 into place: the rename is its commit. So a reader sees a whole file or checkpoint, or none. The
 layout is in :mod:`anchor_interp.runs.store`. No pickle is written.
-
-Every write first checks that the folder is still the one that was locked.
 """
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -139,19 +138,15 @@ class RunWriter(RunFolder):
 
     @_guarded
     def start_session(self, session: Row) -> list[Row]:
-        """Append a session's entry to ``provenance.json``, and return the earlier ones.
-
-        The run does not need the file, so a damaged one is set aside with a warning.
-        """
+        """Append to ``provenance.json``; returns the earlier entries. Sets a damaged file aside."""
         path = self.path / "provenance.json"
         try:
             earlier = self.provenance()
         except UnknownSchemaError:
             raise
         except StoreError as error:
-            number = 1
-            while files.is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
-                number += 1
+            names = (f"provenance.damaged-{number}.json" for number in itertools.count(1))
+            aside = next(p for p in map(path.with_name, names) if not files.is_there(p))
             path.rename(aside)
             _LOGGER.warning("%s; it is kept as %s and a new one is begun", error, aside.name)
             earlier = []
@@ -192,10 +187,7 @@ class RunWriter(RunFolder):
 
     @_guarded
     def copy_checkpoint(self, step: int, contents: Mapping[str, bytes], keep_every: int) -> None:
-        """Commit a checkpoint from its files; see :meth:`RunFolder.checkpoint_files`.
-
-        Older checkpoints are thinned out if training can continue from this one.
-        """
+        """Commit a checkpoint from its files, as :meth:`RunFolder.checkpoint_files` gives them."""
         final = self.checkpoint(step)
         partial = final.with_name(f".{final.name}.partial")
         if step in self.steps():
@@ -241,8 +233,7 @@ class RunWriter(RunFolder):
         """Remove what a finished run does not need; call it again if it was interrupted.
 
         Checkpoints before the newest lose their optimizer state if their step is a multiple of
-        ``keep_every``, and are removed otherwise. Each is renamed first, so that no reader sees a
-        half-removed one.
+        ``keep_every``, and are removed otherwise: renamed first, so no reader sees half of one.
         """
         for step in self.steps()[:-1]:
             if step % keep_every:
@@ -254,17 +245,12 @@ class RunWriter(RunFolder):
 
     @_guarded
     def fall_back(self) -> int | None:
-        """Drop the newest checkpoints until training can continue from one.
-
-        Returns:
-            Its step (0 if only the initial weights are left), or None without any checkpoint.
-        """
+        """Drop the newest checkpoints until training can continue from one, and return its step."""
         steps = self.steps()
         if steps and not any(map(self.can_continue, steps)):
             raise StoreError(
                 f"training cannot continue from any checkpoint in {self.path / 'checkpoints'}: "
-                "step 0 and all optimizer states are gone; restore one, or train into another "
-                "folder"
+                "step 0 and all optimizer states are gone; restore one, or train elsewhere"
             )
         for step in reversed(steps):
             if self.can_continue(step):
@@ -279,7 +265,7 @@ class RunWriter(RunFolder):
 
     @_guarded
     def keep_fingerprint(self, found: Row) -> None:
-        """Write ``fingerprint.json``, see :mod:`anchor_interp.analysis.fingerprint`."""
+        """Write ``fingerprint.json``."""
         files.write_json(self.path / "fingerprint.json", found)
 
     def _retire(self, step: int) -> None:
