@@ -95,10 +95,7 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
         optional = requirement.marker is not None
         if optional and name not in _OPTIONAL:
             continue
-        try:
-            installed: str | None = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            installed = None
+        installed = next((found.version for found in metadata.distributions(name=name)), None)
         fits = installed and requirement.specifier.contains(installed, True)
         if not fits and (installed or not optional):
             problems.append(

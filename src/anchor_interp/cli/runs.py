@@ -162,9 +162,9 @@ def export(run: RunName, /, *, out: Path, step: int | None = None, output: Outpu
 
     found = load(run, step=step)
     path = found.export(out)
-    written = {"run": found.name, "run_id": run_id(found.config), "step": found.step}
+    about = {"run": found.name, "run_id": run_id(found.config), "step": found.step}
     text = f"{path}: the weights of {found.name} at step {found.step}"
-    output.show(written | {"weights": str(path)}, text)
+    output.show(about | {"weights": str(path)}, text)
 
 
 def report(
@@ -239,12 +239,11 @@ def presets(*, output: Outputs = PLAIN) -> None:
     lines = ["runs (anchor-interp train --preset NAME)"]
     for name, run in RUNS.items():
         task_name = next(title for title, task in TASKS.items() if task == run.task)
+        model, train = run.model, run.train
         lines.append(
-            f"  {name:<14} {task_name}, {run.model.normalization}-LayerNorm, "
-            f"{run.model.n_layers} layers x {run.model.n_heads} heads, d_model "
-            f"{run.model.d_model}, gamma {run.init.gamma:g}, weight decay "
-            f"{run.train.weight_decay:g}, {run.train.n_sequences:,} sequences, "
-            f"{run.train.steps:,} steps"
+            f"  {name:<14} {task_name}, {model.normalization}-LayerNorm, {model.n_layers} layers x "
+            f"{model.n_heads} heads, d_model {model.d_model}, gamma {run.init.gamma:g}, weight "
+            f"decay {train.weight_decay:g}, {train.n_sequences:,} sequences, {train.steps:,} steps"
         )
     lines.append("tasks (anchor-interp train --task NAME)")
     for name, task in TASKS.items():

@@ -219,9 +219,6 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
 
     Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma``.
     ``seed`` is the run's own; ``task`` is a whole :class:`AnchorTask`, whose fields may change too.
-
-    Raises:
-        ConfigError: a name is unknown, or a value is not allowed.
     """
     checked(config, RunConfig, "config")
     task = checked(changes.pop("task", config.task), AnchorTask, "task")
@@ -242,11 +239,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
 
 
 def read_config(path: str | Path) -> RunConfig:
-    """Read a configuration from a JSON file such as ``RUN/config.json``.
-
-    Raises:
-        ConfigError: the file cannot be read, is too large, or holds a value that is not allowed.
-    """
+    """Read a configuration from a JSON file such as ``RUN/config.json``; ConfigError if damaged."""
     path = checked_path(path, "the path of the configuration")
     unreadable = f"cannot read the configuration {path}"
     try:

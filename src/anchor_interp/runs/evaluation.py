@@ -9,8 +9,7 @@ Every model answers the same fixed sequences: ``n`` for each ordered pair with t
 * **symmetric** accuracy is the share of unseen sequences answered with the target of the other
   order (this and OOD count the keys at which the two answers differ: in the presets, all);
 * **commutativity** is the share of predictions on unseen pairs that stay the same when the two
-  anchors change places;
-* **key dependence** is the share of them that change with the key.
+  anchors change places, **key dependence** the share of them that change with the key.
 """
 
 from collections.abc import Iterable
@@ -69,18 +68,18 @@ def evaluate(
     n = checked(n, int, "n")
     if not 1 <= n <= _MAX_SEQUENCES:
         raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
-    n_tokens = min(model.cfg.d_vocab, model.cfg.d_vocab_out)
-    if n_tokens < task.n_tokens or model.cfg.n_ctx < task.length:
-        raise ConfigError(
-            f"the model has {n_tokens} tokens and {model.cfg.n_ctx} positions; the task "
-            f"needs {task.n_tokens} and {task.length}"
-        )
+    n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
+    if n_tokens < task.n_tokens or n_ctx < task.length:
+        needs = f"the task needs {task.n_tokens} and {task.length}"
+        raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
     if training is not None and (not len(training) or training.tokens.shape[1] != task.length):
-        raise ConfigError(
-            f"training holds sequences of shape {training.tokens.shape}; expected at least one, "
-            f"of length {task.length}"
-        )
-    pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
+        found = f"training holds sequences of shape {training.tokens.shape}"
+        raise ConfigError(f"{found}; expected at least one, of length {task.length}")
+
+    def shares(pair: Pair) -> list[float]:
+        return [accuracy(model, p.tokens, p.targets) for p in _draw(task, pair, n, seed)]
+
+    pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
     unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
     seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
     unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
@@ -92,8 +91,8 @@ def evaluate(
     )
     train_accuracy = None
     if training is not None:
-        tokens, targets = training.tokens[:_MOST_TRAINING], training.targets[:_MOST_TRAINING]
-        train_accuracy = accuracy(model, tokens, targets)
+        some = slice(_MOST_TRAINING)
+        train_accuracy = accuracy(model, training.tokens[some], training.targets[some])
     query = first_query_matrix(model)
     reference = None if initial is None else first_query_matrix(initial)
     return Evaluation(
@@ -149,14 +148,6 @@ def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:
     """Sequences of a pair with training keys, and as many with test keys."""
     kinds: tuple[Keys, ...] = ("train", "test")
     return [draw(task, [pair], k, n, seed=seed, stream=f"evaluate/{pair}/{k}") for k in kinds]
-
-
-def _pair_accuracy(
-    model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
-) -> PairAccuracy:
-    parts = _draw(task, pair, n, seed)
-    shares = [accuracy(model, part.tokens, part.targets) for part in parts]
-    return PairAccuracy(pair, task.role(pair), *shares)
 
 
 def _unseen_answers(

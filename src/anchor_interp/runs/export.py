@@ -70,7 +70,6 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
 
     Raises:
         StoreError: the file is missing, damaged or of another kind; the message says which.
-        ConfigError: the path or the device cannot be used.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     metadata, state = _read(path, "cpu")
@@ -78,18 +77,12 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
 
 
 def load_transformer(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
-    """Any HookedTransformer's weights, to be looked at and not run.
+    """A model around any HookedTransformer's weights, to be looked at and not run.
 
-    Args:
-        path: a safetensors file with a ``state_dict`` under TransformerLens's names, such as
-            ``safetensors.torch.save_file(model.state_dict(), path)`` writes.
-
-    Returns:
-        A model around these weights; see :func:`anchor_interp.models.transformer.model_of_weights`.
+    The file is one that ``safetensors.torch.save_file(model.state_dict(), path)`` writes.
 
     Raises:
         StoreError: the file is missing, or does not hold a HookedTransformer's weights.
-        ConfigError: the path or the device cannot be used.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     try:

@@ -45,14 +45,13 @@ class Lock:
 
         Raises:
             LockedError: another live process holds it; the message names it.
-            StoreError: the path is not a regular file.
         """
         lock = cls(path, os.open(path, _OPEN | os.O_CREAT, 0o666))
         try:
             if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
                 raise StoreError(f"{path} is not a regular file; remove it")
             is_free = try_lock(lock.descriptor)
-            holder = lock.holder()
+            holder = _holder(lock.descriptor)
             held = (
                 f"{path.parent} is being written by process {holder.get('pid', '?')} on "
                 f"{holder.get('host', 'an unknown machine')}"
@@ -101,10 +100,6 @@ class Lock:
             os.ftruncate(self.descriptor, 0)
         os.close(self.descriptor)
 
-    def holder(self) -> dict[str, Any]:
-        """The holder that the file names; empty if it cannot be read."""
-        return _parse_holder(os.pread(self.descriptor, _MOST_BYTES, 0))
-
     def _keep_beating(self) -> None:
         while not self.released.wait(BEAT_SECONDS):
             with self.closing, contextlib.suppress(OSError):  # the next write reports the cause
@@ -120,7 +115,7 @@ def is_held(path: Path) -> bool:
     """
     try:
         with open_regular(path) as file:
-            holder = _parse_holder(file.read(_MOST_BYTES))
+            holder = _holder(file.fileno())
     except StoreError:
         return False
     age: float = time.time() - holder.get("heartbeat", 0.0)
@@ -139,15 +134,14 @@ def is_held(path: Path) -> bool:
 def forget(path: Path, host: str, pid: int) -> None:
     """Take the lock from a process known to have died, if it still seems to hold it.
 
-    Between machines the heartbeat of a dead process looks alive for a while. If the process lives
-    after all, it finds its lock gone and writes nothing more.
+    If the process lives after all, it finds its lock gone and writes nothing more.
     """
     try:
         descriptor = os.open(path, _OPEN)
     except OSError:  # the lock was never taken
         return
     try:
-        holder = Lock(path, descriptor).holder()
+        holder = _holder(descriptor)
         if (holder.get("host"), holder.get("pid")) == (host, pid):
             if try_lock(descriptor):
                 os.ftruncate(descriptor, 0)
@@ -166,9 +160,10 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def _parse_holder(data: bytes) -> dict[str, Any]:
+def _holder(descriptor: int) -> dict[str, Any]:
+    """The holder that a lock's file names; empty if it cannot be read."""
     try:
-        holder = parse_json((data or b"{}").decode("utf-8"))
+        holder = parse_json((os.pread(descriptor, _MOST_BYTES, 0) or b"{}").decode("utf-8"))
     except ValueError:
         return {}
     beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)

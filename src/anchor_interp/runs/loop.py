@@ -1,10 +1,8 @@
 """The training loop: one object for all mutable state, one loop for all objectives.
 
-:func:`fit` advances a :class:`TrainState` to a step. It knows nothing about files, progress or
-tasks: an :class:`Objective` supplies batches and the loss, and ``on_event`` is told about every
-step. The batch is a function of (seed, step) alone, and ``TrainState`` holds all other state. So a
-run that stops after any step and continues from its tensors ends in the same weights bit for bit
-(with the same machine, threads and build).
+:func:`fit` knows nothing about files, progress or tasks. The batch is a function of (seed, step)
+alone, and :class:`TrainState` holds all other state. So a run that stops after any step and
+continues from its tensors ends in the same weights bit for bit (same machine, threads and build).
 """
 
 import contextlib
@@ -177,20 +175,15 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     return StepEvent(state.step, loss.detach(), norm.detach(), lr)
 
 
-def fit(
-    state: TrainState,
-    objective: Objective,
-    *,
-    until: int,
-    on_event: Callable[[TrainState, StepEvent], None],
-) -> TrainState:
-    """Train until ``state``, which is changed in place, has had ``until`` updates.
+OnEvent = Callable[[TrainState, StepEvent], None]
+"""Called after each step; an exception from it leaves the state consistent."""
 
-    ``on_event`` is called after each step; an exception from it leaves ``state`` consistent.
+
+def fit(state: TrainState, objective: Objective, *, until: int, on_event: OnEvent) -> TrainState:
+    """Train ``state`` in place until it has had ``until`` updates.
 
     Raises:
-        DivergedError: a step that is logged or checkpointed has a loss or gradient norm that is not
-            finite.
+        DivergedError: a step that is logged or checkpointed is not finite.
     """
     config = state.config
     while state.step < until:
@@ -223,10 +216,8 @@ def _diverged(step: int, what: str, config: TrainConfig) -> DivergedError:
 def check_precision(config: TrainConfig, device: torch.device) -> None:
     """Raise ConfigError for TF32 on a device that is not a CUDA GPU."""
     if config.precision == "tf32" and device.type != "cuda":
-        raise ConfigError(
-            f"train.precision is 'tf32', which only CUDA GPUs have; the device is {device.type}: "
-            "take 'float32', or a GPU"
-        )
+        found = f"the device is {device.type}: take 'float32', or a GPU"
+        raise ConfigError(f"train.precision is 'tf32', which only CUDA GPUs have; {found}")
 
 
 def autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:

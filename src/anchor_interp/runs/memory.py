@@ -64,24 +64,18 @@ def explained(doing: str, advice: str) -> Iterator[None]:
 def memory_advice(config: RunConfig) -> str:
     """What to lower when the training of a run does not fit into memory."""
     train, model = config.train, config.model
-    return (
-        f"lower batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,}) or the "
-        f"model (d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}); the "
-        "last checkpoint is kept"
-    )
+    shape = f"d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}"
+    sizes = f"batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,})"
+    return f"lower {sizes} or the model ({shape}); the last checkpoint is kept"
 
 
 def _shape(model: ModelConfig) -> str:
-    return (
-        f"{n_parameters(model):,} parameters (n_layers {model.n_layers}, n_heads "
-        f"{model.n_heads}, d_model {model.d_model}, d_head {model.d_head}, d_mlp {model.d_mlp}, "
-        f"d_vocab {model.d_vocab}, n_ctx {model.n_ctx})"
-    )
+    names = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
+    sizes = ", ".join(f"{name} {getattr(model, name)}" for name in names)
+    return f"{n_parameters(model):,} parameters ({sizes})"
 
 
 def _check(needed: int, there: int, what: str, who: str) -> None:
     if needed > there:
-        raise ConfigError(
-            f"{what} needs at least {needed / 2**30:.1f} GiB of memory; {who} "
-            f"{there / 2**30:.1f} GiB: lower the largest of these numbers"
-        )
+        has = f"{who} {there / 2**30:.1f} GiB: lower the largest of these numbers"
+        raise ConfigError(f"{what} needs at least {needed / 2**30:.1f} GiB of memory; {has}")

@@ -69,9 +69,6 @@ def preset(name: str, **changes: Any) -> RunConfig:
     """A named run, with some fields changed by their own names.
 
     For example ``preset("tiny", gamma=0.9, weight_decay=0.5, task="neurips", seed=1)``.
-
-    Raises:
-        ConfigError: the preset, a field or the task is unknown, or a value is not allowed.
     """
     if checked(name, str, "the preset's name") not in RUNS:
         known = f"{suggestion(name, RUNS)}; known: {', '.join(RUNS)}"

@@ -66,13 +66,11 @@ def evaluate_run(
     training: Sequences | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
+    task, rows = config.task, min(config.train.n_sequences, 10_000)
     if training is None:
-        rows = min(config.train.n_sequences, 10_000)
-        training = sample(config.task, "train", rows, seed=config.seed)
+        training = sample(task, "train", rows, seed=config.seed)
     initial = build_model(config.model, config.init, seed=config.seed)
-    return evaluate(
-        model, config.task, n=n, seed=seed, training=training, initial=initial, steps=step
-    )
+    return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
 
 @dataclass(frozen=True)
@@ -124,11 +122,7 @@ class Run:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The stored evaluation of the final checkpoint; an exact model is evaluated when asked.
-
-        Raises:
-            StoreError: the run is not done.
-        """
+        """The stored evaluation of the final checkpoint; StoreError if the run is not done."""
         result, path = self.folder.result(), self.folder.path / "result.json"
         if result is None:
             raise StoreError(f"{self.name} is not done; train it to the end first")
@@ -174,10 +168,7 @@ class Run:
 
 
 class ExactRun(Run):
-    """A model with hand-set weights (:mod:`anchor_interp.models.exact`) in the shape of a run.
-
-    It has no files. The initialisation, training and seed of its configuration mean nothing.
-    """
+    """An exact model, which has no files; its initialisation, training and seed mean nothing."""
 
     @property
     def path(self) -> None:
@@ -223,7 +214,6 @@ def load(
 
     Raises:
         StoreError: there is no such run, specimen or checkpoint, or a file is damaged.
-        ConfigError: the configuration is damaged, or the device cannot be used.
     """
     checked(step, int | None, "step")
     path = checked_path(path, "the path of the run")

@@ -10,12 +10,10 @@
           result.json        written last: its presence means that the run is done
           fingerprint.json   the mechanism of the last checkpoint, if it was measured
 
-Every file carries a schema number, and a file of another schema is refused. ``state.json`` also
-records the run's identifier and the size and SHA-256 of the checkpoint's tensors, which reading
-checks. No pickle is read. Only the newest checkpoint has an optimizer state. Tensors are float32;
-specimens (:mod:`anchor_interp.runs.zoo`) are stored in float16 and read as float32.
-
-The run folder may be reached through a symbolic link, but may not contain links or special files.
+Every file carries a schema number, and a file of another schema is refused. ``state.json`` records
+the size and SHA-256 of the checkpoint's tensors, which reading checks. No pickle is read. Only the
+newest checkpoint has an optimizer state. Tensors are float32; those of specimens are stored in
+float16. The run folder may be reached through a link, but may not contain links or special files.
 """
 
 import dataclasses
@@ -129,13 +127,9 @@ class RunFolder:
         limit = _largest_file(self.config())
         return {name: files.read_bytes(folder / name, limit=limit) for name in names}
 
-    def checksums(self, step: int) -> Any:
+    def checksums(self, step: int) -> Row:
         """The recorded size and SHA-256 of a checkpoint's weights."""
-        state = self._read(self.checkpoint(step) / STATE)
-        try:
-            return state["files"][WEIGHTS]
-        except (LookupError, TypeError) as error:
-            raise StoreError(f"{self.checkpoint(step)} has no record of its weights") from error
+        return _record(self._read(self.checkpoint(step) / STATE), WEIGHTS)
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it exists."""
@@ -189,8 +183,11 @@ class RunFolder:
         if state.get("run_id") != run_id(config):
             raise StoreError(f"{folder} is a checkpoint of another run; {self._repair(step)}")
         try:
-            data = files.read_bytes(path, limit=_largest_file(config))
-            _check_sum(state, name, data)
+            data, record = files.read_bytes(path, limit=_largest_file(config)), _record(state, name)
+            if (size := record.get("bytes")) != len(data):
+                raise ValueError(f"it has {len(data):,} bytes and was written with {size!r:.40}")
+            if record.get("sha256") != hashlib.sha256(data).hexdigest():
+                raise ValueError("it was changed since it was written (its SHA-256 differs)")
             return _read_tensors(data)
         except (SafetensorError, ValueError, StoreError) as error:
             what = str(error) if isinstance(error, StoreError) else f"{path} is damaged: {error}"
@@ -223,26 +220,17 @@ def _metrics_row(line: bytes) -> Row:
     return row
 
 
-def _check_sum(state: Row, name: str, data: bytes) -> None:
-    """Raise ValueError if a file differs from the record of its checkpoint."""
+def _record(state: Row, name: str) -> Row:
+    """The size and SHA-256 that ``state.json`` records for a file of its checkpoint."""
     records = state.get("files")
     recorded = records.get(name) if isinstance(records, dict) else None
     if not isinstance(recorded, dict):
-        raise ValueError(f"{STATE} has no record of it")
-    size = recorded.get("bytes")
-    if size != len(data):
-        raise ValueError(f"it has {len(data):,} bytes and was written with {size!r:.40}")
-    if recorded.get("sha256") != hashlib.sha256(data).hexdigest():
-        raise ValueError("it was changed since it was written (its SHA-256 differs)")
+        raise StoreError(f"{STATE} of step {state.get('step')!r:.40} has no record of {name}")
+    return recorded
 
 
 def _read_tensors(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file in memory as float32.
-
-    Raises:
-        ValueError: the file has another format, schema or dtype.
-        SafetensorError: shapes, offsets and size do not agree.
-    """
+    """The tensors of a safetensors file in memory as float32; ValueError if it is not ours."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise ValueError(f"it has {len(data):,} bytes; its header claims {length:,}")

@@ -230,10 +230,9 @@ class RunWriter(RunFolder):
 
     @_guarded
     def thin_out(self, keep_every: int) -> None:
-        """Remove what a finished run does not need; call it again if it was interrupted.
+        """Remove every older checkpoint, or, at a multiple of ``keep_every``, its optimizer state.
 
-        Checkpoints before the newest lose their optimizer state if their step is a multiple of
-        ``keep_every``, and are removed otherwise: renamed first, so no reader sees half of one.
+        A removed one is renamed first, so no reader sees half of it. Safe to call again.
         """
         for step in self.steps()[:-1]:
             if step % keep_every:

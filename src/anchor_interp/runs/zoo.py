@@ -8,9 +8,8 @@ A fixed rule chose them: the first three seeds from 200 on whose final checkpoin
 phase with its margin (``docs/evidence/recipes.md`` reports all ten seeds). So a specimen shows what
 a phase looks like, not how often a recipe leads there: counts and tests need all seeds.
 
-The weights are rounded to float16, and ``result.json`` evaluates the rounded ones. The last entry
-of ``provenance.json`` records the rounding and the SHA-256 of the float32 weights. ``SHA256SUMS``
-has the checksum of every file. ``experiments/zoo.py`` makes the specimens.
+``experiments/zoo.py`` makes them. The weights are rounded to float16, and ``result.json`` evaluates
+the rounded ones; ``provenance.json`` has the SHA-256 of the float32 weights.
 """
 
 from pathlib import Path
@@ -30,11 +29,7 @@ def names() -> list[str]:
 
 
 def find(path: Path) -> Path:
-    """The folder of a specimen's name; any other path is returned unchanged.
-
-    Raises:
-        StoreError: the path does not exist and begins like a specimen's name, but is not one.
-    """
+    """The folder of a specimen's name; any other path is returned unchanged."""
     if path.parts[:1] != ("tiny",) or is_there(path):
         return path
     known = names()
