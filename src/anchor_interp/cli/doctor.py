@@ -17,6 +17,7 @@ from anchor_interp.runs.lock import try_lock
 
 _LEAST_FREE_BYTES = 1 << 30  # the quickstart's runs take 30 MB
 _MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}  # packages whose module has another name
+_CACHES = {"huggingface": "HF_HOME", "torch": "TORCH_HOME", "matplotlib": "MPLCONFIGDIR"}
 _OPTIONAL = ("tensorboard", "wandb")
 _LOGGER = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
 def examine(out: Path) -> dict[str, Any]:
     """Look at everything that runs in the folder ``out`` depend on; the folder need not exist."""
     problems: list[str] = []
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    caches = {name: Path(os.environ.get(v) or home / name) for name, v in _CACHES.items()}
     found = {
         "version": __version__,
         "python": platform.python_version(),
@@ -44,7 +47,7 @@ def examine(out: Path) -> dict[str, Any]:
         "packages": list(_packages(problems)),
         **_machine(problems),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
-        "caches": _caches(),
+        "caches": {name: str(path) for name, path in caches.items() if path.exists()},
         **_folder(out, problems),
     }
     return {"ok": not problems, "problems": problems, **found}
@@ -180,13 +183,6 @@ def _locks(path: Path) -> bool:
             return try_lock(first.fileno()) and not try_lock(second.fileno())
     except OSError:
         return False
-
-
-def _caches() -> dict[str, str]:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    variables = {"huggingface": "HF_HOME", "torch": "TORCH_HOME", "matplotlib": "MPLCONFIGDIR"}
-    known = {name: Path(os.environ.get(v) or home / name) for name, v in variables.items()}
-    return {name: str(path) for name, path in known.items() if path.exists()}
 
 
 def _line(error: Exception) -> str:

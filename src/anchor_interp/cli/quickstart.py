@@ -33,12 +33,11 @@ def quickstart(
         seed: Seed of every run.
     """
     runs = train_phases(out, seed=seed, workers=workers, device=device, quiet=output.quiet)
-    picture, report = out / "overview.png", out / "report.html"
+    written = {"picture": str(out / "overview.png"), "report": str(out / "report.html")}
     if not output.json:
         print_table(runs)
     found = {name: facts(run, run.evaluation) for name, run in runs.items()}
-    written = {"runs": found, "picture": str(picture), "report": str(report)}
-    output.show(written, f"picture: {picture}", f"report: {report}")
+    output.show({"runs": found, **written}, *(f"{what}: {path}" for what, path in written.items()))
 
 
 def train_phases(

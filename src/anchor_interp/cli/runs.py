@@ -131,16 +131,14 @@ def evaluate(
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
-    lines.append("  mean accuracy          training keys, test keys")
-    shares = f"{cells.seen_train_keys:.3f}  {cells.seen_test_keys:.3f}"
-    lines.append(f"    {'seen pairs':<20} {shares}")
-    if cells.unseen_train_keys is not None:
-        shares = f"{cells.unseen_train_keys:.3f}  {cells.unseen_test_keys:.3f}"
-        lines.append(f"    {'unseen pairs':<20} {shares}")
-    lines.append("  accuracy per pair      training keys, test keys")
-    for entry in evaluation.pair_accuracy:
-        shares = f"{entry.train_keys:.3f}  {entry.test_keys:.3f}"
-        lines.append(f"    {entry.pair}  {entry.role:<12} {shares}")
+    means = {"seen pairs": (cells.seen_train_keys, cells.seen_test_keys)}
+    if cells.unseen_train_keys is not None and cells.unseen_test_keys is not None:
+        means["unseen pairs"] = (cells.unseen_train_keys, cells.unseen_test_keys)
+    found_pairs = evaluation.pair_accuracy
+    pairs = {f"{p.pair}  {p.role:<12}": (p.train_keys, p.test_keys) for p in found_pairs}
+    for title, rows in (("mean accuracy", means), ("accuracy per pair", pairs)):
+        lines.append(f"  {title:<22} training keys, test keys")
+        lines += [f"    {name:<20} {known:.3f}  {new:.3f}" for name, (known, new) in rows.items()]
     output.show(facts(found, evaluation), *lines)
 
 

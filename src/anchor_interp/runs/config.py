@@ -84,7 +84,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        size, step = self.batch_size, self.branch_step
+        size, steps, step = self.batch_size, self.steps, self.branch_step
         changes = (self.branch_lr, self.branch_weight_decay)
         if self.eval_every % self.log_every:
             expected = f"expected a multiple of log_every ({self.log_every})"
@@ -97,23 +97,18 @@ class TrainConfig:
                 f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
                 "expected a step with at least one of them, or none of the three"
             )
-        if step is not None and step >= self.steps:
-            raise ConfigError(
-                f"train.branch_step is {step}; expected less than steps ({self.steps})"
-            )
+        if step is not None and step >= steps:
+            raise ConfigError(f"train.branch_step is {step}; expected less than steps ({steps})")
         warm = step is not None and step >= self.warmup_steps
-        for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
+        for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(steps))):
             for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
-                if getattr(self, name) > lr:
-                    raise ConfigError(
-                        f"train.{name} is {getattr(self, name):g}; expected at most {branch}lr "
-                        f"({lr:g}), the peak of the learning rate"
-                    )
+                if (found := getattr(self, name)) > lr:
+                    most = f"expected at most {branch}lr ({lr:g}), the peak of the learning rate"
+                    raise ConfigError(f"train.{name} is {found:g}; {most}")
             if lr * decay > 1:
-                raise ConfigError(
-                    f"train.{branch}weight_decay is {decay:g}; expected at most 1 / {branch}lr "
-                    f"({1 / lr:g}): a step multiplies each weight by 1 - lr * weight_decay"
-                )
+                most = f"expected at most 1 / {branch}lr ({1 / lr:g})"
+                reason = "a step multiplies each weight by 1 - lr * weight_decay"
+                raise ConfigError(f"train.{branch}weight_decay is {decay:g}; {most}: {reason}")
 
     @property
     def warmup_steps(self) -> int:

@@ -105,15 +105,11 @@ def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
 def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     kind, schema, text = (metadata.get(name) for name in ("format", "schema", "config"))
     if kind != FORMAT:
-        raise StoreError(
-            f"{path} is not an export of anchor-interp (its format is {kind!r}); write one with "
-            "anchor-interp export"
-        )
+        found = f"{path} is not an export of anchor-interp (its format is {kind!r})"
+        raise StoreError(f"{found}; write one with anchor-interp export")
     if schema != SCHEMA:
-        raise StoreError(
-            f"{path} has schema {schema!r}; this version of anchor-interp reads schema {SCHEMA}: "
-            "use the version that wrote it"
-        )
+        expected = f"this version of anchor-interp reads schema {SCHEMA}"
+        raise StoreError(f"{path} has schema {schema!r}; {expected}: use the version that wrote it")
     try:
         if text is None or len(text) > MAX_CONFIG_BYTES:
             raise ValueError(f"expected at most {MAX_CONFIG_BYTES} bytes")

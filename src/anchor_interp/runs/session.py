@@ -62,9 +62,6 @@ class Session:
         """Write and return the line of metrics of the newest step, if one is due.
 
         ``answers`` are the model's predictions for the probes' tokens; computed if None.
-
-        Raises:
-            DivergedError: weights are not finite, if accuracies are due.
         """
         self.writer.check()
         if event.step % self.config.train.log_every and not self.is_trained:
@@ -81,7 +78,7 @@ class Session:
         return row
 
     def keep(self, *, leaving: bool = False) -> None:
-        """Commit a checkpoint, if one is due or the session ends; DivergedError as :meth:`log`."""
+        """Commit a checkpoint, if one is due or the session ends; DivergedError if not finite."""
         every = self.config.train.checkpoint_every
         if self.state.step % every == 0 or self.is_trained or leaving:
             check_finite_weights(self.state)

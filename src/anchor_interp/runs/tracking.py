@@ -13,10 +13,10 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import canonical_json, suggestion, to_dict
+from anchor_interp._util.schema import canonical_json, checked, to_dict
 from anchor_interp.runs.config import RunConfig
 
 Track = Literal["tensorboard", "wandb"]
@@ -27,11 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 def check_tracker(track: str | None) -> None:
     """Raise ConfigError if a tracker is unknown or not installed."""
-    known = get_args(Track)
-    if track is not None and track not in known:
-        names = " or ".join(map(repr, known))
-        raise ConfigError(f"track is {track!r}; expected {names}{suggestion(str(track), known)}")
-    if track is not None and importlib.util.find_spec(track) is None:
+    if track is not None and importlib.util.find_spec(checked(track, Track, "track")) is None:
         install = f"pip install 'anchor-interp[{track}]'"
         raise ConfigError(f"track is {track!r}, a package that is not installed: {install}")
 

@@ -33,13 +33,12 @@ def train(
     Args:
         out: the run folder; created, resumed, or refused if it holds anything else.
         device: ``auto`` (a CUDA GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
-        threads: CPU threads of this process during the run; PyTorch's setting if None.
+        threads: CPU threads of this process; PyTorch's setting if None.
         track: also show the metrics in ``tensorboard`` or ``wandb``, which never stops the run
             (:mod:`anchor_interp.runs.tracking`).
 
     Raises:
-        ConfigError: the device, thread count or tracker cannot be used, or the run cannot fit into
-            memory.
+        ConfigError: an argument cannot be used, or the run cannot fit into memory.
         StoreError: the folder cannot be used; LockedError if another process is writing it.
         OutOfMemoryError: memory ran out during training.
         DivergedError: the loss, the gradient or the weights are no longer finite.

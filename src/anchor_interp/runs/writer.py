@@ -71,18 +71,13 @@ def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
     if not path.is_dir():
         raise StoreError(f"{path} is a file; give the run its own folder")
     if not files.is_there(path / "config.json"):
-        foreign = [name for name in os.listdir(path) if not name.startswith(".")]
-        if foreign:
-            raise StoreError(
-                f"{path} is not a run folder but holds {foreign[0]!r}; give the run its own folder"
-            )
+        if foreign := [name for name in os.listdir(path) if not name.startswith(".")]:
+            found = f"{path} is not a run folder but holds {foreign[0]!r}"
+            raise StoreError(f"{found}; give the run its own folder")
         return
-    found = folder.config()
-    if run_id(found) != run_id(config):
-        raise StoreError(
-            f"{path} holds another run: {differences(found, config)}; choose another folder, or "
-            "give the same configuration to resume it"
-        )
+    if run_id(there := folder.config()) != run_id(config):
+        advice = "choose another folder, or give the same configuration to resume it"
+        raise StoreError(f"{path} holds another run: {differences(there, config)}; {advice}")
 
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
