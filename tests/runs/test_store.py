@@ -196,7 +196,7 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     (STATE, lambda p: p.write_text('{"schema": 1, "step": 40, "generator": 7}'),
      "data of generator 7"),
     (STATE, lambda p: _without(p, "run_id"), "is a checkpoint of another run"),
-    (STATE, lambda p: _without(p, "files"), "has no record of it"),
+    (STATE, lambda p: _without(p, "files"), "has no record of weights"),
     (WEIGHTS, lambda p: p.unlink(), "does not exist"),
     (WEIGHTS, lambda p: p.write_bytes(b"x"), "it has 1 bytes and was written with"),
     (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:500]), "is damaged"),

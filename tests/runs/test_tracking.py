@@ -52,7 +52,7 @@ def _train(config: RunConfig, out: Path, track: Track) -> Run:
 
 def _use(monkeypatch: Patch, tracker: object) -> None:
     monkeypatch.setattr("anchor_interp.runs.train.check_tracker", lambda _track: None)
-    monkeypatch.setitem(module._TRACKERS, "wandb", lambda *_: tracker)
+    monkeypatch.setattr(module, "_WandB", lambda *_: tracker)
 
 
 def test_a_tracker_sees_the_lines_of_metrics(

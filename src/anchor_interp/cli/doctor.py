@@ -1,10 +1,5 @@
-"""The command ``doctor``: can this machine do the work?
+"""The command ``doctor``: can this machine do the work? It changes nothing and needs no network."""
 
-:func:`examine` looks at the interpreter, the packages, the devices, the caches and the folder that
-runs go to. It changes nothing and needs no network.
-"""
-
-import fcntl
 import importlib
 import logging
 import os
@@ -18,15 +13,12 @@ from typing import Any
 
 from anchor_interp import __version__
 from anchor_interp.cli.options import PLAIN, Outputs
+from anchor_interp.runs.lock import try_lock
 
-_LEAST_FREE_BYTES = 1 << 30
-"""A folder with less free space counts as nearly full; the quickstart's runs take 30 MB."""
-
-_MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
-"""Packages whose module has another name."""
-
+_LEAST_FREE_BYTES = 1 << 30  # the quickstart's runs take 30 MB
+_MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}  # packages whose module has another name
+_CACHES = {"huggingface": "HF_HOME", "torch": "TORCH_HOME", "matplotlib": "MPLCONFIGDIR"}
 _OPTIONAL = ("tensorboard", "wandb")
-
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -44,12 +36,10 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
 
 
 def examine(out: Path) -> dict[str, Any]:
-    """Look at everything that runs in the folder ``out`` depend on; it need not exist.
-
-    Returns:
-        What ``doctor --json`` prints; docs/command-line.md explains every key.
-    """
+    """Look at everything that runs in the folder ``out`` depend on; the folder need not exist."""
     problems: list[str] = []
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    caches = {name: Path(os.environ.get(v) or home / name) for name, v in _CACHES.items()}
     found = {
         "version": __version__,
         "python": platform.python_version(),
@@ -57,7 +47,7 @@ def examine(out: Path) -> dict[str, Any]:
         "packages": list(_packages(problems)),
         **_machine(problems),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
-        "caches": _caches(),
+        "caches": {name: str(path) for name, path in caches.items() if path.exists()},
         **_folder(out, problems),
     }
     return {"ok": not problems, "problems": problems, **found}
@@ -108,10 +98,7 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
         optional = requirement.marker is not None
         if optional and name not in _OPTIONAL:
             continue
-        try:
-            installed: str | None = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            installed = None
+        installed = next((found.version for found in metadata.distributions(name=name)), None)
         fits = installed and requirement.specifier.contains(installed, True)
         if not fits and (installed or not optional):
             problems.append(
@@ -123,9 +110,7 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
                 importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
             except Exception as error:
                 problems.append(f"{name} cannot be imported ({_line(error)}); install it again")
-        yield {
-            "name": name, "installed": installed, "required": required, "optional": optional,
-        }  # fmt: skip
+        yield {"name": name, "installed": installed, "required": required, "optional": optional}
 
 
 def _machine(problems: list[str]) -> dict[str, Any]:
@@ -171,9 +156,8 @@ def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < _LEAST_FREE_BYTES:
-        problems.append(
-            f"{folder} has {free / 1e6:,.0f} MB free; make room: a full disk stops training"
-        )
+        room = "make room: a full disk stops training"
+        problems.append(f"{folder} has {free / 1e6:,.0f} MB free; {room}")
     writable, locks = False, False
     try:
         with tempfile.TemporaryDirectory(prefix=".anchor-interp-doctor-", dir=folder) as scratch:
@@ -187,31 +171,18 @@ def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
             )
     except OSError as error:
         problems.append(f"cannot write to {folder}: {error.strerror}; choose another folder")
-    found = {"out": str(folder), "out_writable": writable, "out_locks": locks}
-    return found | {"out_free_bytes": free}
+    return {
+        "out": str(folder), "out_writable": writable, "out_locks": locks, "out_free_bytes": free,
+    }  # fmt: skip
 
 
 def _locks(path: Path) -> bool:
     """Whether a held lock refuses a second holder."""
     try:
         with open(path, "a+") as first, open(path, "a+") as second:
-            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return try_lock(first.fileno()) and not try_lock(second.fileno())
     except OSError:
-        pass
-    return False
-
-
-def _caches() -> dict[str, str]:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    known = {
-        "huggingface": Path(os.environ.get("HF_HOME") or home / "huggingface"),
-        "torch": Path(os.environ.get("TORCH_HOME") or home / "torch"),
-        "matplotlib": Path(os.environ.get("MPLCONFIGDIR") or home / "matplotlib"),
-    }
-    return {name: str(path) for name, path in known.items() if path.exists()}
+        return False
 
 
 def _line(error: Exception) -> str:

@@ -1,8 +1,7 @@
-"""The command line: ``anchor-interp quickstart | train | evaluate | report | ...``.
+"""The command line. Each command is a typed function: its signature is its flags.
 
-Each command is a typed function: its signature and docstring are its flags and its help. Data goes
-to standard output, progress and messages to standard error, one line each. Exit codes: 0 done,
-1 runtime, 2 usage, 130 interrupted.
+Data goes to standard output, progress and messages to standard error, one line each. Exit codes:
+0 done, 1 runtime, 2 usage, 130 interrupted.
 """
 
 import contextlib
@@ -15,14 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from cyclopts import (
-    App,
-    ArgumentCollection,
-    CycloptsError,
-    Parameter,
-    UnknownCommandError,
-    UnusedCliTokensError,
-)
+import cyclopts
+from cyclopts import App, ArgumentCollection, CycloptsError
 
 from anchor_interp import __version__
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
@@ -33,9 +26,7 @@ from anchor_interp.cli.options import PLAIN, check_values
 from anchor_interp.cli.quickstart import quickstart
 
 _LOGGER = logging.getLogger("anchor_interp")
-
-_LONGEST_WORD = 80
-"""Longer words in a message about wrong usage are cut."""
+_LONGEST_WORD = 80  # longer words in a message about wrong usage are cut
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,12 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_line(arguments: Sequence[str] = ("train",)) -> App:
-    """The parser of all commands.
-
-    Args:
-        arguments: a command line. If it is one of ``train``, its preset, file and task give the
-            flags of ``train`` their defaults; for other commands ``train`` needs no flags.
-    """
+    """The parser of all commands; the flags of ``train`` have the defaults that its line gives."""
     console = None
     if os.environ.get("NO_COLOR"):
         from rich.console import Console
@@ -88,7 +74,9 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
         help_format="plaintext",
         console=console,
         config=check_values,
-        default_parameter=Parameter(negative_iterable=(), json_dict=False, json_list=False),
+        default_parameter=cyclopts.Parameter(
+            negative_iterable=(), json_dict=False, json_list=False
+        ),
     )
     is_train = arguments and arguments[0] == "train"
     commands: list[Callable[..., int | None]] = [
@@ -103,11 +91,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print a script that makes a shell complete commands, flags and values.
-
-    Args:
-        shell: The shell.
-    """
+    """Print a script that makes a shell complete commands, flags and values."""
     print(command_line().generate_completion(shell=shell))
     if shell == "zsh":  # so that the script can be sourced, not only installed as a file
         print("compdef _cyclopts_anchor-interp anchor-interp")
@@ -124,9 +108,9 @@ def _run(arguments: list[str]) -> int:
     except CycloptsError as error:
         error.verbose = False
         text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
-        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
             text = f"Unexpected argument {shown(error.unused_tokens[0])}."
-        name = "" if isinstance(error, UnknownCommandError) else f" {arguments[0]}"
+        name = "" if isinstance(error, cyclopts.UnknownCommandError) else f" {arguments[0]}"
         raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
     output = bound.arguments.get("output", PLAIN)
     if output.quiet and output.verbose:
@@ -181,11 +165,11 @@ def _messages() -> Iterator[None]:
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM end a command as Ctrl-C does, unless the program handles it already."""
     main_thread = threading.current_thread() is threading.main_thread()
-    if main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    else:
+    if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

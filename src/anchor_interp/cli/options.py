@@ -16,15 +16,10 @@ Switch = Annotated[bool, Parameter(negative=(), show_default=False)]
 """A flag that takes no value and has no ``--no-`` form."""
 
 Device = Annotated[str, Parameter(help="auto (a CUDA GPU if there is one), cpu, cuda, cuda:1, ...")]
-
-Workers = Annotated[
-    int | None,
-    Parameter(help="Runs at a time on this machine; all usable cores if none, one on a GPU."),
-]
-
-RunName = Annotated[
-    Path, Parameter(help="The run folder, or a name of the zoo such as tiny/inferential/1.")
-]
+_WORKERS = "Runs at a time on this machine; all usable cores if none, one on a GPU."
+Workers = Annotated[int | None, Parameter(help=_WORKERS)]
+_RUN = "The run folder, or a name of the zoo such as tiny/inferential/1."
+RunName = Annotated[Path, Parameter(help=_RUN)]
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,6 @@ class Output:
 
 
 Outputs = Annotated[Output, Parameter(name="*", group=Group("Output", sort_key=9))]
-
 PLAIN = Output()
 """The default of ``output`` in every command."""
 

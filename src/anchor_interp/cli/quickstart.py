@@ -14,9 +14,7 @@ from anchor_interp.runs.presets import PHASES
 if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
 
-_WIDTH = 100
-"""Columns of the table where standard output is not a terminal."""
-
+_WIDTH = 100  # columns of the table where standard output is not a terminal
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -35,12 +33,11 @@ def quickstart(
         seed: Seed of every run.
     """
     runs = train_phases(out, seed=seed, workers=workers, device=device, quiet=output.quiet)
-    picture, report = out / "overview.png", out / "report.html"
+    written = {"picture": str(out / "overview.png"), "report": str(out / "report.html")}
     if not output.json:
         print_table(runs)
     found = {name: facts(run, run.evaluation) for name, run in runs.items()}
-    written = {"runs": found, "picture": str(picture), "report": str(report)}
-    output.show(written, f"picture: {picture}", f"report: {report}")
+    output.show({"runs": found, **written}, *(f"{what}: {path}" for what, path in written.items()))
 
 
 def train_phases(
@@ -48,10 +45,7 @@ def train_phases(
 ) -> "dict[str, Run]":
     """Train or resume the runs of :data:`anchor_interp.runs.presets.PHASES` side by side.
 
-    Writes their folders, ``overview.png`` and ``report.html`` into ``out``.
-
-    Raises:
-        AnchorInterpError: a run failed. The others finish first and are kept.
+    If one fails, the others finish first and are kept. Draws ``overview.png`` and ``report.html``.
     """
     configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
     from anchor_interp._util.progress import reporting
@@ -91,13 +85,10 @@ def print_table(runs: "Mapping[str, Run]") -> None:
         ranks = (e.stable_rank_at_init, e.stable_rank)
         shares = (e.train_accuracy, e.id_accuracy, e.ood_accuracy, e.commutativity)
         table.add_row(
-            name,
-            f"{config.init.gamma:g}",
-            f"{config.train.weight_decay:g}",
+            name, f"{config.init.gamma:g}", f"{config.train.weight_decay:g}",
             *("-" if share is None else f"{share:.2f}" for share in shares),
-            " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks),
-            run.phase,
-        )
+            " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks), run.phase,
+        )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     for name, run in runs.items():
         print(f"{name}: {run.phase}, because {run.reason}")

@@ -15,29 +15,24 @@ from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName, check_values
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
+from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
 from anchor_interp.tasks.anchor import TASKS
 
 if TYPE_CHECKING:
-    from anchor_interp.runs.phase import Evaluation
     from anchor_interp.runs.run import Run
 
 _LOGGER = logging.getLogger(__name__)
 
 Preset = Annotated[str | None, Parameter(choices=tuple(RUNS), show_default="tiny")]
-
 Task = Annotated[str | None, Parameter(choices=tuple(TASKS))]
 
 
 def starting_point(
     *, preset: Preset = None, config: Path | None = None, task: Task = None
 ) -> RunConfig:
-    """The configuration that the flags of ``train`` change.
-
-    Raises:
-        ConfigError: a preset and a file are given, or the file cannot be read.
-    """
+    """The configuration that the flags of ``train`` change."""
     if preset is not None and config is not None:
         raise ConfigError("--preset and --config both give the start; use one of them")
     base = RUNS[preset or "tiny"] if config is None else read_config(config)
@@ -74,10 +69,7 @@ def train(
 
 
 def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
-    """:func:`train` with a flag for every field of a configuration.
-
-    The preset, file and task among the arguments of a command line give the flags their defaults.
-    """
+    """:func:`train` with a flag for every field of the configuration that the arguments start."""
     options = App(
         help_flags=(), version_flags=(), config=check_values, default_command=starting_point
     )
@@ -129,7 +121,6 @@ def evaluate(
         n: Sequences per ordered pair and side of the split.
         seed: Seed of the evaluation sequences.
     """
-    from anchor_interp.runs.phase import decide
     from anchor_interp.runs.run import load
 
     found = load(run, step=step, device=device)
@@ -140,34 +131,22 @@ def evaluate(
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
-    lines.append("  mean accuracy          training keys, test keys")
-    for title, train_keys, test_keys in (
-        ("seen", cells.seen_train_keys, cells.seen_test_keys),
-        ("unseen", cells.unseen_train_keys, cells.unseen_test_keys),
-    ):
-        if train_keys is not None:
-            lines.append(f"    {title + ' pairs':<20} {train_keys:.3f}  {test_keys:.3f}")
-    lines.append("  accuracy per pair      training keys, test keys")
-    for pair in evaluation.pair_accuracy:
-        lines.append(
-            f"    {pair.pair}  {pair.role:<12} {pair.train_keys:.3f}  {pair.test_keys:.3f}"
-        )
+    means = {"seen pairs": (cells.seen_train_keys, cells.seen_test_keys)}
+    if cells.unseen_train_keys is not None and cells.unseen_test_keys is not None:
+        means["unseen pairs"] = (cells.unseen_train_keys, cells.unseen_test_keys)
+    found_pairs = evaluation.pair_accuracy
+    pairs = {f"{p.pair}  {p.role:<12}": (p.train_keys, p.test_keys) for p in found_pairs}
+    for title, rows in (("mean accuracy", means), ("accuracy per pair", pairs)):
+        lines.append(f"  {title:<22} training keys, test keys")
+        lines += [f"    {name:<20} {known:.3f}  {new:.3f}" for name, (known, new) in rows.items()]
     output.show(facts(found, evaluation), *lines)
 
 
-def facts(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
+def facts(run: "Run", evaluation: Evaluation) -> dict[str, Any]:
     """A run with its measurements, as JSON values."""
-    from anchor_interp.runs.phase import decide
-
     decision = decide(evaluation)
-    return {
-        "run": run.name,
-        "run_id": run_id(run.config),
-        "phase": decision.phase,
-        "reason": decision.reason,
-        **to_dict(evaluation),
-        "config": to_dict(run.config),
-    }
+    known = {"run": run.name, "run_id": run_id(run.config), **to_dict(decision)}
+    return {**known, **to_dict(evaluation), "config": to_dict(run.config)}
 
 
 def export(run: RunName, /, *, out: Path, step: int | None = None, output: Outputs = PLAIN) -> None:
@@ -181,9 +160,9 @@ def export(run: RunName, /, *, out: Path, step: int | None = None, output: Outpu
 
     found = load(run, step=step)
     path = found.export(out)
-    written = {"run": found.name, "run_id": run_id(found.config), "step": found.step}
+    about = {"run": found.name, "run_id": run_id(found.config), "step": found.step}
     text = f"{path}: the weights of {found.name} at step {found.step}"
-    output.show(written | {"weights": str(path)}, text)
+    output.show(about | {"weights": str(path)}, text)
 
 
 def report(
@@ -243,9 +222,8 @@ def analyze(
         _LOGGER.warning("left out: %s", reason)
     lines = []
     if found.mechanism is not None and (routes := found.mechanism.routes) is not None:
-        lines.append(
-            f"symmetric route {routes.symmetric:.2f}, inferential route {routes.inferential:.2f}"
-        )
+        inferential = f"inferential route {routes.inferential:.2f}"
+        lines.append(f"symmetric route {routes.symmetric:.2f}, {inferential}")
         if found.mechanism.circuit is not None:
             lines.append(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
     output.show_pages(page, numbers, len(figures), *lines)
@@ -259,12 +237,11 @@ def presets(*, output: Outputs = PLAIN) -> None:
     lines = ["runs (anchor-interp train --preset NAME)"]
     for name, run in RUNS.items():
         task_name = next(title for title, task in TASKS.items() if task == run.task)
+        model, train = run.model, run.train
         lines.append(
-            f"  {name:<14} {task_name}, {run.model.normalization}-LayerNorm, "
-            f"{run.model.n_layers} layers x {run.model.n_heads} heads, d_model "
-            f"{run.model.d_model}, gamma {run.init.gamma:g}, weight decay "
-            f"{run.train.weight_decay:g}, {run.train.n_sequences:,} sequences, "
-            f"{run.train.steps:,} steps"
+            f"  {name:<14} {task_name}, {model.normalization}-LayerNorm, {model.n_layers} layers x "
+            f"{model.n_heads} heads, d_model {model.d_model}, gamma {run.init.gamma:g}, weight "
+            f"decay {train.weight_decay:g}, {train.n_sequences:,} sequences, {train.steps:,} steps"
         )
     lines.append("tasks (anchor-interp train --task NAME)")
     for name, task in TASKS.items():
@@ -274,13 +251,10 @@ def presets(*, output: Outputs = PLAIN) -> None:
         lines.append(f"  {name:<22} {functions}; unseen {unseen}; overridden {overridden}")
     lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")
     for name, sweep in sweeps.items():
-        axes = " x ".join(
-            f"{len(v)} {axis}" for grid in sweep.grids for axis, v in grid.axes.items()
-        )
+        values = [axis for grid in sweep.grids for axis in grid.axes.items()]
+        axes = " x ".join(f"{len(found)} {axis}" for axis, found in values)
         seeds = ", ".join(f"{len(grid.seeds)} seeds" for grid in sweep.grids)
         lines.append(f"  {name:<22} {axes}, {seeds}: {len(sweep.configs()):,} runs")
-    named = {"runs": RUNS, "models": MODELS, "tasks": TASKS}
+    named = to_dict({"runs": RUNS, "models": MODELS, "tasks": TASKS})
     plain = {name: to_plain(sweep) for name, sweep in sweeps.items()}
-    output.show(
-        {kind: to_dict(entries) for kind, entries in named.items()} | {"sweeps": plain}, *lines
-    )
+    output.show(named | {"sweeps": plain}, *lines)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from anchor_interp.sweeps.folder import SweepFolder
 
 _MOST_ERRORS = 20
-
 Folder = Annotated[Path, Parameter(help="The sweep folder.")]
 
 
@@ -54,16 +53,22 @@ def sweep(
     if engine == "local" and (address is not None or gpus):
         name = "gpus" if address is None else "address"
         raise ConfigError(f"{name} is for the ray engine; add --engine ray")
+    if engine == "ray" and workers is not None:
+        raise ConfigError("workers is for the local engine; a cluster goes by its free resources")
+    if engine == "ray" and batch == 0:
+        raise ConfigError("batch is 0, which is for the local engine; expected a number of runs")
     from anchor_interp._util.progress import format_seconds
     from anchor_interp.sweeps.estimate import estimate
     from anchor_interp.sweeps.folder import SweepFolder
     from anchor_interp.sweeps.local import LocalEngine
 
-    runner = (
-        _ray(workers, batch, device, address, gpus)
-        if engine == "ray"
-        else LocalEngine(workers, device)
-    )
+    runner: Engine
+    if engine == "ray":
+        from anchor_interp.sweeps.ray import RayEngine
+
+        runner = RayEngine(address=address, gpus=gpus, device=device)
+    else:
+        runner = LocalEngine(workers, device)
     if not dry_run:
         from anchor_interp.sweeps.sweep import sweep
 
@@ -82,23 +87,6 @@ def sweep(
     return 0
 
 
-def _ray(
-    workers: int | None, batch: int, device: str, address: str | None, gpus: float
-) -> "Engine":
-    from anchor_interp.sweeps.ray import RayEngine
-
-    if workers is not None:
-        raise ConfigError(
-            "workers is for the local engine; a cluster decides by its free resources"
-        )
-    if batch == 0:
-        raise ConfigError(
-            "batch is 0, which chooses by this machine's device; expected a number of runs with "
-            "--engine ray"
-        )
-    return RayEngine(address=address, gpus=gpus, device=device)
-
-
 def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
     """Say how far a sweep is and what went wrong."""
     from anchor_interp.sweeps.folder import sweep_folder
@@ -107,7 +95,7 @@ def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
 
 
 def _show_status(folder: "SweepFolder", output: Output) -> int:
-    """Print how far a sweep is; 1 if a run failed."""
+    """Print how far a sweep is; returns 1 if a run failed."""
     from anchor_interp.sweeps.table import counts, phases, rows
 
     found = rows(folder)

@@ -1,9 +1,8 @@
 """What defines a run: task, model shape, initialisation, training and seed.
 
-All are frozen dataclasses that validate themselves (:mod:`anchor_interp._util.schema`), and the
-command line is derived from them. :func:`run_id` names a run by everything that changes its result,
-and by nothing else: device, threads and paths are not part of a configuration. This module does not
-import torch.
+All are frozen dataclasses that validate themselves, and the command line is derived from them.
+Device, threads and paths do not change a run's result, so they are not part of a configuration.
+This module does not import torch.
 """
 
 import math
@@ -32,9 +31,7 @@ SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
-MAX_MEMORY_BYTES = 1 << 40
-"""Runs that need more are refused: no machine has that much, so a number is mistyped."""
-
+MAX_MEMORY_BYTES = 1 << 40  # no machine has more, so a number is mistyped
 _MAX_STEPS = 1 << 40
 
 
@@ -87,39 +84,31 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        if self.eval_every % self.log_every:
-            raise ConfigError(
-                f"train.eval_every is {self.eval_every}; expected a multiple of log_every "
-                f"({self.log_every})"
-            )
-        if self.batch_size > self.n_sequences:
-            raise ConfigError(
-                f"train.batch_size is {self.batch_size}; expected at most n_sequences "
-                f"({self.n_sequences})"
-            )
+        size, steps, step = self.batch_size, self.steps, self.branch_step
         changes = (self.branch_lr, self.branch_weight_decay)
-        if (self.branch_step is None) != (changes == (None, None)):
+        if self.eval_every % self.log_every:
+            expected = f"expected a multiple of log_every ({self.log_every})"
+            raise ConfigError(f"train.eval_every is {self.eval_every}; {expected}")
+        if size > self.n_sequences:
+            expected = f"expected at most n_sequences ({self.n_sequences})"
+            raise ConfigError(f"train.batch_size is {size}; {expected}")
+        if (step is None) != (changes == (None, None)):
             raise ConfigError(
-                f"train.branch_step is {self.branch_step} and branch_lr, branch_weight_decay are "
-                f"{changes}; expected a step with at least one of them, or none of the three"
+                f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
+                "expected a step with at least one of them, or none of the three"
             )
-        if self.branch_step is not None and self.branch_step >= self.steps:
-            raise ConfigError(
-                f"train.branch_step is {self.branch_step}; expected less than steps ({self.steps})"
-            )
-        warm = self.branch_step is not None and self.branch_step >= self.warmup_steps
-        for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
+        if step is not None and step >= steps:
+            raise ConfigError(f"train.branch_step is {step}; expected less than steps ({steps})")
+        warm = step is not None and step >= self.warmup_steps
+        for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(steps))):
             for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
-                if getattr(self, name) > lr:
-                    raise ConfigError(
-                        f"train.{name} is {getattr(self, name):g}; expected at most {branch}lr "
-                        f"({lr:g}), the peak of the learning rate"
-                    )
+                if (found := getattr(self, name)) > lr:
+                    most = f"expected at most {branch}lr ({lr:g}), the peak of the learning rate"
+                    raise ConfigError(f"train.{name} is {found:g}; {most}")
             if lr * decay > 1:
-                raise ConfigError(
-                    f"train.{branch}weight_decay is {decay:g}; expected at most 1 / {branch}lr "
-                    f"({1 / lr:g}): a step multiplies each weight by 1 - lr * weight_decay"
-                )
+                most = f"expected at most 1 / {branch}lr ({1 / lr:g})"
+                reason = "a step multiplies each weight by 1 - lr * weight_decay"
+                raise ConfigError(f"train.{branch}weight_decay is {decay:g}; {most}: {reason}")
 
     @property
     def warmup_steps(self) -> int:
@@ -130,9 +119,8 @@ class TrainConfig:
         """Peak learning rate and weight decay of the update after ``step`` updates."""
         if self.branch_step is None or step < self.branch_step:
             return self.lr, self.weight_decay
-        lr = self.lr if self.branch_lr is None else self.branch_lr
-        decay = self.branch_weight_decay
-        return lr, self.weight_decay if decay is None else decay
+        lr, decay = self.branch_lr, self.branch_weight_decay
+        return self.lr if lr is None else lr, self.weight_decay if decay is None else decay
 
 
 @dataclass(frozen=True)
@@ -140,47 +128,35 @@ class RunConfig:
     """Everything that determines a run's result."""
 
     task: AnchorTask
-    """The task."""
     model: ModelConfig = ModelConfig()
-    """The model's shape."""
     init: InitConfig = InitConfig()
-    """The initialisation."""
     train: TrainConfig = TrainConfig()
-    """The training."""
     seed: int = bounded(0, low=0, high=(1 << 63) - 1)
     """Seed of data, order and initial weights."""
     schema: int = SCHEMA
-    """Schema number of this configuration."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.task.n_tokens > self.model.d_vocab:
-            raise ConfigError(
-                f"model.d_vocab is {self.model.d_vocab}; the task's tokens and targets "
-                f"need at least {self.task.n_tokens}"
-            )
-        if self.task.length > self.model.n_ctx:
-            raise ConfigError(
-                f"model.n_ctx is {self.model.n_ctx}; the task's sequences have "
-                f"{self.task.length} tokens"
-            )
-        needs = memory_bytes(self)
+        task, model, needs = self.task, self.model, memory_bytes(self)
+        if task.n_tokens > model.d_vocab:
+            needed = f"the task's tokens and targets need at least {task.n_tokens}"
+            raise ConfigError(f"model.d_vocab is {model.d_vocab}; {needed}")
+        if task.length > model.n_ctx:
+            needed = f"the task's sequences have {task.length} tokens"
+            raise ConfigError(f"model.n_ctx is {model.n_ctx}; {needed}")
         if sum(needs.values()) > MAX_MEMORY_BYTES:
             what = max(needs, key=needs.__getitem__)
-            fields_of = {
-                "weights": "model.d_model, model.d_mlp, model.d_vocab or model.n_layers",
-                "activations": "train.batch_size",
-                "training sequences": "train.n_sequences",
-            }
+            lower = {"activations": "batch_size", "training sequences": "n_sequences"}.get(what)
+            size = "model.d_model, model.d_mlp, model.d_vocab or model.n_layers"
             raise ConfigError(
                 f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
                 f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
-                f"{fields_of[what]}"
+                f"{f'train.{lower}' if lower else size}"
             )
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
-    """A low estimate of the memory that training needs, in bytes by what needs them."""
+    """A low estimate of the bytes that training needs, by what needs them."""
     model, train, length = config.model, config.train, config.task.length
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
     per_sequence = model.n_layers * length * per_token + model.d_vocab
@@ -197,46 +173,39 @@ def total_decay(config: TrainConfig) -> float:
 
     AdamW shrinks a weight without gradient by exp(-total_decay), in a short run as in a long one.
     """
-    lr, decay = config.rates(0)
-    if config.branch_step is None:
-        return decay * _sum_of_rates(config, lr, config.steps)
-    later, later_decay = config.rates(config.branch_step)
-    before = _sum_of_rates(config, lr, config.branch_step)
-    after = _sum_of_rates(config, later, config.steps)
-    return decay * before + later_decay * (after - _sum_of_rates(config, later, config.branch_step))
+    branch = config.steps if config.branch_step is None else config.branch_step
+    (lr, decay), (later, later_decay) = config.rates(0), config.rates(branch)
+    total = decay * _sum_of_rates(config, lr, branch)
+    if branch == config.steps:
+        return total
+    after = _sum_of_rates(config, later, config.steps) - _sum_of_rates(config, later, branch)
+    return total + later_decay * after
 
 
 def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
     """The sum of the first ``steps`` learning rates of a schedule with this peak."""
     warmup, rest = min(steps, config.warmup_steps), max(0, steps - config.warmup_steps)
-    rising = 0.0
+    total = 0.0
     if warmup:
         climb = (lr - config.lr_start) * (warmup + 1) / (2 * config.warmup_steps)
-        rising = warmup * (config.lr_start + climb)
-    if not rest:
-        return rising
-    # the sum of cos(pi k / n) over k = 0 ... rest - 1 (Dirichlet's kernel); it is 1 for rest = n
-    half = math.pi / (2 * (config.steps - config.warmup_steps))
-    cosines = 0.5 + math.sin((2 * rest - 1) * half) / (2 * math.sin(half))
-    return rising + rest * config.lr_end + (lr - config.lr_end) * (rest + cosines) / 2
+        total = warmup * (config.lr_start + climb)
+    if rest:
+        # the sum of cos(pi k / n) over k = 0 ... rest - 1 (Dirichlet's kernel); 1 for rest = n
+        half = math.pi / (2 * (config.steps - config.warmup_steps))
+        cosines = 0.5 + math.sin((2 * rest - 1) * half) / (2 * math.sin(half))
+        total = total + rest * config.lr_end + (lr - config.lr_end) * (rest + cosines) / 2
+    return total
 
 
 def shape_key(config: RunConfig) -> Hashable:
-    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
-
-    They share the model's shape, the length and number of tokens of their sequences, batch size
-    and precision; everything else may differ.
-    """
+    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`)."""
     checked(config, RunConfig, "config")
     task, train = config.task, config.train
     return config.model, task.length, task.n_input_tokens, train.batch_size, train.precision
 
 
 def run_id(config: RunConfig) -> str:
-    """16 hexadecimal digits that name a configuration; see :func:`schema.digest`.
-
-    The intervals of logging and checkpoints count, because they decide what the run folder holds.
-    """
+    """16 hexadecimal digits that name a configuration; see :func:`schema.digest`."""
     return digest(checked(config, RunConfig, "config"))
 
 
@@ -245,44 +214,36 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
 
     Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma``.
     ``seed`` is the run's own; ``task`` is a whole :class:`AnchorTask`, whose fields may change too.
-
-    Raises:
-        ConfigError: a name is unknown, or a value is not allowed.
     """
     checked(config, RunConfig, "config")
-    parts = {part: getattr(config, part) for part in ("task", "model", "init", "train")}
-    parts["task"] = checked(changes.pop("task", config.task), AnchorTask, "task")
+    task = checked(changes.pop("task", config.task), AnchorTask, "task")
+    parts = {"task": task, "model": config.model, "init": config.init, "train": config.train}
     seed = changes.pop("seed", config.seed)
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}
     own: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for name, value in changes.items():
         if name not in owner:
             known = ["task", "seed", *owner]
-            raise ConfigError(
-                f"no field is called {shown(name)}{suggestion(name, known)}; "
-                f"known: {', '.join(known)}"
-            )
+            meant = f"{suggestion(name, known)}; known: {', '.join(known)}"
+            raise ConfigError(f"no field is called {shown(name)}{meant}")
         own[owner[name]][name] = value
-    changed = {part: replace(parts[part], **own[part]) for part in parts if own[part]}
-    changed["task"] = changed.get("task", parts["task"])
+    changed = {
+        part: replace(value, **own[part]) if own[part] else value for part, value in parts.items()
+    }
     return replace(config, **changed, seed=seed)
 
 
 def read_config(path: str | Path) -> RunConfig:
-    """Read a configuration from a JSON file such as ``RUN/config.json``.
-
-    Raises:
-        ConfigError: the file is missing, too large or not JSON, or holds a value that is not
-            allowed.
-    """
+    """Read a configuration from a JSON file such as ``RUN/config.json``; ConfigError if damaged."""
     path = checked_path(path, "the path of the configuration")
+    unreadable = f"cannot read the configuration {path}"
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for its writer
-            raise ConfigError(f"cannot read the configuration {path}: it is not a regular file")
+            raise ConfigError(f"{unreadable}: it is not a regular file")
         with open(path, "rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        raise ConfigError(f"{unreadable}: {error.strerror}") from error
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(
             f"{path} is larger than {MAX_CONFIG_BYTES} bytes; it is not a configuration"
@@ -290,9 +251,7 @@ def read_config(path: str | Path) -> RunConfig:
     try:
         return from_dict(RunConfig, parse_json(data.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"cannot read the configuration {path}: it is not UTF-8 text ({error.reason} at byte "
-            f"{error.start})"
-        ) from error
+        found = f"{error.reason} at byte {error.start}"
+        raise ConfigError(f"{unreadable}: it is not UTF-8 text ({found})") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -9,9 +9,7 @@ Every model answers the same fixed sequences: ``n`` for each ordered pair with t
 * **symmetric** accuracy is the share of unseen sequences answered with the target of the other
   order (this and OOD count the keys at which the two answers differ: in the presets, all);
 * **commutativity** is the share of predictions on unseen pairs that stay the same when the two
-  anchors change places;
-* **key dependence** is the share of them that change with the key;
-* stable rank and condensation of W_Q(1) come with their values at initialisation.
+  anchors change places, **key dependence** the share of them that change with the key.
 """
 
 from collections.abc import Iterable
@@ -33,11 +31,9 @@ from anchor_interp.tasks.sequences import Sequences, draw
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
-MAX_SEQUENCES = 1_000_000
-"""Most sequences per pair and kind of key."""
-
-_BATCH = 4096
+_MAX_SEQUENCES = 1_000_000  # per pair and kind of key
 _MOST_TRAINING = 10_000
+_BATCH = 4096
 
 
 def evaluate(
@@ -54,9 +50,7 @@ def evaluate(
 
     Args:
         model: any HookedTransformer whose vocabulary covers the task; its hooks act.
-        task: the task that it was trained on.
         n: sequences per ordered pair and kind of key, 1 to 1,000,000.
-        seed: seed of the evaluation sequences.
         training: the run's own training sequences, of which 10,000 count (``Run.evaluate`` passes
             them). Without them ``train_accuracy`` is None, and a model that memorized its sequences
             cannot be told from an undertrained one.
@@ -64,31 +58,29 @@ def evaluate(
         steps: optimizer updates of the checkpoint, to be recorded.
 
     Raises:
-        ConfigError: n is out of range, the vocabulary or context is too small for the task, or
+        ConfigError: n is out of range, the model is too small for the task, or its logits or
             weights are not finite.
     """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask, "task")
     checked(training, Sequences | None, "training")
     checked(initial, HookedTransformer | None, "initial")
-    n = checked(n, int, "n")
-    if not 1 <= n <= MAX_SEQUENCES:
-        raise ConfigError(f"n is {shown(n)}; expected 1 to {MAX_SEQUENCES:,} sequences per pair")
-    n_tokens = min(model.cfg.d_vocab, model.cfg.d_vocab_out)
-    if n_tokens < task.n_tokens or model.cfg.n_ctx < task.length:
-        raise ConfigError(
-            f"the model has {n_tokens} tokens and {model.cfg.n_ctx} positions; the task "
-            f"needs {task.n_tokens} and {task.length}"
-        )
+    n = checked(n, int, "n", low=1, high=_MAX_SEQUENCES)
+    n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
+    if n_tokens < task.n_tokens or n_ctx < task.length:
+        needs = f"the task needs {task.n_tokens} and {task.length}"
+        raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
     if training is not None and (not len(training) or training.tokens.shape[1] != task.length):
-        raise ConfigError(
-            f"training holds sequences of shape {training.tokens.shape}; expected at least one, "
-            f"of length {task.length}"
-        )
-    pairs = tuple(_pair_accuracy(model, task, pair, n, seed) for pair in task.pairs)
+        found = f"training holds sequences of shape {training.tokens.shape}"
+        raise ConfigError(f"{found}; expected at least one, of length {task.length}")
+
+    def shares(pair: Pair) -> list[float]:
+        return [accuracy(model, p.tokens, p.targets) for p in _draw(task, pair, n, seed)]
+
+    pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
+    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
     seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
     unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
-    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
     cells = CellAccuracy(
         seen_train_keys=float(np.mean([entry.train_keys for entry in seen_pairs])),
         seen_test_keys=float(np.mean([entry.test_keys for entry in seen_pairs])),
@@ -97,8 +89,8 @@ def evaluate(
     )
     train_accuracy = None
     if training is not None:
-        tokens, targets = training.tokens[:_MOST_TRAINING], training.targets[:_MOST_TRAINING]
-        train_accuracy = accuracy(model, tokens, targets)
+        some = slice(_MOST_TRAINING)
+        train_accuracy = accuracy(model, training.tokens[some], training.targets[some])
     query = first_query_matrix(model)
     reference = None if initial is None else first_query_matrix(initial)
     return Evaluation(
@@ -125,11 +117,7 @@ def evaluate(
 def predict(
     model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
 ) -> Int64[np.ndarray, " n"]:
-    """The predicted token (argmax of the last position's logits) of every sequence.
-
-    Raises:
-        ConfigError: an argument has the wrong type, or logits are not finite.
-    """
+    """The argmax of the last position's logits of every sequence; ConfigError if not finite."""
     checked(model, HookedTransformer, "model")
     checked(tokens, np.ndarray, "tokens")
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
@@ -154,27 +142,16 @@ def accuracy(
     return float((predict(model, tokens) == targets).mean())
 
 
-def _draw(task: AnchorTask, pair: Pair, keys: Keys, n: int, seed: int) -> Sequences:
-    return draw(task, [pair], keys, n, seed=seed, stream=f"evaluate/{pair}/{keys}")
-
-
-def _pair_accuracy(
-    model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
-) -> PairAccuracy:
-    train, test = _draw(task, pair, "train", n, seed), _draw(task, pair, "test", n, seed)
-    return PairAccuracy(
-        pair=pair,
-        role=task.role(pair),
-        train_keys=accuracy(model, train.tokens, train.targets),
-        test_keys=accuracy(model, test.tokens, test.targets),
-    )
+def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:
+    """Sequences of a pair with training keys, and as many with test keys."""
+    kinds: tuple[Keys, ...] = ("train", "test")
+    return [draw(task, [pair], k, n, seed=seed, stream=f"evaluate/{pair}/{k}") for k in kinds]
 
 
 def _unseen_answers(
     model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
 ) -> UnseenAnswers:
-    """Answers to as many sequences with training keys as with test keys."""
-    parts = [_draw(task, pair, "train", n, seed), _draw(task, pair, "test", n, seed)]
+    parts = _draw(task, pair, n, seed)
     answer = np.concatenate([predict(model, part.tokens) for part in parts])
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
     other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
@@ -196,6 +173,5 @@ def _unseen_answers(
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are defined, or None without any."""
     defined = [value for value in values if value is not None]
     return float(np.mean(defined)) if defined else None

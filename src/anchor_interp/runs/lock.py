@@ -18,12 +18,12 @@ from anchor_interp._util.schema import parse_json
 
 STALE_AFTER_SECONDS = 600.0
 """A lock of another machine counts as held while its heartbeat is younger than this."""
-
 BEAT_SECONDS = 10.0
 MISSED_BEATS = 6
 """A lock of this machine counts as abandoned after this many missed heartbeats."""
-
 _MOST_BYTES = 4096
+# neither wait for the other end of a FIFO nor follow a link out of the folder
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,21 +45,13 @@ class Lock:
 
         Raises:
             LockedError: another live process holds it; the message names it.
-            StoreError: the path is not a regular file.
-            OSError: the file cannot be written.
         """
-        # neither wait for the other end of a FIFO nor follow a link out of the folder
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        lock = cls(path, os.open(path, flags, 0o666))
+        lock = cls(path, os.open(path, _OPEN | os.O_CREAT, 0o666))
         try:
             if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
                 raise StoreError(f"{path} is not a regular file; remove it")
-            try:
-                fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_free = True
-            except BlockingIOError:
-                is_free = False
-            holder = lock.holder()
+            is_free = try_lock(lock.descriptor)
+            holder = _holder(lock.descriptor)
             held = (
                 f"{path.parent} is being written by process {holder.get('pid', '?')} on "
                 f"{holder.get('host', 'an unknown machine')}"
@@ -90,18 +82,11 @@ class Lock:
         os.ftruncate(self.descriptor, len(text))
 
     def check_in_place(self) -> None:
-        """Refuse to go on if the folder is no longer the one that was locked.
-
-        Raises:
-            StoreError: the folder or its lock was moved, removed or replaced.
-            OSError: the folder cannot be searched.
-        """
-        mine = os.fstat(self.descriptor)
-        try:
-            found = os.lstat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
+        """Raise StoreError if the folder is no longer the one that was locked."""
+        in_place = False
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            in_place = os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
+        if not in_place:
             raise StoreError(
                 f"{self.path.parent} or its {self.path.name} was moved, removed or replaced while "
                 "this process was writing it; nothing more is written: put the folder back and "
@@ -114,10 +99,6 @@ class Lock:
         with self.closing, contextlib.suppress(OSError):
             os.ftruncate(self.descriptor, 0)
         os.close(self.descriptor)
-
-    def holder(self) -> dict[str, Any]:
-        """The holder that the file names; empty if it cannot be read."""
-        return _parse_holder(os.pread(self.descriptor, _MOST_BYTES, 0))
 
     def _keep_beating(self) -> None:
         while not self.released.wait(BEAT_SECONDS):
@@ -134,57 +115,56 @@ def is_held(path: Path) -> bool:
     """
     try:
         with open_regular(path) as file:
-            holder = _parse_holder(file.read(_MOST_BYTES))
+            holder = _holder(file.fileno())
     except StoreError:
         return False
     age: float = time.time() - holder.get("heartbeat", 0.0)
     if holder.get("host") != socket.gethostname():
         return age < STALE_AFTER_SECONDS
-    return age < MISSED_BEATS * BEAT_SECONDS and _is_alive(holder.get("pid"))
+    pid: Any = holder.get("pid")
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass  # it is alive
+    except (OSError, OverflowError, TypeError):
+        return False
+    return age < MISSED_BEATS * BEAT_SECONDS
 
 
 def forget(path: Path, host: str, pid: int) -> None:
     """Take the lock from a process known to have died, if it still seems to hold it.
 
-    Between machines the heartbeat of a dead process looks alive for a while. If the process lives
-    after all, it finds its lock gone and writes nothing more.
-
-    Args:
-        path: the lock's file.
-        host: the machine of the process, by ``socket.gethostname``.
-        pid: the process.
+    If the process lives after all, it finds its lock gone and writes nothing more.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, _OPEN)
     except OSError:  # the lock was never taken
         return
     try:
-        holder = Lock(path, descriptor).holder()
-        if (holder.get("host"), holder.get("pid")) != (host, pid):
-            return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-        except BlockingIOError:
-            path.unlink(missing_ok=True)
+        holder = _holder(descriptor)
+        if (holder.get("host"), holder.get("pid")) == (host, pid):
+            if try_lock(descriptor):
+                os.ftruncate(descriptor, 0)
+            else:
+                path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
-def _parse_holder(data: bytes) -> dict[str, Any]:
+def try_lock(descriptor: int) -> bool:
+    """Take the kernel's lock of a file, if it is free."""
     try:
-        holder = parse_json((data or b"{}").decode("utf-8"))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(descriptor: int) -> dict[str, Any]:
+    """The holder that a lock's file names; empty if it cannot be read."""
+    try:
+        holder = parse_json((os.pread(descriptor, _MOST_BYTES, 0) or b"{}").decode("utf-8"))
     except ValueError:
         return {}
     beats = isinstance(holder, dict) and type(holder.get("heartbeat")) in (int, float)
     return holder if beats else {}
-
-
-def _is_alive(pid: Any) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError, TypeError):
-        return False
-    return True

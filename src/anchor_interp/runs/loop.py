@@ -1,10 +1,8 @@
 """The training loop: one object for all mutable state, one loop for all objectives.
 
-:func:`fit` advances a :class:`TrainState` to a step. It knows nothing about files, progress or
-tasks: an :class:`Objective` supplies batches and the loss, and ``on_event`` is told about every
-step. The batch is a function of (seed, step) alone, and ``TrainState`` holds all other state. So a
-run that stops after any step and continues from its tensors ends in the same weights bit for bit
-(with the same machine, threads and build).
+:func:`fit` knows nothing about files, progress or tasks. The batch is a function of (seed, step)
+alone, and :class:`TrainState` holds all other state. So a run that stops after any step and
+continues from its tensors ends in the same weights bit for bit (same machine, threads and build).
 """
 
 import contextlib
@@ -48,7 +46,7 @@ class Objective(Protocol):
 
 
 class AnchorObjective:
-    """Cross-entropy at the last position of an anchor task's training sequences."""
+    """:func:`answer_loss` on an anchor task's training sequences, in another order every epoch."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         task, train = config.task, config.train
@@ -59,7 +57,7 @@ class AnchorObjective:
         self._n_input_tokens = task.n_input_tokens
 
     def batch(self, step: int) -> Batch:
-        """Training sequences of a step; every epoch has another order."""
+        """The training sequences of a step."""
         order = batch_indices(step, self._batch_size, len(self.sequences), seed=self._seed)
         rows = torch.from_numpy(order).to(self._tokens.device)
         return Batch(self._tokens[rows].long(), self._targets[rows].long())
@@ -91,9 +89,8 @@ class StepEvent:
     loss: Float[Tensor, ""]
     """Loss of the step's batch before the update."""
     grad_norm: Float[Tensor, ""]
-    """Norm of the gradient before clipping."""
+    """Norm before clipping."""
     lr: float
-    """Learning rate of the update."""
 
 
 class TrainState:
@@ -135,11 +132,7 @@ class TrainState:
         }
 
     def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the optimizer's state from :meth:`optimizer_tensors`.
-
-        Raises:
-            StoreError: a tensor is missing, has another shape or dtype, or is not finite.
-        """
+        """Restore the optimizer's state from :meth:`optimizer_tensors`; StoreError if damaged."""
         for name, parameter in self.model.named_parameters():
             for field in ("step", "exp_avg", "exp_avg_sq"):
                 found = tensors.get(f"{name}/{field}")
@@ -182,25 +175,15 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     return StepEvent(state.step, loss.detach(), norm.detach(), lr)
 
 
-def fit(
-    state: TrainState,
-    objective: Objective,
-    *,
-    until: int,
-    on_event: Callable[[TrainState, StepEvent], None],
-) -> TrainState:
-    """Train to a step.
+OnEvent = Callable[[TrainState, StepEvent], None]
+"""Called after each step; an exception from it leaves the state consistent."""
 
-    Args:
-        state: changed in place, and returned.
-        objective: batches and loss.
-        until: number of updates at which to stop.
-        on_event: called after each step; an exception from it ends the training and leaves
-            ``state`` consistent.
+
+def fit(state: TrainState, objective: Objective, *, until: int, on_event: OnEvent) -> TrainState:
+    """Train ``state`` in place until it has had ``until`` updates.
 
     Raises:
-        DivergedError: a step that is logged or checkpointed has a loss or gradient norm that is not
-            finite.
+        DivergedError: a step that is logged or checkpointed is not finite.
     """
     config = state.config
     while state.step < until:
@@ -213,43 +196,28 @@ def fit(
 
 
 def check_finite_step(event: StepEvent, config: TrainConfig) -> None:
-    """Refuse to go on after a step without a finite loss.
-
-    Raises:
-        DivergedError: the loss or the gradient's norm is not finite.
-    """
+    """Raise DivergedError if the loss or the gradient's norm is not finite."""
     loss, norm = event.loss.item(), event.grad_norm.item()
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise DivergedError(
-            f"step {event.step}: loss {loss}, gradient norm {norm}; lower the learning rate "
-            f"(lr {config.lr}) or the initial scale (raise gamma)"
-        )
+        raise _diverged(event.step, f"loss {loss}, gradient norm {norm}", config)
 
 
 def check_finite_weights(state: TrainState) -> None:
-    """Refuse weights that are not finite, which can follow a finite loss.
-
-    Raises:
-        DivergedError: a weight is not finite.
-    """
+    """Raise DivergedError if a weight is not finite, which can follow a finite loss."""
     if not all(torch.isfinite(parameter).all() for parameter in state.model.parameters()):
-        raise DivergedError(
-            f"step {state.step}: the weights are no longer finite numbers; lower the learning "
-            f"rate (lr {state.config.lr}) or the initial scale (raise gamma)"
-        )
+        raise _diverged(state.step, "the weights are no longer finite numbers", state.config)
+
+
+def _diverged(step: int, what: str, config: TrainConfig) -> DivergedError:
+    advice = f"lower the learning rate (lr {config.lr}) or the initial scale (raise gamma)"
+    return DivergedError(f"step {step}: {what}; {advice}")
 
 
 def check_precision(config: TrainConfig, device: torch.device) -> None:
-    """Refuse a precision that a device does not have.
-
-    Raises:
-        ConfigError: TF32 on a device that is not a CUDA GPU.
-    """
+    """Raise ConfigError for TF32 on a device that is not a CUDA GPU."""
     if config.precision == "tf32" and device.type != "cuda":
-        raise ConfigError(
-            f"train.precision is 'tf32', which only CUDA GPUs have; the device is {device.type}: "
-            "take 'float32', or a GPU"
-        )
+        found = f"the device is {device.type}: take 'float32', or a GPU"
+        raise ConfigError(f"train.precision is 'tf32', which only CUDA GPUs have; {found}")
 
 
 def autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:

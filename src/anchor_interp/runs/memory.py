@@ -17,27 +17,17 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def check_model_fits(model: ModelConfig) -> None:
-    """Refuse a shape whose parameters alone exceed the memory.
-
-    Raises:
-        ConfigError: names what the shape needs and what there is.
-    """
+    """Raise ConfigError if the parameters alone exceed the memory."""
     needed = 4 * n_parameters(model)
     _check(needed, memory_limit(), f"a model of {_shape(model)}", "this machine has")
 
 
 def check_training_fits(config: RunConfig, device: torch.device) -> None:
-    """Refuse a training that cannot fit, before anything is allocated.
-
-    Raises:
-        ConfigError: names what the run needs at least and what there is.
-    """
+    """Raise ConfigError if a training cannot fit, before anything is allocated."""
     sizes, train = memory_bytes(config), config.train
     needed = sum(sizes.values())
-    what = (
-        f"training {_shape(config.model)} with batch_size {train.batch_size:,} and n_sequences "
-        f"{train.n_sequences:,}"
-    )
+    data = f"batch_size {train.batch_size:,} and n_sequences {train.n_sequences:,}"
+    what = f"training {_shape(config.model)} with {data}"
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
         _check(needed, there, what, "the GPU has")
@@ -59,11 +49,7 @@ def memory_limit() -> int:
 
 @contextlib.contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Turn every report of too little memory inside the block into one clear error.
-
-    Raises:
-        OutOfMemoryError: says what was being done and what to lower.
-    """
+    """Turn every report of too little memory inside the block into one OutOfMemoryError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -78,24 +64,18 @@ def explained(doing: str, advice: str) -> Iterator[None]:
 def memory_advice(config: RunConfig) -> str:
     """What to lower when the training of a run does not fit into memory."""
     train, model = config.train, config.model
-    return (
-        f"lower batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,}) or the "
-        f"model (d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}); the "
-        "last checkpoint is kept"
-    )
+    shape = f"d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}"
+    sizes = f"batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,})"
+    return f"lower {sizes} or the model ({shape}); the last checkpoint is kept"
 
 
 def _shape(model: ModelConfig) -> str:
-    return (
-        f"{n_parameters(model):,} parameters (n_layers {model.n_layers}, n_heads "
-        f"{model.n_heads}, d_model {model.d_model}, d_head {model.d_head}, d_mlp {model.d_mlp}, "
-        f"d_vocab {model.d_vocab}, n_ctx {model.n_ctx})"
-    )
+    names = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
+    sizes = ", ".join(f"{name} {getattr(model, name)}" for name in names)
+    return f"{n_parameters(model):,} parameters ({sizes})"
 
 
 def _check(needed: int, there: int, what: str, who: str) -> None:
     if needed > there:
-        raise ConfigError(
-            f"{what} needs at least {needed / 2**30:.1f} GiB of memory; {who} "
-            f"{there / 2**30:.1f} GiB: lower the largest of these numbers"
-        )
+        has = f"{who} {there / 2**30:.1f} GiB: lower the largest of these numbers"
+        raise ConfigError(f"{what} needs at least {needed / 2**30:.1f} GiB of memory; {has}")

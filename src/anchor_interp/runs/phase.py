@@ -22,6 +22,7 @@ key. A measurement that a task does not have is None and satisfies no rule.
 :mod:`anchor_interp.runs.evaluation` does the measuring; this module does not import torch.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,90 +31,66 @@ from anchor_interp.tasks.anchor import Pair, Role
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
 
-_SHARE = {"low": 0, "high": 1}
+_SHARE, _NOT_NEGATIVE = {"low": 0, "high": 1}, {"low": 0}
+
+
+class _Checked:
+    def __post_init__(self) -> None:
+        check_fields(self, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower())
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Where one phase ends and another begins."""
+class Thresholds(_Checked):
+    """Where one phase ends and another begins; each name is that of a measurement."""
 
     train: float = bounded(0.9, low=0, high=1)
-    """Training accuracy from which a run counts as trained."""
     id: float = bounded(0.9, low=0, high=1)
-    """ID accuracy from which seen pairs count as generalised."""
     ood: float = bounded(0.5, low=0, high=1)
-    """OOD accuracy from which the rule counts as inferred."""
     symmetric: float = bounded(0.5, low=0, high=1)
-    """Share of symmetric answers from which a model counts as symmetric."""
     commutativity: float = bounded(0.7, low=0, high=1)
-    """Share of unchanged predictions from which a model counts as commutative."""
     key_dependence: float = bounded(0.5, low=0, high=1)
-    """Share of predictions that must change with the key."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "thresholds")
 
 
 @dataclass(frozen=True)
-class PairAccuracy:
+class PairAccuracy(_Checked):
     """Accuracies of one ordered pair; the target of an unseen pair is the composition."""
 
     pair: Pair
-    """The anchor tokens in order."""
     role: Role
-    """How training used the pair."""
     train_keys: float = field(metadata=_SHARE)
-    """Accuracy with training keys and fresh noise."""
     test_keys: float = field(metadata=_SHARE)
-    """Accuracy with test keys."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "pair_accuracy")
 
 
 @dataclass(frozen=True)
-class UnseenAnswers:
+class UnseenAnswers(_Checked):
     """Answers on one unseen pair, with training and test keys together."""
 
     pair: Pair
-    """The anchor tokens in order."""
     inferential: float = field(metadata=_SHARE)
-    """Share of composed answers."""
     symmetric: float | None = field(metadata=_SHARE)
-    """Share of answers with the target of the other order; None if there is none."""
+    """None if the two orders have the same answers, or the task has no symmetric target."""
     commutativity: float | None = field(metadata=_SHARE)
-    """Share of predictions that stay when the anchors change places; None if they are equal."""
+    """None if the two anchors are equal."""
     key_dependence: float = field(metadata=_SHARE)
-    """Share of predictions that change with the key."""
     offsets: dict[str, float]
     """Share of each value of answer minus key, largest share first."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "unseen")
-
 
 @dataclass(frozen=True)
-class CellAccuracy:
+class CellAccuracy(_Checked):
     """Mean accuracy by pairs and keys, with fresh noise; None if every pair is seen."""
 
     seen_train_keys: float = field(metadata=_SHARE)
-    """Seen pairs, training keys."""
     seen_test_keys: float = field(metadata=_SHARE)
-    """Seen pairs, test keys: the ID accuracy."""
     unseen_train_keys: float | None = field(metadata=_SHARE)
-    """Unseen pairs, training keys, composed answer."""
     unseen_test_keys: float | None = field(metadata=_SHARE)
-    """Unseen pairs, test keys, composed answer."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "cells")
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(_Checked):
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
-    steps: int | None = field(metadata={"low": 0})
+    steps: int | None = field(metadata=_NOT_NEGATIVE)
     """Optimizer updates of the checkpoint, if known."""
     train_accuracy: float | None = field(metadata=_SHARE)
     """Accuracy on the run's own training sequences; None without them."""
@@ -132,24 +109,17 @@ class Evaluation:
     unseen: tuple[UnseenAnswers, ...]
     """Every unseen pair by itself."""
     cells: CellAccuracy
-    """Seen and unseen pairs by training and test keys."""
-    stable_rank: float | None = field(metadata={"low": 0})
+    stable_rank: float | None = field(metadata=_NOT_NEGATIVE)
     """Stable rank of W_Q(1); None for a zero matrix."""
-    stable_rank_at_init: float | None = field(metadata={"low": 0})
-    """The same of the initial weights, if known."""
-    condensation: float | None = field(metadata={"low": 0})
+    stable_rank_at_init: float | None = field(metadata=_NOT_NEGATIVE)
+    condensation: float | None = field(metadata=_NOT_NEGATIVE)
     """Mean |cosine| between the neurons of W_Q(1); None with a single neuron."""
-    condensation_at_init: float | None = field(metadata={"low": 0})
-    """The same of the initial weights, if known."""
+    condensation_at_init: float | None = field(metadata=_NOT_NEGATIVE)
     n: int = field(metadata={"low": 1})
     """Sequences per pair and kind of key."""
-    seed: int = field(metadata={"low": 0})
+    seed: int = field(metadata=_NOT_NEGATIVE)
     """Seed of the evaluation sequences."""
     schema: int = 1
-    """Schema number."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "evaluation")
 
 
 PAPER = Thresholds()
@@ -159,12 +129,10 @@ PAPER = Thresholds()
 
 @dataclass(frozen=True)
 class Decision:
-    """A phase and why it was chosen."""
+    """A phase, and the rule that applied with the measured numbers."""
 
     phase: Phase
-    """The phase."""
     reason: str
-    """The rule that applied, with the measured numbers."""
 
 
 def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
@@ -173,7 +141,7 @@ def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
 
 
 def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
-    """The phase of an evaluated checkpoint with the rule that gave it."""
+    """The same, with the rule that gave it."""
     e: Evaluation = checked(evaluation, Evaluation, "evaluation")
     t: Thresholds = checked(thresholds, Thresholds, "thresholds")
     train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy

@@ -15,17 +15,10 @@ from anchor_interp.tasks.anchor import TASKS, named_task
 def _paper(multiplier: float) -> TrainConfig:
     """210 epochs of 900,000 sequences: 10 of warm-up, 200 of cosine (both papers, appendix A)."""
     return TrainConfig(
-        n_sequences=900_000,
-        batch_size=2048,
-        steps=round(210 * 900_000 / 2048),
-        lr=1e-5 * multiplier,
-        lr_start=1e-5,
-        lr_end=1e-5,
-        warmup=10 / 210,
-        log_every=100,
-        eval_every=1_000,
-        checkpoint_every=2_000,
-    )
+        n_sequences=900_000, batch_size=2048, steps=round(210 * 900_000 / 2048),
+        lr=1e-5 * multiplier, lr_start=1e-5, lr_end=1e-5, warmup=10 / 210,
+        log_every=100, eval_every=1_000, checkpoint_every=2_000,
+    )  # fmt: skip
 
 
 _TASK, _NEURIPS = TASKS["complexity-control"], TASKS["neurips"]
@@ -76,15 +69,10 @@ def preset(name: str, **changes: Any) -> RunConfig:
     """A named run, with some fields changed by their own names.
 
     For example ``preset("tiny", gamma=0.9, weight_decay=0.5, task="neurips", seed=1)``.
-
-    Raises:
-        ConfigError: the preset, a field or the task is unknown, or a value is not allowed.
     """
     if checked(name, str, "the preset's name") not in RUNS:
-        known = ", ".join(RUNS)
-        raise ConfigError(
-            f"no preset is called {shown(name)}{suggestion(name, RUNS)}; known: {known}"
-        )
+        known = f"{suggestion(name, RUNS)}; known: {', '.join(RUNS)}"
+        raise ConfigError(f"no preset is called {shown(name)}{known}")
     if isinstance(changes.get("task"), str):
         changes["task"] = named_task(changes["task"])
     return override(RUNS[name], **changes)

@@ -34,29 +34,20 @@ def model_at(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> HookedTransformer:
-    """The model of a checkpoint, in ``eval`` mode.
-
-    Raises:
-        StoreError: the checkpoint is missing or damaged, or does not fit the configuration.
-        ConfigError: the model is larger than this machine's memory.
-    """
+    """The model of a checkpoint, in ``eval`` mode; StoreError if it does not fit ``config``."""
     check_model_fits(config.model)  # before the file is read
     weights = folder.weights(step)
     with torch.device("meta"):  # shapes without memory
         expected = dict(empty_model(config.model).named_parameters())
     where = f"{folder.path} at step {step}"
-    odd = sorted(set(expected) ^ set(weights))
-    if odd:
-        raise StoreError(
-            f"{where}: the weights do not fit the configured model: {odd[0]!r} is in only one"
-        )
+    for name in sorted(set(expected) ^ set(weights)):
+        raise StoreError(f"{where}: the weights do not fit the model: {name!r} is in only one")
     for name, parameter in expected.items():
-        if weights[name].shape != parameter.shape:
-            raise StoreError(
-                f"{where}: the weight {name!r} has shape {tuple(weights[name].shape)}; the "
-                f"configured model has {tuple(parameter.shape)}"
-            )
-        if not torch.isfinite(weights[name]).all():
+        found, shape = weights[name], tuple(parameter.shape)
+        if found.shape != shape:
+            what = f"has shape {tuple(found.shape)}; the configured model has {shape}"
+            raise StoreError(f"{where}: the weight {name!r} {what}")
+        if not torch.isfinite(found).all():
             raise StoreError(f"{where}: the weight {name!r} holds values that are not finite")
     model = empty_model(config.model, dtype=dtype)
     with torch.no_grad():
@@ -74,23 +65,12 @@ def evaluate_run(
     seed: int = 0,
     training: Sequences | None = None,
 ) -> Evaluation:
-    """Measure a run's model on the run's own task and training sequences.
-
-    Args:
-        config: the run.
-        model: its model.
-        step: the checkpoint's step, to be recorded.
-        n: sequences per ordered pair and kind of key.
-        seed: seed of the evaluation sequences.
-        training: the run's training sequences; drawn again if None.
-    """
+    """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
+    task, rows = config.task, min(config.train.n_sequences, 10_000)
     if training is None:
-        rows = min(config.train.n_sequences, 10_000)
-        training = sample(config.task, "train", rows, seed=config.seed)
+        training = sample(task, "train", rows, seed=config.seed)
     initial = build_model(config.model, config.init, seed=config.seed)
-    return evaluate(
-        model, config.task, n=n, seed=seed, training=training, initial=initial, steps=step
-    )
+    return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
 
 @dataclass(frozen=True)
@@ -98,19 +78,16 @@ class Run:
     """A run with its model at one checkpoint."""
 
     folder: RunFolder
-    """Its files; empty for an exact model, which has none."""
+    """Its files; an exact model has none."""
     config: RunConfig
-    """Its configuration."""
     step: int
     """The checkpoint of :attr:`model`, in optimizer updates."""
     device: torch.device
-    """Where the model is placed."""
     dtype: torch.dtype
-    """The model's dtype."""
 
     @property
     def name(self) -> str:
-        """The run folder's path, or the name of an exact model such as ``exact/inferential``."""
+        """The run folder's path, or the name of an exact model."""
         return str(self.folder.path)
 
     @property
@@ -136,10 +113,7 @@ class Run:
 
     @functools.cached_property
     def initial(self) -> HookedTransformer | None:
-        """The model before its first update, built from the configuration and its seed.
-
-        So it does not need the checkpoint at step 0. None for an exact model.
-        """
+        """The model before its first update, built from the seed; None for an exact model."""
         config = self.config
         with explained("building a model", f"it has {config.model}"):
             return build_model(
@@ -148,11 +122,7 @@ class Run:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The stored evaluation of the final checkpoint; an exact model is evaluated when asked.
-
-        Raises:
-            StoreError: the run is not done.
-        """
+        """The stored evaluation of the final checkpoint; StoreError if the run is not done."""
         result, path = self.folder.result(), self.folder.path / "result.json"
         if result is None:
             raise StoreError(f"{self.name} is not done; train it to the end first")
@@ -174,22 +144,11 @@ class Run:
         return decide(self.evaluation).reason
 
     def at(self, step: int) -> "Run":
-        """The same run at another checkpoint.
-
-        Raises:
-            StoreError: there is no such checkpoint; the message lists them.
-        """
+        """The same run at another checkpoint; StoreError lists them if there is no such one."""
         return load(self.folder.path, step=step, device=str(self.device), dtype=self.dtype)
 
     def at_every_step(self, measure: Callable[[HookedTransformer], T]) -> dict[int, T]:
-        """A measurement of the model at every checkpoint, by step, with one model in memory.
-
-        For example ``run.at_every_step(complexity)``, or with the initial model to compare with
-        ``run.at_every_step(lambda model: complexity(model, run.initial))``.
-
-        Raises:
-            StoreError: a checkpoint is damaged.
-        """
+        """A measurement such as ``complexity`` of the model at every checkpoint, by step."""
         return {step: measure(self.at(step).model) for step in self.steps}
 
     def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
@@ -198,13 +157,9 @@ class Run:
             return evaluate_run(self.config, self.model, self.step, n=n, seed=seed)
 
     def export(self, path: str | Path) -> Path:
-        """Write this checkpoint's weights as one file that plain TransformerLens can read.
+        """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).
 
-        :mod:`anchor_interp.runs.export` describes the file. An existing file is replaced.
-
-        Raises:
-            StoreError: the path is a folder or a file of a run, or cannot be written.
-            ConfigError: the path is empty or impossible.
+        Plain TransformerLens can read it. An existing file is replaced.
         """
         out = checked_path(path, "path")
         output_file(out)
@@ -213,11 +168,7 @@ class Run:
 
 
 class ExactRun(Run):
-    """A model with hand-set weights (:mod:`anchor_interp.models.exact`) in the shape of a run.
-
-    It was never trained and has no files: initialisation, training and seed of its configuration
-    mean nothing.
-    """
+    """An exact model, which has no files; its initialisation, training and seed mean nothing."""
 
     @property
     def path(self) -> None:
@@ -225,15 +176,14 @@ class ExactRun(Run):
 
     @property
     def steps(self) -> list[int]:
-        """One step, 0."""
+        """Only 0."""
         return [0]
 
     @functools.cached_property
     def model(self) -> HookedTransformer:
         """The HookedTransformer, in ``eval`` mode."""
-        mechanism, layout = NAMES[self.name]
-        task = self.config.task
-        exact = exact_model(mechanism, task, normalization=layout, dtype=self.dtype)
+        mechanism, norm = NAMES[self.name]
+        exact = exact_model(mechanism, self.config.task, normalization=norm, dtype=self.dtype)
         return place(exact, self.device)
 
     @property
@@ -260,12 +210,10 @@ def load(
             (:func:`anchor_interp.runs.zoo.names`) or ``exact/inferential``
             (:data:`anchor_interp.models.exact.NAMES`). An existing folder of that name goes first.
         step: the checkpoint whose model is wanted; the newest if None.
-        device: where to place the model.
         dtype: dtype of the model, such as ``torch.float64`` for exact analyses.
 
     Raises:
         StoreError: there is no such run, specimen or checkpoint, or a file is damaged.
-        ConfigError: the configuration is damaged, or the device cannot be used.
     """
     checked(step, int | None, "step")
     path = checked_path(path, "the path of the run")

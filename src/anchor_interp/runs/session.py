@@ -1,8 +1,4 @@
-"""A session of training a run: start or resume, log, checkpoint, judge.
-
-:func:`anchor_interp.runs.train.train` trains one run with it, and
-:func:`anchor_interp.sweeps.batch.train_batch` several at once.
-"""
+"""A session of training a run: start or resume, log, checkpoint, judge."""
 
 import functools
 import logging
@@ -24,7 +20,6 @@ from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.sequences import Sequences, sample
 
 _PROBES = 512
-
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -34,18 +29,11 @@ class Session:
     def __init__(
         self, writer: RunWriter, config: RunConfig, training: Sequences, device: torch.device
     ) -> None:
-        self.writer = writer
-        """The run folder."""
-        self.config = config
-        """The configuration."""
-        self.training = training
-        """The run's training sequences."""
+        self.writer, self.config, self.training = writer, config, training
         self.probes = Probes(config, training)
-        """The sequences for accuracies along training."""
         self.latest: Row = {}
         """The newest value of every metric."""
         self.state = self._start_or_resume(device)
-        """Weights, moments and step."""
 
     @property
     def is_trained(self) -> bool:
@@ -62,10 +50,8 @@ class Session:
     def next_due(self) -> int:
         """The next step that is logged or checkpointed."""
         train, step = self.config.train, self.state.step
-        following = (
-            every * (step // every + 1) for every in (train.log_every, train.checkpoint_every)
-        )
-        return min(*following, train.steps)
+        periods = (train.log_every, train.checkpoint_every)
+        return min(train.steps, *(every * (step // every + 1) for every in periods))
 
     @property
     def wants_accuracies(self) -> bool:
@@ -73,28 +59,15 @@ class Session:
         return self.is_trained or self.state.step % self.config.train.eval_every == 0
 
     def log(self, event: StepEvent, answers: Integer[np.ndarray, " n"] | None = None) -> Row | None:
-        """Write the line of metrics of a step, if one is due.
+        """Write and return the line of metrics of the newest step, if one is due.
 
-        Args:
-            event: the newest step.
-            answers: the model's predictions for the probes' tokens; computed if None.
-
-        Returns:
-            The line, or None.
-
-        Raises:
-            StoreError: the folder is gone or cannot be written.
-            DivergedError: weights are not finite, if accuracies are due.
+        ``answers`` are the model's predictions for the probes' tokens; computed if None.
         """
         self.writer.check()
         if event.step % self.config.train.log_every and not self.is_trained:
             return None
-        row = {
-            "step": event.step,
-            "loss": event.loss.item(),
-            "lr": event.lr,
-            "grad_norm": event.grad_norm.item(),
-        }
+        loss, norm = event.loss.item(), event.grad_norm.item()
+        row = {"step": event.step, "loss": loss, "lr": event.lr, "grad_norm": norm}
         if self.wants_accuracies:
             check_finite_weights(self.state)
             if answers is None:
@@ -105,12 +78,7 @@ class Session:
         return row
 
     def keep(self, *, leaving: bool = False) -> None:
-        """Commit a checkpoint, if one is due or the session ends here.
-
-        Raises:
-            StoreError: the folder cannot be written.
-            DivergedError: weights are not finite.
-        """
+        """Commit a checkpoint, if one is due or the session ends; DivergedError if not finite."""
         every = self.config.train.checkpoint_every
         if self.state.step % every == 0 or self.is_trained or leaving:
             check_finite_weights(self.state)
@@ -120,12 +88,7 @@ class Session:
             _LOGGER.debug("%s: checkpoint at step %d", self.writer.path, self.state.step)
 
     def judge(self, stopped: StopRequest) -> None:
-        """Evaluate the final checkpoint and write the result: the run is done.
-
-        Raises:
-            StoreError: the folder cannot be written.
-            InterruptedRunError: a signal arrived; the checkpoint stays.
-        """
+        """Evaluate the final checkpoint and write the result; a signal interrupts it."""
         config, state, writer = self.config, self.state, self.writer
         message = "stopped while judging the final checkpoint, which is kept; give the same command"
         with stopped.at_once(f"{message} again to continue"):
@@ -133,15 +96,9 @@ class Session:
         decision = decide(evaluation)
         writer.thin_out(config.train.checkpoint_every)
         writer.end_session(ended=now())
-        writer.finish(
-            {
-                "run_id": run_id(config),
-                "phase": decision.phase,
-                "reason": decision.reason,
-                "total_decay": total_decay(config.train),
-                "evaluation": to_dict(evaluation),
-            }
-        )
+        result = {"run_id": run_id(config), **to_dict(decision)}
+        decay = total_decay(config.train)
+        writer.finish(result | {"total_decay": decay, "evaluation": to_dict(evaluation)})
 
     def _start_or_resume(self, device: torch.device) -> TrainState:
         writer, config = self.writer, self.config
@@ -156,11 +113,8 @@ class Session:
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
             return state
         if step != before[-1]:
-            _LOGGER.warning(
-                "the checkpoint at step %d lacks its optimizer state; training again from step %d",
-                before[-1],
-                step,
-            )
+            warning = "the checkpoint at step %d lacks its optimizer state; going back to step %d"
+            _LOGGER.warning(warning, before[-1], step)
         state = TrainState(model_at(writer, config, step, device), config.train, step)
         if step:
             state.load_optimizer(writer.optimizer(step))
@@ -172,17 +126,11 @@ class Session:
 
     def _note_session(self, step: int, device: torch.device) -> None:
         session = {"from_step": step, **describe_environment(device)}
-        earlier = self.writer.start_session(session)
-        for name in BIT_FOR_BIT if earlier else ():
-            found = earlier[-1].get(name)
-            if found != session[name]:
-                _LOGGER.warning(
-                    "resuming with other %s (%s; before: %s): the weights may differ in their "
-                    "last bits",
-                    name,
-                    session[name],
-                    found,
-                )
+        warning = "resuming with other %s (%s; before: %s): the weights may differ in the last bits"
+        *_, last = self.writer.start_session(session) or [session]
+        for name in BIT_FOR_BIT:
+            if last.get(name) != session[name]:
+                _LOGGER.warning(warning, name, session[name], last.get(name))
 
     def _note_missing_metrics(self, step: int) -> None:
         """Warn if lines up to the checkpoint are gone: training goes on without them."""
@@ -193,12 +141,8 @@ class Session:
         if missing > 0:
             _LOGGER.warning(
                 "%s/metrics.jsonl lacks %d of %d lines up to step %d; the training goes on without "
-                "these points of its curves",
-                self.writer.path,
-                missing,
-                expected,
-                step,
-            )
+                "these points of its curves", self.writer.path, missing, expected, step,
+            )  # fmt: skip
 
 
 class Probes:
@@ -212,24 +156,16 @@ class Probes:
             sets["ood_accuracy"] = draw("ood")
         self._targets = {name: part.targets[:_PROBES] for name, part in sets.items()}
         self.tokens = np.concatenate([part.tokens[:_PROBES] for part in sets.values()])
-        """The sequences of all sets."""
 
     def accuracies(self, answers: Integer[np.ndarray, " n"]) -> Row:
-        """The share of right answers in each set, from a model's predictions for :attr:`tokens`."""
+        """The share of right answers in each set, from a model's predictions for ``tokens``."""
         ends = np.cumsum([len(targets) for targets in self._targets.values()])
-        parts = np.split(answers, ends[:-1])
-        return {
-            name: float((part == targets).mean())
-            for part, (name, targets) in zip(parts, self._targets.items(), strict=True)
-        }
+        parts = zip(self._targets.items(), np.split(answers, ends[:-1]), strict=True)
+        return {name: float((part == targets).mean()) for (name, targets), part in parts}
 
 
 def is_done(writer: RunWriter, config: RunConfig) -> bool:
-    """Whether a run has its result.
-
-    Raises:
-        StoreError: the result or the final checkpoint belongs to another run, or is damaged.
-    """
+    """Whether a run has its result; StoreError if that or the last checkpoint is another run's."""
     result = writer.result()
     if result is None:
         return False

@@ -10,14 +10,10 @@
           result.json        written last: its presence means that the run is done
           measurements.json  what was measured of its checkpoints
 
-Every file carries a schema number: JSON files and lines of metrics as ``schema``, safetensors in
-their metadata. ``state.json`` also records the run's identifier and the size and SHA-256 of the
-checkpoint's tensors, which reading checks. A file of another schema is refused. No pickle is read.
-
-Training writes float32 tensors. The specimens of :mod:`anchor_interp.runs.zoo` are stored in
-float16 and are read as float32. Only the newest checkpoint has an optimizer state.
-
-The run folder may be reached through a symbolic link, but may not contain links or special files.
+Every file carries a schema number, and a file of another schema is refused. ``state.json`` records
+the size and SHA-256 of the checkpoint's tensors, which reading checks. No pickle is read. Only the
+newest checkpoint has an optimizer state. Tensors are float32; those of specimens are stored in
+float16. The run folder may be reached through a link, but may not contain links or special files.
 """
 
 import dataclasses
@@ -43,27 +39,22 @@ from anchor_interp.tasks.sequences import GENERATOR
 Row = dict[str, Any]
 """One line of metrics, or the contents of one JSON file."""
 
-MAX_HEADER_BYTES = 1 << 24
-"""Largest header of a safetensors file."""
-
+MAX_HEADER_BYTES = 1 << 24  # of a safetensors file
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 """Files of a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """The files of one run. Reading needs no lock: files and checkpoints appear whole."""
+    """The files of one run. Reading needs no lock: files and checkpoints appear whole.
+
+    Every method raises StoreError if what it reads is missing, damaged or not what it should be.
+    """
 
     path: Path
-    """The folder."""
 
     def config(self) -> RunConfig:
-        """The run's configuration.
-
-        Raises:
-            StoreError: the folder is not a run folder.
-            ConfigError: ``config.json`` is damaged or has another schema.
-        """
+        """The run's configuration; ConfigError if a value in it is not allowed."""
         path = self.path / "config.json"
         if not files.is_there(path):
             raise StoreError(f"{self.path} is not a run folder: it has no config.json")
@@ -73,11 +64,7 @@ class RunFolder:
             raise ConfigError(f"{path}: {error}") from error
 
     def steps(self) -> list[int]:
-        """Steps of the committed checkpoints, ascending.
-
-        Raises:
-            StoreError: a checkpoint is not a folder of its own, but for example a link.
-        """
+        """Steps of the committed checkpoints, ascending."""
         root = self.path / "checkpoints"
         if not files.is_there(root):
             return []
@@ -94,11 +81,7 @@ class RunFolder:
         return sorted(int(e.name) for e in found if e.name == f"{int(e.name):08d}")
 
     def metrics(self) -> list[Row]:
-        """The lines of ``metrics.jsonl``, without a last line that a kill cut off.
-
-        Raises:
-            StoreError: a line is damaged, or the steps do not ascend.
-        """
+        """The lines of ``metrics.jsonl``, without a last line that a kill cut off."""
         path = self.path / "metrics.jsonl"
         rows: list[Row] = []
         for number, line in files.read_lines(path) if files.is_there(path) else ():
@@ -107,9 +90,8 @@ class RunFolder:
                 if rows and row["step"] <= rows[-1]["step"]:
                     raise ValueError(f"step {row['step']} after step {rows[-1]['step']}")
             except ValueError as error:
-                raise StoreError(
-                    f"{path} is damaged in line {number}: {error}; remove that line"
-                ) from error
+                found = f"{path} is damaged in line {number}: {error}"
+                raise StoreError(f"{found}; remove that line") from error
             rows.append(row)
         return rows
 
@@ -119,7 +101,7 @@ class RunFolder:
         return self._read(path) if files.is_there(path) else None
 
     def provenance(self) -> list[Row]:
-        """One entry for each session that worked on the run."""
+        """One entry per session."""
         path = self.path / "provenance.json"
         if not files.is_there(path):
             return []
@@ -129,27 +111,15 @@ class RunFolder:
         return sessions
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        """Parameters of a checkpoint by name, float32 on the CPU.
-
-        Raises:
-            StoreError: the checkpoint is missing or damaged.
-        """
+        """Parameters of a checkpoint by name, float32 on the CPU."""
         return self._tensors(step, WEIGHTS)
 
     def optimizer(self, step: int) -> dict[str, Tensor]:
-        """Optimizer state of a checkpoint by ``parameter/field``, on the CPU.
-
-        Raises:
-            StoreError: the checkpoint is missing or damaged, or has no optimizer state.
-        """
+        """Optimizer state of a checkpoint by ``parameter/field``, on the CPU."""
         return self._tensors(step, OPTIMIZER)
 
     def checkpoint_files(self, step: int) -> dict[str, bytes]:
-        """The contents of a checkpoint's files by name, for a copy of it.
-
-        Raises:
-            StoreError: the checkpoint is missing, or a file cannot be read.
-        """
+        """The contents of a checkpoint's files by name, for a copy of it."""
         folder = self.checkpoint(step)
         if step not in self.steps():
             raise StoreError(f"{folder} does not exist; {self.path} has {self.steps()}")
@@ -157,17 +127,9 @@ class RunFolder:
         limit = _largest_file(self.config())
         return {name: files.read_bytes(folder / name, limit=limit) for name in names}
 
-    def checksums(self, step: int) -> Any:
-        """The recorded size and SHA-256 of a checkpoint's weights.
-
-        Raises:
-            StoreError: the checkpoint or its record is missing.
-        """
-        state = self._read(self.checkpoint(step) / STATE)
-        try:
-            return state["files"][WEIGHTS]
-        except (LookupError, TypeError) as error:
-            raise StoreError(f"{self.checkpoint(step)} has no record of its weights") from error
+    def checksums(self, step: int) -> Row:
+        """The recorded size and SHA-256 of a checkpoint's weights."""
+        return _record(self._read(self.checkpoint(step) / STATE), WEIGHTS)
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it exists."""
@@ -183,10 +145,9 @@ class RunFolder:
         if path.name == "config.json":  # without it this would not be a run folder
             advice = "restore it, or write the configuration that the run was started with"
         data = files.read_json(path, advice=advice)
-        if not isinstance(data, dict):
-            raise StoreError(f"{path} is damaged: it does not hold an object; {advice}")
-        if "schema" not in data:
-            raise StoreError(f"{path} is damaged: it has no schema; {advice}")
+        if not isinstance(data, dict) or "schema" not in data:
+            lacks = "has no schema" if isinstance(data, dict) else "does not hold an object"
+            raise StoreError(f"{path} is damaged: it {lacks}; {advice}")
         found = data["schema"]
         if type(found) is not int or found != SCHEMA:
             raise UnknownSchemaError(
@@ -196,7 +157,7 @@ class RunFolder:
         return data
 
     def _other_version(self) -> str:
-        """``, 0.0.1`` if provenance names another version than this one."""
+        """``, 0.0.1`` if that version wrote the run, and not this one."""
         try:
             last = files.read_json(self.path / "provenance.json")["sessions"][-1]
             wrote = str(last["versions"]["anchor-interp"])
@@ -211,20 +172,22 @@ class RunFolder:
             steps = ", ".join(map(str, self.steps())) or "none"
             raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
         state, config = self._read(folder / STATE), self.config()
-        if state.get("step") != step:
+        found, generator = state.get("step"), state.get("generator")
+        if found != step:
+            raise StoreError(f"{folder} was written as step {found!r:.40}; rename it back")
+        if generator != GENERATOR:
             raise StoreError(
-                f"{folder} was written as step {state.get('step')!r:.40}; rename it back"
-            )
-        if state.get("generator") != GENERATOR:
-            raise StoreError(
-                f"{folder} was trained on data of generator {state.get('generator')!r:.40}; this "
-                f"version of anchor-interp has generator {GENERATOR}: use the version that wrote it"
+                f"{folder} was trained on data of generator {generator!r:.40}; this version of "
+                f"anchor-interp has generator {GENERATOR}: use the version that wrote it"
             )
         if state.get("run_id") != run_id(config):
             raise StoreError(f"{folder} is a checkpoint of another run; {self._repair(step)}")
         try:
-            data = files.read_bytes(path, limit=_largest_file(config))
-            _check_sum(state, name, data)
+            data, record = files.read_bytes(path, limit=_largest_file(config)), _record(state, name)
+            if (size := record.get("bytes")) != len(data):
+                raise ValueError(f"it has {len(data):,} bytes and was written with {size!r:.40}")
+            if record.get("sha256") != hashlib.sha256(data).hexdigest():
+                raise ValueError("it was changed since it was written (its SHA-256 differs)")
             return _read_tensors(data)
         except (SafetensorError, ValueError, StoreError) as error:
             what = str(error) if isinstance(error, StoreError) else f"{path} is damaged: {error}"
@@ -244,11 +207,7 @@ def _largest_file(config: RunConfig) -> int:
 
 
 def _metrics_row(line: bytes) -> Row:
-    """A line of metrics without its schema number.
-
-    Raises:
-        ValueError: the line does not hold a step and numbers, or has another schema.
-    """
+    """A line of metrics without its schema number; ValueError if it is damaged."""
     row = parse_json(line.decode("utf-8"))
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise ValueError("it has no step")
@@ -261,31 +220,17 @@ def _metrics_row(line: bytes) -> Row:
     return row
 
 
-def _check_sum(state: Row, name: str, data: bytes) -> None:
-    """Compare a file with the record of its checkpoint.
-
-    Raises:
-        ValueError: there is no record, or the file differs from it.
-    """
+def _record(state: Row, name: str) -> Row:
+    """The size and SHA-256 that ``state.json`` records for a file of its checkpoint."""
     records = state.get("files")
     recorded = records.get(name) if isinstance(records, dict) else None
     if not isinstance(recorded, dict):
-        raise ValueError(f"{STATE} has no record of it")
-    if recorded.get("bytes") != len(data):
-        raise ValueError(
-            f"it has {len(data):,} bytes and was written with {recorded.get('bytes')!r:.40}"
-        )
-    if recorded.get("sha256") != hashlib.sha256(data).hexdigest():
-        raise ValueError("it was changed since it was written (its SHA-256 differs)")
+        raise StoreError(f"{STATE} of step {state.get('step')!r:.40} has no record of {name}")
+    return recorded
 
 
 def _read_tensors(data: bytes) -> dict[str, Tensor]:
-    """The float32 tensors of a safetensors file in memory; float16 is converted.
-
-    Raises:
-        ValueError: the file has another format, schema or dtype.
-        SafetensorError: shapes, offsets and size do not agree.
-    """
+    """The tensors of a safetensors file in memory as float32; ValueError if it is not ours."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise ValueError(f"it has {len(data):,} bytes; its header claims {length:,}")

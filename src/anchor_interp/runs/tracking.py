@@ -1,9 +1,8 @@
 """Optional tracking: a run's lines of metrics in TensorBoard or Weights & Biases.
 
-A tracker only observes. It is not part of a run's identity, and writes into its own folder inside
-the run folder. If it fails, one warning says so and the session goes on without it. It receives the
-run from its first line of metrics, even if it starts later, and a resumed session repeats no step.
-Both packages are optional and are imported on first use.
+A tracker only observes, and writes into its own folder inside the run folder. If it fails, one
+warning says so and the session goes on without it. It receives the run from its first line of
+metrics, even if it starts later, and a resumed session repeats no step. Both packages are optional.
 """
 
 import contextlib
@@ -14,10 +13,10 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import canonical_json, suggestion, to_dict
+from anchor_interp._util.schema import canonical_json, checked, to_dict
 from anchor_interp.runs.config import RunConfig
 
 Track = Literal["tensorboard", "wandb"]
@@ -27,20 +26,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def check_tracker(track: str | None) -> None:
-    """Refuse a tracker that is unknown or not installed.
-
-    Raises:
-        ConfigError: names the tracker and how to install it.
-    """
-    known = get_args(Track)
-    if track is not None and track not in known:
-        names = " or ".join(map(repr, known))
-        raise ConfigError(f"track is {track!r}; expected {names}{suggestion(str(track), known)}")
-    if track is not None and importlib.util.find_spec(track) is None:
-        raise ConfigError(
-            f"track is {track!r}, a package that is not installed: "
-            f"pip install 'anchor-interp[{track}]'"
-        )
+    """Raise ConfigError if a tracker is unknown or not installed."""
+    if track is not None and importlib.util.find_spec(checked(track, Track, "track")) is None:
+        install = f"pip install 'anchor-interp[{track}]'"
+        raise ConfigError(f"track is {track!r}, a package that is not installed: {install}")
 
 
 @contextlib.contextmanager
@@ -49,11 +38,7 @@ def tracking(
 ) -> Iterator[Callable[[Row], None]]:
     """Yield a function that sends a line of metrics to the tracker, if there is one.
 
-    Args:
-        track: the tracker.
-        folder: the run folder.
-        config: shown beside the curves.
-        earlier: the lines of earlier sessions.
+    The tracker gets the lines of ``earlier`` sessions first.
     """
     trackers: list[_TensorBoard | _WandB] = []  # empty, or one that works
 
@@ -70,7 +55,8 @@ def tracking(
             safely(functools.partial(tracker.log, row))
 
     if track is not None:
-        safely(lambda: trackers.append(_TRACKERS[track](folder, config)))
+        tracker_class = _TensorBoard if track == "tensorboard" else _WandB
+        safely(lambda: trackers.append(tracker_class(folder, config)))
     for row in earlier:
         log(row)
     try:
@@ -117,14 +103,10 @@ class _WandB:
         session = json.loads(self._file.read_text(encoding="utf-8"))
         self._id, self._sent = session["id"], session["last_step"]
         self._run = wandb.init(
-            project="anchor-interp",
-            dir=str(folder),
-            id=self._id,
-            resume="allow",
-            name=folder.absolute().name,
-            config=to_dict(config),
+            project="anchor-interp", dir=str(folder), name=folder.absolute().name,
+            id=self._id, resume="allow", config=to_dict(config),
             settings=wandb.Settings(silent=True, console="off"),
-        )
+        )  # fmt: skip
         if not self._run.offline:
             _LOGGER.info("tracked at %s", self._run.url)
 
@@ -141,9 +123,3 @@ class _WandB:
         partial = self._file.with_suffix(".partial")
         partial.write_text(json.dumps({"id": identifier, "last_step": last_step}), encoding="utf-8")
         partial.replace(self._file)
-
-
-_TRACKERS: Mapping[str, Callable[[Path, RunConfig], _TensorBoard | _WandB]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _WandB,
-}

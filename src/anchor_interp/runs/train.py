@@ -3,12 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from anchor_interp._util.environment import (
-    StopRequest,
-    limited_threads,
-    resolve_device,
-    stop_signals,
-)
+from anchor_interp._util import environment
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked, checked_path
@@ -36,17 +31,14 @@ def train(
     weights bit for bit, with the same machine, threads and build. A finished run is returned.
 
     Args:
-        config: what to train.
         out: the run folder; created, resumed, or refused if it holds anything else.
         device: ``auto`` (a CUDA GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
-        threads: CPU threads of this process during the run; PyTorch's setting if None.
-        quiet: report no progress.
+        threads: CPU threads of this process; PyTorch's setting if None.
         track: also show the metrics in ``tensorboard`` or ``wandb``, which never stops the run
             (:mod:`anchor_interp.runs.tracking`).
 
     Raises:
-        ConfigError: the device, thread count or tracker cannot be used, or the run cannot fit into
-            memory.
+        ConfigError: an argument cannot be used, or the run cannot fit into memory.
         StoreError: the folder cannot be used; LockedError if another process is writing it.
         OutOfMemoryError: memory ran out during training.
         DivergedError: the loss, the gradient or the weights are no longer finite.
@@ -54,13 +46,13 @@ def train(
     """
     checked(config, RunConfig, "config")
     check_tracker(track)
-    target = resolve_device(device)
+    target = environment.resolve_device(device)
     check_precision(config.train, target)
     check_training_fits(config, target)
     path = checked_path(out, "out")
     with (
-        stop_signals() as stopped,
-        limited_threads(threads),
+        environment.stop_signals() as stopped,
+        environment.limited_threads(threads),
         writing(path, config) as writer,
         explained("training", memory_advice(config)),
     ):
@@ -76,7 +68,7 @@ def train(
 def _train_to_the_end(
     session: Session,
     objective: AnchorObjective,
-    stopped: StopRequest,
+    stopped: environment.StopRequest,
     quiet: bool,
     track: Track | None,
 ) -> None:

@@ -3,14 +3,13 @@
 A file is written beside its place and renamed into it. A checkpoint is a folder that is renamed
 into place: the rename is its commit. So a reader sees a whole file or checkpoint, or none. The
 layout is in :mod:`anchor_interp.runs.store`. No pickle is written.
-
-Every write first checks that the folder is still the one that was locked.
 """
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -72,35 +71,29 @@ def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
     if not path.is_dir():
         raise StoreError(f"{path} is a file; give the run its own folder")
     if not files.is_there(path / "config.json"):
-        foreign = [name for name in os.listdir(path) if not name.startswith(".")]
-        if foreign:
-            raise StoreError(
-                f"{path} is not a run folder but holds {foreign[0]!r}; give the run its own folder"
-            )
+        if foreign := [name for name in os.listdir(path) if not name.startswith(".")]:
+            found = f"{path} is not a run folder but holds {foreign[0]!r}"
+            raise StoreError(f"{found}; give the run its own folder")
         return
-    found = folder.config()
-    if run_id(found) != run_id(config):
-        raise StoreError(
-            f"{path} holds another run: {differences(found, config)}; choose another folder, or "
-            "give the same configuration to resume it"
-        )
+    if run_id(there := folder.config()) != run_id(config):
+        advice = "choose another folder, or give the same configuration to resume it"
+        raise StoreError(f"{path} holds another run: {differences(there, config)}; {advice}")
 
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
     """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
-    texts = []
+    pairs = []
     for part in ("task", "model", "init", "train"):
         mine, other = to_dict(getattr(found, part)), to_dict(getattr(asked, part))
-        for name in mine:
-            if mine[name] != other[name]:
-                texts.append(f"{part}.{name} {mine[name]} (asked: {other[name]})")
-    if found.seed != asked.seed:
-        texts.append(f"seed {found.seed} (asked: {asked.seed})")
-    return ", ".join(texts)
+        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in mine]
+    pairs.append(("seed", found.seed, asked.seed))
+    return ", ".join(
+        f"{name} {mine} (asked: {other})" for name, mine, other in pairs if mine != other
+    )
 
 
 def _guarded(write: Callable[P, T]) -> Callable[P, T]:
-    """Write only into the folder that was locked, and explain why the system refuses a write."""
+    """Write only into the folder that was locked; StoreError says why the system refuses."""
 
     @functools.wraps(write)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -140,19 +133,15 @@ class RunWriter(RunFolder):
 
     @_guarded
     def start_session(self, session: Row) -> list[Row]:
-        """Append a session's entry to ``provenance.json``, and return the earlier ones.
-
-        The run does not need the file, so a damaged one is set aside with a warning.
-        """
+        """Append to ``provenance.json``; returns the earlier entries. Sets a damaged file aside."""
         path = self.path / "provenance.json"
         try:
             earlier = self.provenance()
         except UnknownSchemaError:
             raise
         except StoreError as error:
-            number = 1
-            while files.is_there(aside := path.with_name(f"provenance.damaged-{number}.json")):
-                number += 1
+            names = (f"provenance.damaged-{number}.json" for number in itertools.count(1))
+            aside = next(p for p in map(path.with_name, names) if not files.is_there(p))
             path.rename(aside)
             _LOGGER.warning("%s; it is kept as %s and a new one is begun", error, aside.name)
             earlier = []
@@ -181,34 +170,19 @@ class RunWriter(RunFolder):
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
-        """Commit a checkpoint and thin out the older ones; a committed one is never replaced.
-
-        Args:
-            step: updates done.
-            weights: parameters by name.
-            optimizer: optimizer state by ``parameter/field``.
-            keep_every: see :meth:`thin_out`.
-        """
+        """Commit a checkpoint and thin out the older ones; a committed one is never replaced."""
         contents, records = {}, {}
         for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
             data = contents[name] = save(tensors, {"schema": str(SCHEMA)})
             records[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        state = {
-            "schema": SCHEMA,
-            "step": step,
-            "generator": GENERATOR,
-            "run_id": run_id(self.config()),
-            "files": records,
-        }
+        state: Row = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
+        state |= {"run_id": run_id(self.config()), "files": records}
         contents[STATE] = (json.dumps(state, indent=1) + "\n").encode()
         self.copy_checkpoint(step, contents, keep_every)
 
     @_guarded
     def copy_checkpoint(self, step: int, contents: Mapping[str, bytes], keep_every: int) -> None:
-        """Commit a checkpoint from its files; see :meth:`RunFolder.checkpoint_files`.
-
-        Older checkpoints are thinned out if training can continue from this one.
-        """
+        """Commit a checkpoint from its files, as :meth:`RunFolder.checkpoint_files` gives them."""
         final = self.checkpoint(step)
         partial = final.with_name(f".{final.name}.partial")
         if step in self.steps():
@@ -240,11 +214,9 @@ class RunWriter(RunFolder):
 
     @_guarded
     def thin_out(self, keep_every: int) -> None:
-        """Remove what a finished run does not need; call it again if it was interrupted.
+        """Remove every older checkpoint, or, at a multiple of ``keep_every``, its optimizer state.
 
-        Checkpoints before the newest lose their optimizer state if their step is a multiple of
-        ``keep_every``, and are removed otherwise. Each is renamed first, so that no reader sees a
-        half-removed one.
+        A removed one is renamed first, so no reader sees half of it. Safe to call again.
         """
         for step in self.steps()[:-1]:
             if step % keep_every:
@@ -256,20 +228,12 @@ class RunWriter(RunFolder):
 
     @_guarded
     def fall_back(self) -> int | None:
-        """Drop the newest checkpoints until training can continue from one.
-
-        Returns:
-            Its step (0 if only the initial weights are left), or None without any checkpoint.
-
-        Raises:
-            StoreError: training cannot continue from any checkpoint.
-        """
+        """Drop the newest checkpoints until training can continue from one, and return its step."""
         steps = self.steps()
         if steps and not any(map(self.can_continue, steps)):
             raise StoreError(
                 f"training cannot continue from any checkpoint in {self.path / 'checkpoints'}: "
-                "step 0 and all optimizer states are gone; restore one, or train into another "
-                "folder"
+                "step 0 and all optimizer states are gone; restore one, or train elsewhere"
             )
         for step in reversed(steps):
             if self.can_continue(step):

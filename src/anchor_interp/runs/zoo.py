@@ -1,18 +1,15 @@
 """Trained models that come with the package: three specimens of every recipe.
 
-``anchor_interp.load("tiny/inferential/1")`` opens one like any other run, with its configuration,
-metrics and evaluation, but with its last checkpoint only. A name is ``tiny``, a recipe of
-:data:`anchor_interp.runs.presets.RECIPES` and a number from 1 to 3. If a folder of that name exists
-in the working directory, that folder is loaded.
+``anchor_interp.load("tiny/inferential/1")`` opens one like any other run, but with its last
+checkpoint only. A name is ``tiny``, a recipe of :data:`anchor_interp.runs.presets.RECIPES` and a
+number from 1 to 3. An existing folder of that name goes first.
 
-The rule that chose them is fixed: of the seeds 200, 201, ... on which the recipes were judged, the
-first three whose final checkpoint has the recipe's phase with its margin
-(``docs/evidence/recipes.md`` reports all ten seeds). So a specimen shows what a phase looks like.
-It does not show how often a recipe leads there: counts and tests need all seeds.
+A fixed rule chose them: the first three seeds from 200 on whose final checkpoint has the recipe's
+phase with its margin (``docs/evidence/recipes.md`` reports all ten seeds). So a specimen shows what
+a phase looks like, not how often a recipe leads there: counts and tests need all seeds.
 
-The weights are rounded to float16, and ``result.json`` evaluates the rounded ones. The last entry
-of ``provenance.json`` records the rounding and the SHA-256 of the float32 weights. ``SHA256SUMS``
-has the checksum of every file. ``experiments/zoo.py`` makes the specimens.
+``experiments/zoo.py`` makes them. The weights are rounded to float16, and ``result.json`` evaluates
+the rounded ones; ``provenance.json`` has the SHA-256 of the float32 weights.
 """
 
 from pathlib import Path
@@ -32,11 +29,7 @@ def names() -> list[str]:
 
 
 def find(path: Path) -> Path:
-    """The folder of a specimen's name; any other path is returned unchanged.
-
-    Raises:
-        StoreError: the path does not exist and begins like a specimen's name, but is not one.
-    """
+    """The folder of a specimen's name; any other path is returned unchanged."""
     if path.parts[:1] != ("tiny",) or is_there(path):
         return path
     known = names()
