@@ -24,19 +24,15 @@ class AttentionExample:
     """One sequence of a task with a model's attention in it."""
 
     pair: Pair
-    """Its ordered pair."""
     role: Role
     """How training used the pair."""
     tokens: tuple[int, ...]
-    """The sequence."""
     position: int
     """0-based position of the key; the anchors follow it."""
     answer: int
-    """The model's answer."""
     target: int
     """The target; the composition if the pair is unseen."""
     patterns: Float[np.ndarray, "layer head query key"]
-    """Attention from every position to every earlier one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +44,7 @@ class AttentionPatterns:
     roles: tuple[tuple[str, ...], ...]
     """The role of every position; empty if unknown."""
     answers: Int64[np.ndarray, " n"]
-    """The token that the model predicts at the last position."""
     patterns: Float[np.ndarray, "layer n head query key"]
-    """Attention from every position to every other."""
 
 
 def attention_examples(
@@ -89,9 +83,9 @@ def attention_patterns(
 ) -> AttentionPatterns:
     """Attention in some sequences, for :func:`anchor_interp.pages.attention_views.attention_views`.
 
+    Hooks attached to the model act.
+
     Args:
-        model: any HookedTransformer; hooks attached to it act.
-        sequences: sequences of a task, or token indices.
         words: the text of every token; its number if None.
         roles: the role of every position. If None, ``key``, ``first``, ``second``, ``last`` and
             ``noise`` in a task's sequences, otherwise empty.
@@ -120,9 +114,7 @@ def _patterns(
 ) -> Float[np.ndarray, "layer n head query key"]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
     found = activations(model, tokens, names)
-    patterns: Float[np.ndarray, "layer n head query key"]
-    patterns = torch.stack([found[name] for name in names]).float().cpu().numpy()
-    return patterns
+    return torch.stack([found[name] for name in names]).float().cpu().numpy()
 
 
 def _texts(

@@ -34,7 +34,6 @@ from anchor_interp.models.transformer import HookedTransformer, layout, token_ro
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a kind of final normalisation subtracts the mean."""
-
 Parts = dict[str, Tensor]
 """Components of a stream at the last position by name, each (batch, d_model)."""
 
@@ -67,9 +66,7 @@ def logit_lens(
     model: HookedTransformer,
     tokens: Integer[np.ndarray, "batch pos"] | Integer[Tensor, "batch pos"],
 ) -> LogitLens:
-    """Logits at the last position as if the model ended after each sublayer.
-
-    Hooks attached to the model act.
+    """Logits at the last position as if the model ended after each sublayer; attached hooks act.
 
     Raises:
         ConfigError: no token indices, or a model that does more between its last stream and its
@@ -83,7 +80,7 @@ def logit_lens(
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
     seen = _last(activations(model, rows, list(names.values())))
     streams = torch.stack(list(seen.values()))  # [point, batch, d_model]
-    read = model.ln_final(streams) if _has_final_norm(model) else streams
+    read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
     found = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
     _check_sum(last_logits(model, rows), found[-1], found)
     return LogitLens(tuple(names), found.double().cpu().numpy())
@@ -97,12 +94,8 @@ def attribute_logits(
 ) -> Attribution:
     """Split logits at the last position into the direct contributions of the components.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act, but the residual stream must stay
-            the sum of its components.
-        tokens: token indices.
-        answers: the output tokens of every sequence whose logits are split, such as the
-            inferential and the symmetric answer; all output tokens in order if None.
+    Attached hooks act, but the residual stream must stay the sum of its components. ``answers`` are
+    the output tokens of every sequence whose logits are split; all of them in order if None.
 
     Raises:
         ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
@@ -137,7 +130,7 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     kinds += ["ln1.hook_scale", "ln2.hook_scale"] * post
     names = [f"hook_{name}" for name in embeds]
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
-    normed = _has_final_norm(model)
+    normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
     seen = _last(activations(model, rows, names + ["ln_final.hook_scale"] * normed))
 
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
@@ -169,11 +162,6 @@ def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool 
     if getattr(norm, "b", None) is not None:
         found[f"{name} bias"] = norm.b.expand_as(found["embed"])
     return found
-
-
-def _has_final_norm(model: HookedTransformer) -> bool:
-    """False for a post-LayerNorm model and for one without LayerNorms."""
-    return model.cfg.normalization_type in _CENTRED
 
 
 def _last(seen: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -34,7 +34,6 @@ class Performance:
     """How often and how clearly sequences get their answer (the unedited model's by default)."""
 
     accuracy: float
-    """Share of sequences that get their answer."""
     logit_difference: float
     """Mean of the answer's logit minus the largest other one."""
 
@@ -47,9 +46,7 @@ class Relative:
     """
 
     accuracy: float
-    """By accuracy."""
     logit_difference: float
-    """By logit difference."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +54,7 @@ class Circuit:
     """A set of attention edges, for sequences with the key at one position."""
 
     edges: Bool[np.ndarray, "layer head query key"]
-    """True for the edges of the circuit."""
     roles: tuple[PositionRole, ...]
-    """The role of every position."""
 
     @property
     def size(self) -> int:
@@ -96,9 +91,8 @@ class CircuitScores:
     size: int
     """Edges of the circuit that can reach the output."""
     n_edges: int
-    """All edges that can reach it: 54 for two layers, one head and nine positions."""
+    """All edges that can reach it."""
     ablation: Ablation
-    """What ablated edges carry."""
     full: Performance
     """Of the unedited model."""
     nothing: Performance
@@ -111,7 +105,7 @@ class CircuitScores:
     """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C, relative: each
     edge, all of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
-    """The loss of every edge of the circuit; no edge of a minimal circuit is without loss."""
+    """The loss of every edge; no edge of a minimal circuit is without loss."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +115,7 @@ class Baseline:
     name: str
     """``attention rollout`` (:func:`attention_rollout`; as many edges) or a published route."""
     size: int
-    """Its edges."""
     faithfulness: Relative
-    """Its faithfulness."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,37 +123,23 @@ class CircuitComparison:
     """A circuit's faithfulness beside that of others."""
 
     size: int
-    """Edges of the circuit."""
     ablation: Ablation
-    """What ablated edges carry."""
     faithfulness: Relative
-    """Of the circuit."""
     random_accuracy: Float[np.ndarray, " circuit"]
     """Faithfulness, by accuracy, of random circuits with as many edges in every layer."""
     random_logit_difference: Float[np.ndarray, " circuit"]
-    """The same by logit difference."""
     p_accuracy: float
     """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
     p_logit_difference: float
-    """The same by logit difference."""
     others: tuple[Baseline, ...]
-    """Attention rollout and the published routes."""
 
 
 def route_circuit(
-    model: HookedTransformer,
-    route: Route,
-    *,
-    length: int,
-    position: int,
-    split: int | None = None,
+    model: HookedTransformer, route: Route, *, length: int, position: int, split: int | None = None
 ) -> Circuit:
     """A route's edges, in every head, for sequences with the key at a 0-based position.
 
-    For ``split`` see :func:`anchor_interp.analysis.routes.route_layers`.
-
-    Raises:
-        ConfigError: fewer than two layers, or a position or split that does not exist.
+    For ``split`` and errors see :func:`anchor_interp.analysis.routes.route_layers`.
     """
     roles = position_roles(length, position)
     edges = np.zeros_like(reachable_edges(model, length))
@@ -183,8 +161,7 @@ def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
     is at least ``1 - tolerance`` by accuracy and by logit difference.
 
     Raises:
-        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention, so
-            that faithfulness is not defined.
+        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention.
     """
     checked(bench, Bench, "bench")
     checked(tolerance, float, "tolerance", low=0, high=1)
@@ -214,8 +191,6 @@ def score_circuit(
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
     Let F(S) be the performance when every edge outside S is ablated, M all edges and C the circuit.
-    A relative performance is (F - F(nothing)) / (F(M) - F(nothing)).
-
     Completeness is tried on ``n_subsets`` random subsets, which hold each edge with probability
     1/2. The bench should have other sequences than the circuit was pruned on.
 
@@ -232,7 +207,9 @@ def score_circuit(
     of_circuit = bench.faithfulness(inside & ~subsets)
     whole = bench.faithfulness(inside[None])[:, 0]
     losses = whole[:, None] - of_circuit[:, 1 : 1 + len(edges)]
-    names = Circuit(inside, circuit.roles).names
+    losses_by_edge = zip(
+        Circuit(inside, circuit.roles).names, edges.tolist(), losses.T.tolist(), strict=True
+    )
     return CircuitScores(
         size=len(edges),
         n_edges=int(bench.reachable.sum()),
@@ -243,10 +220,7 @@ def score_circuit(
         remaining=Relative(*of_model[:, 0].tolist()),
         incompleteness=Relative(*np.abs(of_circuit - of_model).max(1).tolist()),
         minimality=tuple(
-            EdgeLoss(name, (a, b, c, d), Relative(*loss))
-            for name, (a, b, c, d), loss in zip(
-                names, edges.tolist(), losses.T.tolist(), strict=True
-            )
+            EdgeLoss(x, (a, b, c, d), Relative(*y)) for x, (a, b, c, d), y in losses_by_edge
         ),
     )
 
@@ -258,10 +232,7 @@ def compare_circuit(
 
     Random circuits have as many edges in every layer, drawn from those that can reach the output.
     The rollout has as many in all, those with the largest :func:`attention_rollout`. Published
-    routes are left out if there is only one layer or no key.
-
-    Raises:
-        ConfigError: as :func:`score_circuit`.
+    routes are left out if there is only one layer or no key. Errors as in :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
@@ -308,14 +279,8 @@ def attention_rollout(
     last layer. From layer to layer a way follows the mean attention of the heads, or stays in
     place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
     "Quantifying Attention Flow in Transformers", section 3, here by edge and from the end on).
-    Values do not enter, so attention that the model does not use counts too.
-
-    Args:
-        patterns: attention weights of n sequences, such as :attr:`Carried.patterns
-            <anchor_interp.interventions.ablation.Carried.patterns>`.
-
-    Returns:
-        The mean over the sequences; 0 for edges that cannot reach the last position.
+    Values do not enter, so attention that the model does not use counts too. Returns the mean over
+    the sequences; 0 for edges that cannot reach the last position.
     """
     weights = patterns.double()
     onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
@@ -325,8 +290,7 @@ def attention_rollout(
         flow = layer * onward[:, None, :, None]
         through.append(flow.mean(0))
         onward = onward + flow.mean(1).sum(1)
-    found: Float[np.ndarray, "layer head query key"] = torch.stack(through[::-1]).cpu().numpy()
-    return found
+    return torch.stack(through[::-1]).cpu().numpy()
 
 
 def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:
@@ -339,5 +303,4 @@ def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head que
             f"{', '.join(circuit.roles)}; model and sequences have {bench.reachable.shape} and "
             f"{', '.join(bench.roles)}: use a circuit of this model and these sequences"
         )
-    inside: Bool[np.ndarray, "layer head query key"] = bench.reachable & circuit.edges
-    return inside
+    return bench.reachable & circuit.edges

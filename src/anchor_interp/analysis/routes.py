@@ -18,7 +18,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
-from anchor_interp.interventions.passes import check_finite
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -30,12 +30,10 @@ RouteName = Literal["symmetric", "inferential", "gathered"]
 
 @dataclass(frozen=True)
 class Hop:
-    """Attention from one role to another."""
+    """Attention of one role (``query``, which receives) to another (``key``, which sends)."""
 
     query: Place
-    """The role that receives."""
     key: Place
-    """The role that sends."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,7 @@ class Route:
 
     name: RouteName
     early: tuple[Hop, ...]
-    """Hops before the split."""
     late: tuple[Hop, ...]
-    """Hops from the split on."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,6 @@ class LegScore:
     """How much of one token's effect on the answer a route carries."""
 
     route: RouteName
-    """The route."""
     split: int
     """The number of early layers; the others are late."""
     source: Place
@@ -78,34 +73,20 @@ class RouteScores:
     inferential: float
     """Key to the anchors early, then both to the last position (NeurIPS paper, figure 3c)."""
     gathered: float
-    """Key and first anchor to the second anchor early, then that to the last position. This route
-    is not published; ``exact/lookup`` takes it, and so does a model that composes at the second
-    anchor."""
+    """Key and first anchor to the second anchor early, then that to the last position: not
+    published; taken by ``exact/lookup`` and by a model that composes at the second anchor."""
     n: tuple[tuple[Place, int], ...]
     """Sequences measured for each token: those whose answer changes with the exchange."""
     details: tuple[LegScore, ...]
-    """Every leg of every route at every split."""
 
 
-ROUTES: Mapping[RouteName, Route] = MappingProxyType(
-    {
-        "symmetric": Route(
-            "symmetric",
-            early=(Hop("last", "first"), Hop("last", "second")),
-            late=(Hop("last", "key"),),
-        ),
-        "inferential": Route(
-            "inferential",
-            early=(Hop("first", "key"), Hop("second", "key")),
-            late=(Hop("last", "first"), Hop("last", "second")),
-        ),
-        "gathered": Route(
-            "gathered",
-            early=(Hop("second", "key"), Hop("second", "first")),
-            late=(Hop("last", "second"),),
-        ),
-    }
+_LAST_FROM_ANCHORS = (Hop("last", "first"), Hop("last", "second"))
+_ROUTES = (
+    Route("symmetric", early=_LAST_FROM_ANCHORS, late=(Hop("last", "key"),)),
+    Route("inferential", (Hop("first", "key"), Hop("second", "key")), late=_LAST_FROM_ANCHORS),
+    Route("gathered", (Hop("second", "key"), Hop("second", "first")), (Hop("last", "second"),)),
 )
+ROUTES: Mapping[RouteName, Route] = MappingProxyType({route.name: route for route in _ROUTES})
 """The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup``, in this order
 (:mod:`anchor_interp.models.exact`). The NeurIPS paper publishes the first two (section 5.1)."""
 
@@ -117,17 +98,12 @@ def route_layers(
 
     The first ``split`` layers are early, the others late. If it is None, every layer but the last
     is early and every layer but the first is late, which is the same for two layers.
-
-    Raises:
-        ConfigError: fewer than two layers, or a split that leaves no early or no late one.
     """
     checked(model, HookedTransformer, "model")
     checked(route, Route, "route")
     layers = model.cfg.n_layers
     if layers < 2:
-        raise ConfigError(
-            f"the model has {layers} layer; expected at least two, for early and late hops"
-        )
+        raise ConfigError(f"the model has {layers} layer; expected two for early and late hops")
     split = checked(split, int | None, "split", low=1, high=layers - 1)
     end, start = (layers - 1, 1) if split is None else (split, split)
     return (range(end), route.early), (range(start, layers), route.late)
@@ -153,11 +129,10 @@ def route_scores(
         (mean d(original) - mean d(route)) / (mean d(original) - mean d(exchanged))
 
     Both answers are the unedited model's own, and only sequences whose answers differ are measured.
-    A position's attention to itself stays free. With more than two layers, every split into early
-    and late layers is tried.
+    A position's attention to itself stays free. Every split into early and late layers is tried.
 
-    The sequences have seen pairs, keys of both sides and a token after the anchors; ``n`` of them
-    serve each exchanged token. With ``seen_only`` an exchanged anchor must make a seen pair.
+    The ``n`` sequences have seen pairs, keys of both sides and a token after the anchors. With
+    ``seen_only`` an exchanged anchor must make a seen pair.
 
     Raises:
         ConfigError: a model that is not causal or has fewer than two layers, a task with one anchor
@@ -179,26 +154,17 @@ def route_scores(
         "first": replace_anchors(task, clean, "first", seed, seen_only),
         "second": replace_anchors(task, clean, "second", seed, seen_only),
     }
-    details: list[LegScore] = []
-    counts: list[tuple[Place, int]] = []
-    for source, tokens in exchanged.items():
-        legs, count = _legs(model, clean, tokens, source)
-        details.extend(legs)
-        counts.append((source, count))
-
-    def score(route: RouteName) -> float:
-        return max(
+    measured = {source: _legs(model, clean, tokens, source) for source, tokens in exchanged.items()}
+    details = tuple(leg for legs, _ in measured.values() for leg in legs)
+    scores = {
+        route: max(
             min(x.effect for x in details if x.route == route and x.split == split)
             for split in range(1, model.cfg.n_layers)
         )
-
-    return RouteScores(
-        symmetric=score("symmetric"),
-        inferential=score("inferential"),
-        gathered=score("gathered"),
-        n=tuple(counts),
-        details=tuple(details),
-    )
+        for route in ROUTES
+    }
+    counts = tuple((source, count) for source, (_, count) in measured.items())
+    return RouteScores(**scores, n=counts, details=details)
 
 
 def _legs(
@@ -206,7 +172,9 @@ def _legs(
 ) -> tuple[list[LegScore], int]:
     """One exchanged token's legs of every route at every split, and the sequences measured."""
     rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
-    original, exchanged = (check_finite(last_logits(model, each)) for each in (before, rows))
+    original, exchanged = (
+        check_finite(last_logits(model, each), "the model's logits") for each in (before, rows)
+    )
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)
     if len(used) < LEAST_CHANGE * len(rows):

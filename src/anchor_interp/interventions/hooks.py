@@ -21,7 +21,6 @@ from anchor_interp.models.transformer import HookedTransformer, token_rows
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
-
 _GATES = {
     "hook_result": "use_attn_result",
     "hook_q_input": "use_split_qkv_input",
@@ -31,7 +30,6 @@ _GATES = {
     "hook_mlp_in": "use_hook_mlp_in",
 }
 """Hooks that every model has but that fire only with a setting of its config."""
-
 _LOGITS = 1 << 26
 """Most logits of one forward pass, over sequences and positions."""
 
@@ -41,12 +39,10 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     """Edit activations in every forward pass within the ``with`` block.
 
     Blocks nest; of two edits of one activation the outer one acts first. Edits also act under
-    ``run_with_cache``, which sees the edited activation, and under gradients. They are removed when
-    the block ends, also after an exception.
+    ``run_with_cache`` and gradients. They are removed when the block ends, also after an exception.
 
     Raises:
-        HookError: the model does not have a hook, or its settings keep the hook from firing; an
-            edit returned something other than a tensor of its input's shape, dtype and device; or,
+        HookError: the model does not have a hook; an edit changed the shape, dtype or device; or,
             at the end of the block, a hook did not fire.
     """
     check_hooks(model, list(edits))
@@ -86,8 +82,7 @@ def activations(
     """Copies of the activations at some hooks, by name, without gradients.
 
     Other hooks attached to the model act. ``batch`` is the number of sequences per forward pass; if
-    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers (256 MB in
-    float32).
+    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers.
 
     Raises:
         HookError: the model does not have a hook, or a hook does not fire.
@@ -117,11 +112,7 @@ def recording(into: list[Tensor]) -> Edit:
 
 
 def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
-    """Refuse hooks that the model does not have or that its settings keep from firing.
-
-    Raises:
-        HookError: names the hook and what to do.
-    """
+    """Raise a HookError for a hook that the model does not have or that cannot fire."""
     checked(model, HookedTransformer, "model")
     for name in names:
         if checked(name, str, "the hook's name") not in model.hook_dict:

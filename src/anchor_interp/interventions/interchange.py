@@ -13,10 +13,8 @@ accuracy. :func:`anchor_interp.tasks.counterfactuals.interchange_pairs` chooses 
 counterfactual cannot be mistaken for another answer.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
-carry it (distributed alignment search, Geiger et al. 2023): the first k columns of a rotation,
-fitted so that exchanging the activation along them alone gives the counterfactual. Such a search
-finds something in many places, so judge it on sequences that it was not fitted on, against a
-random subspace of the same k.
+carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
+places, so judge it on sequences that it was not fitted on, against a random subspace of the same k.
 """
 
 from dataclasses import dataclass
@@ -31,13 +29,9 @@ from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import (
-    Replacement,
-    check_answers,
-    check_finite,
-    replaced_run,
-)
+from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
@@ -50,8 +44,7 @@ class Subspace:
     basis: Float[np.ndarray, "d k"]
     """Orthonormal columns."""
     losses: Float[np.ndarray, " step"]
-    """Mean cross-entropy of the counterfactual at every step of the search, in nats; empty for a
-    random subspace."""
+    """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +52,9 @@ class InterchangeResult:
     """A model's answers after an interchange; shares of the n base sequences."""
 
     site: Site
-    """What was exchanged."""
     dimensions: int | None
     """Along how many directions; None for all of it."""
     n: int
-    """Number of sequences."""
     counterfactual: float
     """Share answered with g(g(x'; a1'); a2): the interchange accuracy."""
     base: float
@@ -79,7 +70,6 @@ class InterchangeResult:
     cross_entropy: float
     """Mean cross-entropy of the counterfactual, in nats."""
     answers: Int64[np.ndarray, " n"]
-    """Every answer."""
 
 
 @torch.no_grad()
@@ -91,19 +81,14 @@ def interchange(
     subspace: Subspace | None = None,
     batch_size: int = 1024,
 ) -> InterchangeResult:
-    """Run the base sequences with an activation of their sources.
+    """Run the base sequences with an activation of their sources, or its part in a subspace.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act in every run.
-        pairs: from :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`.
-        site: what is exchanged, such as ``Site("resid_post", 0, "first")``.
-        subspace: exchange only the part along these directions; everything if None.
-        batch_size: sequences per forward pass.
+    Hooks attached to the model act in every run. ``pairs`` come from
+    :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`.
 
     Raises:
         ConfigError: a site that the model does not have or whose size depends on the sequence, a
-            subspace of another width, answers that are not output tokens of the model, or logits
-            that are not finite.
+            subspace of another width, answers that are not output tokens, or logits not finite.
     """
     exchange = _Exchange(model, pairs, site, batch_size)
     basis = None
@@ -114,7 +99,8 @@ def interchange(
                 f"{site} has"
             )
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
-    logits = check_finite(exchange.run(np.arange(len(exchange.rows)), basis, batch_size))
+    logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
+    check_finite(logits, "the model's logits")
     untouched, _ = replaced_run(model, exchange.rows, (), batch_size=batch_size)
     answers = logits.argmax(-1).cpu().numpy()
 
@@ -150,10 +136,9 @@ def learn_subspace(
 ) -> Subspace:
     """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
 
-    Adam minimises the mean cross-entropy of the counterfactual answers, starting from a random
-    subspace. It moves k vectors; the basis is the orthonormal factor of their QR decomposition. The
-    model's weights do not change. ``seed`` fixes the start and the order of the sequences. Judge
-    the result on other pairs.
+    Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
+    counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
+    fixes the start and the order of the sequences. Judge the result on other pairs.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.
@@ -186,11 +171,7 @@ def learn_subspace(
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
-    """Directions of an activation of this width, drawn uniformly: the baseline of a search.
-
-    Raises:
-        ConfigError: the dimensions are not between 1 and the width.
-    """
+    """Directions of an activation of this width, drawn uniformly: the baseline of a search."""
     checked(width, int, "width", low=1)
     checked(dimensions, int, "dimensions", low=1, high=width)
     checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
@@ -230,7 +211,6 @@ class _Exchange:
     def run(
         self, chosen: Int64[np.ndarray, " n"], basis: Float[Tensor, "d k"] | None, batch_size: int
     ) -> Float[Tensor, "n d_vocab"]:
-        """Logits of some base sequences with the sources' part along a basis."""
         base, difference = self.base[chosen], self._source[chosen] - self.base[chosen]
         along = difference if basis is None else difference @ basis @ basis.mT
         mask = self._mask[chosen]

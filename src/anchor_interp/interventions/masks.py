@@ -10,11 +10,10 @@ To hide a token from all other positions, cut every edge that leaves its positio
 edges into the last position (``paths="direct"``) leaves open every path that first goes elsewhere.
 A token at the last position cannot be hidden.
 
-Zeroing after the softmax leaves one more path open. The remaining weights were divided by a sum
-over all positions, so they still depend slightly on the masked token's score.
-``renormalise=True`` scales each row back to its former sum. The denominator then cancels, and the
-logits do not depend on the masked token beyond rounding. The papers do not renormalise, so the
-default does not either; :func:`leak` measures what remains.
+Zeroing after the softmax leaves one more path open: the remaining weights were divided by a sum
+over all positions, which includes the masked token's score. ``renormalise=True`` scales each row
+back to its former sum. The denominator then cancels, and the logits do not depend on the masked
+token beyond rounding. The papers do not renormalise; :func:`leak` measures what remains.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
-from anchor_interp.interventions.passes import check_finite
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import Edges, HookedTransformer, device, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -38,7 +37,6 @@ from anchor_interp.tasks.sequences import Place, Sequences, places
 Paths = Literal["all", "direct"]
 """``all``: the edges from the token's position to every later one; ``direct``: those into the last
 position."""
-
 _BATCH = 1024
 """Sequences of one forward pass of :func:`leak`."""
 
@@ -49,11 +47,11 @@ def mask_edges(
 ) -> Iterator[None]:
     """Zero attention edges after the softmax in every forward pass within the ``with`` block.
 
-    Nested masks act as the mask of their union. They are removed at the end of the block, also
-    after an exception. They act under ``run_with_cache`` and under gradients.
+    Nested masks act as the mask of their union, also under ``run_with_cache`` and gradients. They
+    are removed at the end of the block, also after an exception. Source: complexity-control paper,
+    section VI-A.
 
     Args:
-        model: any HookedTransformer.
         edges: True where an edge is cut. The batch dimension is the forward pass's, or 1 to cut
             the same edges in every sequence. Edges from later positions have no effect.
         renormalise: scale what remains of a row to the row's former sum; an empty row stays zero.
@@ -61,15 +59,12 @@ def mask_edges(
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
         HookError: no forward pass reached a layer that has edges to cut.
-
-    Source: complexity-control paper, section VI-A.
     """
     checked(model, HookedTransformer, "model")
     checked(renormalise, bool, "renormalise")
     n_layers, n_heads, given = model.cfg.n_layers, model.cfg.n_heads, cast(Any, edges)
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
-    layers, _, heads, queries, keys = given.shape if is_mask else [0] * 5
-    if not is_mask or (layers, heads) != (n_layers, n_heads) or queries != keys:
+    if not is_mask or given.shape[::2] != (n_layers, n_heads, given.shape[3]):
         found = f"{tuple(given.shape)} {given.dtype}" if isinstance(given, Tensor) else shown(given)
         raise ConfigError(
             f"edges is {found}; expected booleans of shape (layer, batch, head, query, key) with "
@@ -128,12 +123,8 @@ def token_edges(
 ) -> Edges:
     """The edges of every layer that carry one token's information away from its position.
 
-    Returns:
-        Edges with a batch of the n sequences.
-
     Raises:
-        ConfigError: a token at the last position. The residual stream that the answer is read from
-            starts with it, so no attention mask can hide it.
+        ConfigError: a token at the last position, which no attention mask can hide.
     """
     checked(paths, Paths, "paths")
     at = torch.from_numpy(places(sequences, place))
@@ -165,9 +156,6 @@ def edge(
 
     The position ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of
     ``n_pos`` positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
-
-    Raises:
-        ConfigError: a layer, head or position that does not exist.
     """
     checked(model, HookedTransformer, "model")
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
@@ -197,14 +185,11 @@ def leak(
     paths: Paths = "all",
     renormalise: bool = False,
 ) -> float:
-    """How much the logits still depend on a masked token.
+    """How much the logits still depend on a masked token: 0 not at all, 1 as without a mask.
 
-    Every sequence is run with each value that the token can take: all keys, or all anchors. See
-    :func:`token_edges` for ``paths``, :func:`mask_edges` for ``renormalise``.
-
-    Returns:
-        The largest range of a last-position logit over the values, divided by the largest range
-        without a mask: 0 if the mask isolates the token, 1 if it does nothing.
+    Every sequence is run with each value that the token can take: all keys, or all anchors. The
+    leak is the largest range of a last-position logit over the values, divided by the largest range
+    without a mask.
 
     Raises:
         ConfigError: no sequences, a token that cannot be masked, or logits that are not finite or
@@ -227,16 +212,14 @@ def leak(
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
             cut = edges[:, part].repeat_interleave(len(tokens), 1)
             with mask_edges(model, cut & masked, renormalise=renormalise):
-                logits = check_finite(last_logits(model, varied))
+                logits = check_finite(last_logits(model, varied), "the model's logits")
             by_value = logits.view(len(part), len(tokens), -1)
             ranges.append(float((by_value.amax(1) - by_value.amin(1)).max()))
         return max(ranges)
 
     free = largest_range(masked=False)
     if free == 0:
-        raise ConfigError(
-            f"the logits do not depend on the {place} token; there is nothing to mask"
-        )
+        raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
     return largest_range(masked=True) / free
 
 

@@ -1,20 +1,16 @@
 """Activation patching: which activation carries what tells two sequences apart.
 
 A *clean* and a *corrupted* sequence differ in one thing, and the model answers them differently.
-Run one of them with an activation of the other in its place and see how far the answer follows
-(Vig et al. 2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
+Run one with an activation of the other in its place and see how far the answer follows (Vig et al.
+2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
 
 * ``denoise`` (TransformerLens's direction): the corrupted run with a clean activation. What
   restores the clean answer is *sufficient* for it, given the rest of the corrupted run;
 * ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
 
-Exchanging the two sequences exchanges the directions: ``patch(a, b, direction="noise")`` has the
-values of ``patch(b, a)``, and the negative values if the metric is the logit difference.
-
 :func:`patch` replaces one activation, and everything after it reacts. :func:`path_patch` follows
 one connection: a sender's change reaches the receivers along the residual stream alone, and
-everything between them stays as it was. A :class:`PatchResult` holds one value for every site and
-example, without averaging.
+everything between them stays as it was.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,27 +25,19 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import (
-    Replacement,
-    check_answers,
-    check_finite,
-    replaced_run,
-)
+from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Connection, Inputs, Site, check_sites, site_mask
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
 Direction = Literal["denoise", "noise"]
-
 Answer = Literal["inferential", "symmetric"]
-
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
 """Maps the last-position logits of all n examples, in order, to one value each."""
-
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio divides by."""
-
 _BATCH = 512
 
 
@@ -58,31 +46,24 @@ class PatchResult:
     """A metric after each patch, example by example."""
 
     sites: tuple[Site, ...] | tuple[Connection, ...]
-    """What was patched, one at a time."""
     direction: Direction
-    """``denoise``: clean into the corrupted run; ``noise``: corrupted into the clean run."""
     values: Float[np.ndarray, "site example"]
     """The metric of the patched runs."""
     clean: Float[np.ndarray, " example"]
-    """The metric of the clean run."""
     corrupted: Float[np.ndarray, " example"]
-    """The metric of the corrupted run."""
 
     def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
         """Examples whose clean and corrupted metric differ by at least ``smallest``."""
-        apart: Bool[np.ndarray, " example"] = np.abs(self.clean - self.corrupted) >= smallest
-        return apart
+        return np.abs(self.clean - self.corrupted) >= smallest
 
     def recovery(self, smallest: float = SMALLEST_DIFFERENCE) -> Float[np.ndarray, "site example"]:
         """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
 
-        Not clamped: below 0 the patch does harm, above 1 it overshoots. Both directions share the
-        scale, so a patch without effect has recovery 0 when denoising and 1 when noising. Examples
-        whose clean and corrupted metric differ by less than ``smallest`` are NaN.
+        Not clamped. A patch without effect has recovery 0 when denoising and 1 when noising.
+        Examples whose clean and corrupted metric differ by less than ``smallest`` are NaN.
 
         Raises:
-            ConfigError: more than half of the examples are NaN, as in a negative control on a model
-                that answers right. The others would be a selection.
+            ConfigError: more than half of the examples are NaN; the others would be a selection.
         """
         checked(smallest, float, "smallest", above=0)
         apart = self.told_apart(smallest)
@@ -93,17 +74,13 @@ class PatchResult:
                 "values, or patch a contrast that changes the model's answer"
             )
         gap = np.where(apart, self.clean - self.corrupted, np.nan)
-        recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
-        return recovery
+        return (self.values - self.corrupted) / gap
 
 
 def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
     """Logit of the clean target minus logit of the corrupted target.
 
-    The metric raises ConfigError if a target is not an output token of the model.
-
-    Raises:
-        ConfigError: an example has the same target twice, as in a negative control.
+    Raises ConfigError if an example has the same target twice, as in a negative control.
     """
     same = clean.targets == corrupted.targets
     if same.any():
@@ -115,10 +92,7 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
-    """Probability of a given answer of every example, in at least float32.
-
-    The metric raises ConfigError if an answer is not an output token of the model.
-    """
+    """Probability of a given answer of every example, in at least float32."""
 
     def of_answer(logits: Tensor) -> Tensor:
         at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
@@ -131,10 +105,7 @@ def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -
     """Probability of the answer that a mechanism gives to each sequence.
 
     ``inferential`` is the composition. ``symmetric`` is the training target of the other order,
-    which only unseen pairs have. The sequences are usually the clean ones.
-
-    Raises:
-        ConfigError: a sequence of a pair without symmetric answer.
+    which only unseen pairs have.
     """
     checked(answer, Answer, "answer")
     answers = np.empty(len(sequences), np.int64)
@@ -164,17 +135,15 @@ def patch(
 ) -> PatchResult:
     """Replace one activation at a time and measure what the model answers.
 
+    Hooks attached to the model act in every run.
+
     Args:
-        model: any HookedTransformer; hooks attached to it act in every run.
-        clean: n sequences.
-        corrupted: their twins, with key and anchors at the same positions.
-        sites: what is replaced, one at a time; :func:`site_grid` lists them.
+        corrupted: twins of the clean sequences, with key and anchors at the same positions.
+        sites: what is replaced; see :func:`anchor_interp.interventions.sites.site_grid`.
         metric: what is measured, such as :func:`logit_difference`.
-        direction: which run is patched.
         batch_size: sequences per forward pass; several sites share one. With
             ``batch_size=len(clean)`` every pass holds the n examples of one site in order, which
-            attached hooks made for these n sequences need. One run's activations at all sites are
-            in memory at a time.
+            attached hooks made for these n sequences need.
 
     Raises:
         ConfigError: sequences that do not match, sites that the model does not have, a metric of
@@ -195,9 +164,8 @@ def patch(
             masks = torch.cat([site_mask(sites[i], base, value.shape) for i in part])
             copies = value.repeat(len(part), *[1] * (value.ndim - 1))
             replaced = Replacement(hook, copies, masks.to(value.device))
-            logits, _ = replaced_run(
-                model, rows.repeat(len(part), 1), [replaced], batch_size=batch_size
-            )
+            repeated = rows.repeat(len(part), 1)
+            logits, _ = replaced_run(model, repeated, [replaced], batch_size=batch_size)
             for i, found in zip(part, logits.chunk(len(part)), strict=True):
                 values[i] = _measured(metric, found)
     return _result(model, rows, donors, sites, direction, values, metric, batch_size)
@@ -226,10 +194,9 @@ def path_patch(
     2. The patched run, nothing frozen, with the values that the receivers had in run 1. Everything
        after the receivers reacts. For the ``logits`` run 1 is already the answer.
 
-    MLPs are frozen, so a path through an MLP is not a connection of the sender; Wang et al. let
-    them react. The effects of single senders on the logits add up only where the stream is linear:
-    without LayerNorm. Arguments and errors are those of :func:`patch`, with ``connections`` in
-    place of its sites.
+    MLPs are frozen, so a path through an MLP is not a connection; Wang et al. let them react. The
+    effects of single senders on the logits add up only without LayerNorm. Arguments and errors are
+    those of :func:`patch`, with ``connections`` in place of its sites.
     """
     base, rows, donors = _twins(model, clean, corrupted, direction)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
@@ -253,13 +220,9 @@ def path_patch(
     values = np.empty((len(connections), len(rows)))
     for sender in senders:
         sent = [i for i, each in enumerate(connections) if each.sender == sender]
-        direct, arrived = replaced_run(
-            model,
-            rows,
-            [*frozen, at_site(sender, donated)],
-            record={site.hook for i in sent for site in receivers[i]},
-            batch_size=batch_size,
-        )
+        record = {site.hook for i in sent for site in receivers[i]}
+        run1 = [*frozen, at_site(sender, donated)]
+        direct, arrived = replaced_run(model, rows, run1, record=record, batch_size=batch_size)
         for i in sent:
             logits = direct
             if receivers[i]:
@@ -313,9 +276,7 @@ def _result(
     return PatchResult(sites, direction, values, clean, corrupted)
 
 
-def _picked(
-    values: Float[Tensor, "n d_vocab"], answers: Integer[np.ndarray, " n"]
-) -> Float[Tensor, " n"]:
+def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
     """The value of one answer of every example."""
     check_answers(answers, values.shape[-1])
     index = torch.from_numpy(answers.astype(np.int64)).to(values.device)
@@ -323,12 +284,11 @@ def _picked(
 
 
 def _measured(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
-    found: object = metric(check_finite(logits))
+    found: object = metric(check_finite(logits, "the model's logits"))
     if not isinstance(found, Tensor) or found.shape != logits.shape[:1]:
         shape = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
         raise ConfigError(
             f"the metric returned {shape}; expected a tensor with one value for each of the "
             f"{len(logits)} examples"
         )
-    values: Float[np.ndarray, " n"] = found.detach().double().cpu().numpy()
-    return values
+    return found.detach().double().cpu().numpy()
