@@ -2,8 +2,7 @@
 
 :func:`logit_lens` reads the last position's stream after every sublayer as if the model ended there
 (nostalgebraist 2020). A pre-LayerNorm stream passes the final LayerNorm, which computes its scale
-anew, and the unembedding. A post-LayerNorm stream passes the unembedding alone, because each point
-except the sum of embeddings already has a LayerNorm behind it.
+anew, and the unembedding; a post-LayerNorm stream the unembedding alone.
 
 :func:`attribute_logits` splits the logits into a sum over components (direct logit attribution;
 Elhage et al. 2021, "Logit attributions"). The sum is exact, because a LayerNorm is linear once its
@@ -13,8 +12,7 @@ scale is held fixed: with scale s, gain w and bias b it turns a sum of component
 
 A pre-LayerNorm stream passes one such LayerNorm before the unembedding. A component of a
 post-LayerNorm stream passes the LayerNorm of its sublayer and all later ones, which
-TransformerLens's ``decompose_resid`` does not do. What is held fixed is not attributed: a component
-may also act on the scales, and on what other components read.
+TransformerLens's ``decompose_resid`` does not do. What is held fixed is not attributed.
 """
 
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import check_answers
+from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, layout, token_rows
 
@@ -46,7 +45,7 @@ class LogitLens:
     """Where they were read: ``0_pre`` (the sum of embeddings), then ``0_mid`` (after attention) and
     ``0_post`` (after the MLP) of every layer."""
     logits: Float64[np.ndarray, "point batch d_vocab"]
-    """Logits at the last position; those of the last point are the model's."""
+    """Those of the last point are the model's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +54,7 @@ class Attribution:
 
     components: tuple[str, ...]
     """``embed``, ``pos_embed``; of every layer its heads (``L0H0``), ``L0 attention bias`` and
-    ``L0 MLP``; biases of the LayerNorms passed (``L0 LayerNorm 1 bias``, ``final LayerNorm bias``)
-    and ``unembedding bias``."""
+    ``L0 MLP``; biases of the LayerNorms passed (``L0 LayerNorm 1 bias``) and of the unembedding."""
     logits: Float64[np.ndarray, "component batch answer"]
     """Their parts of the logits; the sum over components is the model's logits."""
 
@@ -69,8 +67,7 @@ def logit_lens(
     """Logits at the last position as if the model ended after each sublayer; attached hooks act.
 
     Raises:
-        ConfigError: no token indices, or a model that does more between its last stream and its
-            logits than normalise and unembed.
+        ConfigError: no token indices, or a model that does more after its last stream.
     """
     rows = token_rows(model, tokens)
     has_mid = not (model.cfg.attn_only or model.cfg.parallel_attn_mlp)
@@ -78,8 +75,8 @@ def logit_lens(
     for layer in range(model.cfg.n_layers):
         for point in ("mid", "post") if has_mid else ("post",):
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
-    seen = _last(activations(model, rows, list(names.values())))
-    streams = torch.stack(list(seen.values()))  # [point, batch, d_model]
+    seen = activations(model, rows, list(names.values()))
+    streams = at_least_float32(torch.stack([x[:, -1] for x in seen.values()]))  # [point, batch, d]
     read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
     found = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
     _check_sum(last_logits(model, rows), found[-1], found)
@@ -94,8 +91,8 @@ def attribute_logits(
 ) -> Attribution:
     """Split logits at the last position into the direct contributions of the components.
 
-    Attached hooks act, but the residual stream must stay the sum of its components. ``answers`` are
-    the output tokens of every sequence whose logits are split; all of them in order if None.
+    Attached hooks act. ``answers`` are the output tokens of every sequence whose logits are split;
+    all of them in order if None.
 
     Raises:
         ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
@@ -114,10 +111,9 @@ def attribute_logits(
     index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
     parts = _components(model, rows)
     streams = torch.stack(list(parts.values()))
-    found = streams @ model.unembed.W_U.to(streams.dtype)
-    bias = _at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
-    found = torch.cat([found, bias])  # [component, batch, d_vocab]
-    found = found.gather(2, index.expand(len(found), -1, -1))
+    bias = at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
+    found = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
+    found = found.gather(2, index.expand(len(found), -1, -1))  # [component, batch, answer]
     _check_sum(last_logits(model, rows).gather(1, index), found.sum(0), found)
     return Attribution((*parts, "unembedding bias"), found.double().cpu().numpy())
 
@@ -131,16 +127,17 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     names = [f"hook_{name}" for name in embeds]
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
     normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
-    seen = _last(activations(model, rows, names + ["ln_final.hook_scale"] * normed))
+    found = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
+    seen = {name: at_least_float32(activation[:, -1]) for name, activation in found.items()}
 
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
         at = f"blocks.{layer}."
         written = "batch head d_head, head d_head d_model -> head batch d_model"
-        heads = einsum(seen[at + "attn.hook_z"], _at_least_float32(block.attn.W_O), written)
+        heads = einsum(seen[at + "attn.hook_z"], at_least_float32(block.attn.W_O), written)
         parts |= {f"L{layer}H{head}": wrote for head, wrote in enumerate(heads)}
-        parts[f"L{layer} attention bias"] = _at_least_float32(block.attn.b_O).expand(len(rows), -1)
+        parts[f"L{layer} attention bias"] = at_least_float32(block.attn.b_O).expand(len(rows), -1)
         if post:
             parts = _normed(parts, block.ln1, seen[at + "ln1.hook_scale"], f"L{layer} LayerNorm 1")
         if not attn_only:
@@ -162,15 +159,6 @@ def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool 
     if getattr(norm, "b", None) is not None:
         found[f"{name} bias"] = norm.b.expand_as(found["embed"])
     return found
-
-
-def _last(seen: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: _at_least_float32(activation[:, -1]) for name, activation in seen.items()}
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    """Sums of components in half precision would lose the small ones."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _check_sum(logits: Tensor, found: Tensor, parts: Tensor) -> None:

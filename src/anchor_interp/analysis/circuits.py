@@ -31,22 +31,14 @@ _PUBLISHED: tuple[RouteName, ...] = ("symmetric", "inferential")
 
 @dataclass(frozen=True)
 class Performance:
-    """How often and how clearly sequences get their answer (the unedited model's by default)."""
+    """How often and how clearly sequences get their answer (the unedited model's by default).
 
-    accuracy: float
-    logit_difference: float
-    """Mean of the answer's logit minus the largest other one."""
-
-
-@dataclass(frozen=True)
-class Relative:
-    """A performance on the scale from everything ablated (0) to the full model (1).
-
-    Neither number is clamped: a circuit can do better than its model, or worse than none.
+    If relative, on the scale from everything ablated (0) to the full model (1), not clamped.
     """
 
     accuracy: float
     logit_difference: float
+    """Mean of the answer's logit minus the largest other one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +69,9 @@ class EdgeLoss:
     """What a circuit loses without one of its edges."""
 
     edge: str
-    """The edge in words."""
     index: tuple[int, int, int, int]
     """0-based layer, head, query and key position."""
-    loss: Relative
+    loss: Performance
     """Faithfulness of the circuit minus that of the circuit without this edge."""
 
 
@@ -91,19 +82,19 @@ class CircuitScores:
     size: int
     """Edges of the circuit that can reach the output."""
     n_edges: int
-    """All edges that can reach it."""
+    """All that can reach it."""
     ablation: Ablation
     full: Performance
     """Of the unedited model."""
     nothing: Performance
     """With every edge ablated."""
-    faithfulness: Relative
-    """With everything outside the circuit ablated; 1 if the circuit explains the model."""
-    remaining: Relative
-    """With the circuit ablated; 0 if nothing is left without it."""
-    incompleteness: Relative
-    """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C, relative: each
-    edge, all of them, and random halves; 0 if the circuit fails where the model M fails."""
+    faithfulness: Performance
+    """Relative, with everything outside the circuit ablated; 1 if it explains the model."""
+    remaining: Performance
+    """Relative, with the circuit ablated; 0 if nothing is left without it."""
+    incompleteness: Performance
+    """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C: each edge, all
+    of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
     """The loss of every edge; no edge of a minimal circuit is without loss."""
 
@@ -113,9 +104,9 @@ class Baseline:
     """The faithfulness of another circuit."""
 
     name: str
-    """``attention rollout`` (:func:`attention_rollout`; as many edges) or a published route."""
+    """``attention rollout`` (as many edges) or a published route."""
     size: int
-    faithfulness: Relative
+    faithfulness: Performance
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +115,7 @@ class CircuitComparison:
 
     size: int
     ablation: Ablation
-    faithfulness: Relative
+    faithfulness: Performance
     random_accuracy: Float[np.ndarray, " circuit"]
     """Faithfulness, by accuracy, of random circuits with as many edges in every layer."""
     random_logit_difference: Float[np.ndarray, " circuit"]
@@ -207,20 +198,20 @@ def score_circuit(
     of_circuit = bench.faithfulness(inside & ~subsets)
     whole = bench.faithfulness(inside[None])[:, 0]
     losses = whole[:, None] - of_circuit[:, 1 : 1 + len(edges)]
-    losses_by_edge = zip(
-        Circuit(inside, circuit.roles).names, edges.tolist(), losses.T.tolist(), strict=True
-    )
+    names = Circuit(inside, circuit.roles).names
+    each_loss = zip(names, edges.tolist(), losses.T.tolist(), strict=True)
     return CircuitScores(
         size=len(edges),
         n_edges=int(bench.reachable.sum()),
         ablation=bench.ablation,
         full=Performance(*bench.full[:2].tolist()),
         nothing=Performance(*bench.nothing[:2].tolist()),
-        faithfulness=Relative(*whole.tolist()),
-        remaining=Relative(*of_model[:, 0].tolist()),
-        incompleteness=Relative(*np.abs(of_circuit - of_model).max(1).tolist()),
+        faithfulness=Performance(*whole.tolist()),
+        remaining=Performance(*of_model[:, 0].tolist()),
+        incompleteness=Performance(*np.abs(of_circuit - of_model).max(1).tolist()),
         minimality=tuple(
-            EdgeLoss(x, (a, b, c, d), Relative(*y)) for x, (a, b, c, d), y in losses_by_edge
+            EdgeLoss(name, (a, b, c, d), Performance(*loss))
+            for name, (a, b, c, d), loss in each_loss
         ),
     )
 
@@ -249,22 +240,21 @@ def compare_circuit(
             rivals[f"{name} route"] = bench.reachable & route.edges
     random = np.zeros((n_random, *inside.shape), np.bool_)
     for drawn in random:
-        for layer, edges in enumerate(drawn):
-            known = np.flatnonzero(bench.reachable[layer])
-            edges.flat[generator.permutation(known)[: inside[layer].sum()]] = True
+        for edges, known, mine in zip(drawn, bench.reachable, inside, strict=True):
+            edges.flat[generator.permutation(np.flatnonzero(known))[: mine.sum()]] = True
     scores = bench.faithfulness(np.stack([inside, *rivals.values(), *random]))
-    mine, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
-    p_values = (1 + (by_chance >= mine).sum(1)) / (1 + n_random)
+    own, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
+    p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
     return CircuitComparison(
         size=int(inside.sum()),
         ablation=bench.ablation,
-        faithfulness=Relative(*mine[:, 0].tolist()),
+        faithfulness=Performance(*own[:, 0].tolist()),
         random_accuracy=by_chance[0],
         random_logit_difference=by_chance[1],
-        p_accuracy=float(p_values[0]),
-        p_logit_difference=float(p_values[1]),
+        p_accuracy=p_accuracy,
+        p_logit_difference=p_difference,
         others=tuple(
-            Baseline(name, int(edges.sum()), Relative(*score.tolist()))
+            Baseline(name, int(edges.sum()), Performance(*score.tolist()))
             for (name, edges), score in zip(rivals.items(), others.T, strict=True)
         ),
     )
@@ -278,9 +268,8 @@ def attention_rollout(
     An edge's weight times the weight of all ways from its query on to the last position of the
     last layer. From layer to layer a way follows the mean attention of the heads, or stays in
     place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
-    "Quantifying Attention Flow in Transformers", section 3, here by edge and from the end on).
-    Values do not enter, so attention that the model does not use counts too. Returns the mean over
-    the sequences; 0 for edges that cannot reach the last position.
+    section 3, here by edge and from the end on). Values do not enter, so attention that the model
+    does not use counts too. Returns the mean over the sequences.
     """
     weights = patterns.double()
     onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
@@ -303,4 +292,5 @@ def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head que
             f"{', '.join(circuit.roles)}; model and sequences have {bench.reachable.shape} and "
             f"{', '.join(bench.roles)}: use a circuit of this model and these sequences"
         )
-    return bench.reachable & circuit.edges
+    inside: Bool[np.ndarray, "layer head query key"] = bench.reachable & circuit.edges
+    return inside

@@ -2,8 +2,7 @@
 
 The NeurIPS paper draws attention weights between the positions of successive layers and marks by
 hand what "significantly contributes to the output of the last token" (section 5.1, figure 3). Here
-each edge is ablated alone (:mod:`anchor_interp.interventions.ablation`), and its contribution is
-the effect on the answer.
+each edge is ablated alone, and its contribution is the effect on the answer.
 """
 
 from dataclasses import dataclass

@@ -1,15 +1,14 @@
 """Routes: how much of the key's and the anchors' information takes which way to the answer.
 
 A *route* is a mechanism as edges between roles. :func:`route_scores` exchanges the key or an anchor
-and lets the change out along a route's edges only (path patching: Goldowsky-Dill et al. 2023,
-"Localizing Model Behavior with Path Patching"). The result is how much of the token's effect on the
-answer that route carries. The two published routes: NeurIPS paper, section 5.1 and figure 3.
+and lets the change out along a route's edges only (path patching: Goldowsky-Dill et al. 2023). The
+two published routes: NeurIPS paper, section 5.1 and figure 3.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +27,7 @@ from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, pla
 RouteName = Literal["symmetric", "inferential", "gathered"]
 
 
-@dataclass(frozen=True)
-class Hop:
+class Hop(NamedTuple):
     """Attention of one role (``query``, which receives) to another (``key``, which sends)."""
 
     query: Place
@@ -47,13 +45,12 @@ class Route:
 
 @dataclass(frozen=True)
 class LegScore:
-    """How much of one token's effect on the answer a route carries."""
+    """How much of an exchanged token's effect on the answer a route carries."""
 
     route: RouteName
     split: int
-    """The number of early layers; the others are late."""
+    """The number of early layers."""
     source: Place
-    """The token that was exchanged."""
     effect: float
     """Share of the change of the logit difference: 1 all, 0 none, not clamped."""
     answers: float
@@ -65,7 +62,7 @@ class RouteScores:
     """How much of the information each route carries: 1 all of it, 0 none.
 
     A route's score is the effect of its weakest leg (key, first or second anchor), at the split of
-    the layers that is best for it. A route says where information meets, not how it is used.
+    the layers that is best for it.
     """
 
     symmetric: float
@@ -146,7 +143,7 @@ def route_scores(
     if task.length < 4 or len(task.anchors) < 2:
         raise ConfigError(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
-            "2 anchors, to exchange, and 4 tokens, so that a last one follows the second anchor"
+            "2 anchors and 4 tokens, so that one token follows the second anchor"
         )
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
@@ -156,13 +153,12 @@ def route_scores(
     }
     measured = {source: _legs(model, clean, tokens, source) for source, tokens in exchanged.items()}
     details = tuple(leg for legs, _ in measured.values() for leg in legs)
-    scores = {
-        route: max(
-            min(x.effect for x in details if x.route == route and x.split == split)
-            for split in range(1, model.cfg.n_layers)
-        )
-        for route in ROUTES
-    }
+
+    def weakest(route: RouteName, split: int) -> float:
+        return min(x.effect for x in details if (x.route, x.split) == (route, split))
+
+    splits = range(1, model.cfg.n_layers)
+    scores = {route: max(weakest(route, split) for split in splits) for route in ROUTES}
     counts = tuple((source, count) for source, (_, count) in measured.items())
     return RouteScores(**scores, n=counts, details=details)
 
@@ -180,7 +176,7 @@ def _legs(
     if len(used) < LEAST_CHANGE * len(rows):
         raise ConfigError(
             f"{len(used)} of {len(rows)} answers change with the {source} token: they hardly "
-            "depend on it, so no share of its effect is defined; use another model"
+            "depend on it, so its effect has no shares; use another model"
         )
 
     def difference(logits: Tensor, row: Tensor) -> Tensor:
@@ -199,7 +195,7 @@ def _legs(
     for index, (route, split) in enumerate(splits):
         for layers, hops in route_layers(model, route, split):
             for hop in hops:
-                query, key = (torch.from_numpy(places(clean, x)) for x in (hop.query, hop.key))
+                query, key = (torch.from_numpy(places(clean, x)) for x in hop)
                 for layer in layers:
                     frozen[index, row, layer, 0, query, key] = False
     frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)

@@ -2,19 +2,12 @@
 
 An *edge* (layer, head, query position, key position) adds ``pattern[query, key] * v[key]`` to the
 query's position: this product is what it *carries*. An *ablated* edge carries something else, and
-every other edge works as before:
+every other edge works as before: nothing (``zero``; the other attention weights stay), its mean
+over reference sequences (``mean``), or what it carries in one reference sequence (``resample``).
 
-``zero``
-    nothing (the attention weight becomes 0, the others stay);
-``mean``
-    its mean over reference sequences;
-``resample``
-    what it carries in one reference sequence.
-
-The reference's whole product, attention weight times value, comes from an unedited forward pass.
-References must have the key at the same position, so that an edge means the same in them. Ablation
-then removes what an edge carries of the tokens and keeps what it carries of the positions alone.
-Residual streams and MLPs are never ablated, so a position keeps what it knows without attention.
+The reference's whole product comes from an unedited forward pass. References must have the key at
+the same position, so that an edge means the same in them. Residual streams and MLPs are never
+ablated, so a position keeps what it knows without attention.
 """
 
 import contextlib
@@ -58,7 +51,7 @@ class Carried:
         return self.patterns.shape[1]
 
     def rows(self, index: Int64[Tensor, " n"]) -> "Carried":
-        """What edges carry in some of the sequences."""
+        """The same in some of the sequences."""
         return Carried(self.patterns[:, index], self.values[:, index])
 
     def through(
@@ -87,7 +80,7 @@ class MeanCarried:
     def through(
         self, layer: int, edges: Bool[Tensor, "batch head query key"]
     ) -> Float[Tensor, "batch query head d_head"]:
-        """The sum of what a layer's chosen edges carry to every query."""
+        """As :meth:`Carried.through`."""
         products = self.products[layer]
         return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
@@ -96,10 +89,9 @@ def carried(model: HookedTransformer, tokens: np.ndarray | Int64[Tensor, "n leng
     """Record what every edge carries in some sequences; hooks attached to the model act."""
     checked(model, HookedTransformer, "model")
     blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
-    found = activations(
-        model, tokens, [block + kind for block in blocks for kind in ("pattern", "v")]
-    )
-    patterns, values = (torch.stack([found[b + kind] for b in blocks]) for kind in ("pattern", "v"))
+    kinds = ("pattern", "v")
+    found = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
+    patterns, values = (torch.stack([found[b + kind] for b in blocks]) for kind in kinds)
     # grouped-query heads share their values, which are recorded once
     return Carried(patterns, values.repeat_interleave(model.cfg.n_heads // values.shape[3], dim=3))
 
@@ -119,10 +111,8 @@ def ablate_edges(
         edits = {}
         if reference is not None:
             if isinstance(reference, Carried) and edges.shape[1] not in (1, len(reference)):
-                raise ConfigError(
-                    f"edges are for {edges.shape[1]} sequences and there are {len(reference)} "
-                    "references; give each sequence its reference"
-                )
+                given = f"edges are for {edges.shape[1]} sequences and there are {len(reference)}"
+                raise ConfigError(f"{given} references; give each sequence its reference")
             edits = {
                 f"blocks.{layer}.attn.hook_z": _adding(reference.through(layer, cut))
                 for layer, cut in enumerate(edges)
@@ -190,7 +180,15 @@ class Bench:
         self.tokens = token_rows(model, tokens)
         self.roles = position_roles(tokens.shape[1], position)
         self.reachable = reachable_edges(model, tokens.shape[1])
-        self.answers = self._answers(answers)
+        with torch.no_grad():
+            logits = check_finite(last_logits(model, self.tokens), "the model's logits")
+        self.answers = logits.argmax(-1)
+        if answers is not None:
+            given = np.asarray(answers)
+            if given.shape != (len(tokens),) or given.dtype.kind not in "iu":
+                raise ConfigError(f"answers is {shown(answers)}; expected {len(tokens)} integers")
+            check_answers(given, model.cfg.d_vocab_out)
+            self.answers = torch.from_numpy(given.astype(np.int64)).to(logits.device)
         found = carried(model, self.tokens)
         self.attention: np.ndarray = found.patterns.double().mean(1).cpu().numpy()
         self._pairs = np.arange(len(tokens)), np.arange(len(tokens))  # sequence, reference
@@ -231,24 +229,12 @@ class Bench:
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             raise ConfigError(
                 f"with every edge ablated {self.nothing[0]:.2f} of the answers are right, with "
-                f"none {self.full[0]:.2f}: they hardly depend on attention, so faithfulness is not "
-                "defined; use another model or other answers"
+                f"none {self.full[0]:.2f}: they hardly depend on attention; use another model or "
+                "other answers"
             )
         found = self.measure(self.reachable & ~circuits)[:2]
         relative: Float[np.ndarray, "2 circuit"] = (found - self.nothing[:2, None]) / scale[:, None]
         return relative
-
-    def _answers(self, answers: np.ndarray | None) -> Tensor:
-        with torch.no_grad():
-            logits = check_finite(last_logits(self.model, self.tokens), "the model's logits")
-        own = logits.argmax(-1)
-        if answers is None:
-            return own
-        found = np.asarray(answers)
-        if found.shape != tuple(own.shape) or found.dtype.kind not in "iu":
-            raise ConfigError(f"answers is {shown(answers)}; expected {len(own)} integers")
-        check_answers(found, self.model.cfg.d_vocab_out)
-        return torch.from_numpy(found.astype(np.int64)).to(own.device)
 
     def _referred(
         self, own: Carried, position: int | None, references: Tokens | None
@@ -333,10 +319,8 @@ def _aligned(
 def _adding(substitute: Float[Tensor, "batch query head d_head"]) -> Edit:
     def add(z: Tensor) -> Tensor:
         if len(substitute) not in (1, len(z)):
-            raise ConfigError(
-                f"there are {len(substitute)} references and the forward pass has {len(z)} "
-                "sequences; give each sequence its reference"
-            )
+            given = f"there are {len(substitute)} references and the forward pass has {len(z)}"
+            raise ConfigError(f"{given} sequences; give each sequence its reference")
         return z + substitute
 
     return add

@@ -11,9 +11,8 @@ that meet for the first time:
 * the same answer for (a, b) and (b, a), if they look up the unordered pair;
 * anything else, if they look up each ordered pair.
 
-The pair (a, b) itself is never run, so unseen pairs can be asked about. A composed state lacks
-what the layers up to it make of both anchors *together*; :attr:`Composition.recomposed`, the same
-measurement on seen pairs, shows how much that is.
+The pair (a, b) itself is never run. A composed state lacks what the layers up to it make of both
+anchors *together*; :attr:`Composition.recomposed` shows how much that is.
 """
 
 from collections.abc import Sequence
@@ -64,9 +63,8 @@ def composition(
 ) -> Composition:
     """Compose the state of pairs from the states of other pairs and see what the model answers.
 
-    Composes the state after attention (``hook_resid_mid``) of a 0-based layer in ``n`` sequences of
-    each ordered pair: of the unseen pairs if ``pairs`` is None. None of these pairs is run. Hooks
-    attached to the model act.
+    Composes ``hook_resid_mid`` of a 0-based layer in ``n`` sequences of each ordered pair, by
+    default the unseen ones. Hooks attached to the model act.
 
     Raises:
         ConfigError: no pairs, a pair that no parallelogram of seen pairs leads to, a layer or n
@@ -83,18 +81,18 @@ def composition(
     if not wanted:
         raise ConfigError(f"pairs is {shown(pairs)} and the task has no unseen pair; name some")
     states = _States(model, task, layer, n, seed)
-    shares: dict[str, list[np.floating]] = {"rule": [], "alike": [], "mirror": [], "again": []}
+    rule, alike, mirror, again = [], [], [], []
     for pair in wanted:
         answers = states.answers(pair)
-        shares["rule"].append(np.mean(answers == task.composed(pair, states.keys)))
+        rule.append(np.mean(answers == task.composed(pair, states.keys)))
         if pair[0] != pair[1] and states.parallelograms(pair[::-1]):
-            shares["alike"].append(np.mean(answers == states.answers(pair[::-1])))
+            alike.append(np.mean(answers == states.answers(pair[::-1])))
         target = task.symmetric(pair, states.keys)
         if target is not None:
-            shares["mirror"].append(np.mean(answers == target))
+            mirror.append(np.mean(answers == target))
     for pair in filter(states.parallelograms, states.of):
-        shares["again"].append(np.mean(states.answers(pair) == task.target(pair, states.keys)))
-    rule, *others = (float(np.mean(found)) if found else None for found in shares.values())
+        again.append(np.mean(states.answers(pair) == task.target(pair, states.keys)))
+    others = (float(np.mean(shares)) if shares else None for shares in (alike, mirror, again))
     return Composition(layer, tuple(wanted), n, float(np.mean(rule)), *others)
 
 

@@ -2,8 +2,7 @@
 
 TransformerLens accepts a hook that never fires, lets a hook return a tensor of another shape that
 happens to broadcast, and returns cached activations that a later hook may still change.
-:func:`hooked` and :func:`activations` prevent all three. Hooks go by their TransformerLens names
-(``utils.get_act_name``), such as ``blocks.0.attn.hook_pattern``.
+:func:`hooked` and :func:`activations` prevent all three, under TransformerLens's names of hooks.
 """
 
 import contextlib
@@ -66,10 +65,8 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
         yield
     missed = [name for name in edits if name not in fired]
     if missed:
-        raise HookError(
-            f"the hook {missed[0]} did not fire; run the model within the block, through every "
-            "layer that is edited"
-        )
+        advice = "run the model within the block, through every layer that is edited"
+        raise HookError(f"the hook {missed[0]} did not fire; {advice}")
 
 
 def activations(

@@ -3,14 +3,9 @@
 If an activation stands for the intermediate value v = g(x; a1), taking it from another sequence
 changes v and nothing else, and the new answer is known in advance (Geiger et al. 2021). A *base*
 sequence (x; a1, a2) gets the activation of a *source* (x'; a1', a2'), whose value is
-v' = g(x'; a1'). An inferential model then answers
-
-    g(v'; a2),
-
-the *counterfactual*: it composes the source's key and anchor with the base's second anchor, which
-appear together in neither sequence. The share of counterfactual answers is the interchange
-accuracy. :func:`anchor_interp.tasks.counterfactuals.interchange_pairs` chooses sources whose
-counterfactual cannot be mistaken for another answer.
+v' = g(x'; a1'). An inferential model then answers g(v'; a2), the *counterfactual*: it composes the
+source's key and anchor with the base's second anchor, which appear together in neither sequence.
+The share of counterfactual answers is the interchange accuracy.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
@@ -31,7 +26,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
@@ -39,10 +34,9 @@ from anchor_interp.tasks.hashing import batch_indices
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """k directions of an activation."""
+    """k directions of an activation, as orthonormal columns."""
 
     basis: Float[np.ndarray, "d k"]
-    """Orthonormal columns."""
     losses: Float[np.ndarray, " step"]
     """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
 
@@ -94,10 +88,8 @@ def interchange(
     basis = None
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
-            raise ConfigError(
-                f"the subspace has {len(subspace.basis)} dimensions; expected {exchange.width}, as "
-                f"{site} has"
-            )
+            found = f"the subspace has {len(subspace.basis)} dimensions"
+            raise ConfigError(f"{found}; expected {exchange.width}, as {site} has")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")
@@ -117,7 +109,7 @@ def interchange(
         anchor_moved=share(pairs.anchor_moved),
         key_moved=share(pairs.key_moved),
         untouched=share(pairs.base.targets, untouched.argmax(-1).cpu().numpy()),
-        cross_entropy=float(_cross_entropy(logits, exchange.counterfactual)),
+        cross_entropy=float(F.cross_entropy(at_least_float32(logits), exchange.counterfactual)),
         answers=answers,
     )
 
@@ -148,8 +140,7 @@ def learn_subspace(
     checked(lr, float, "lr", above=0)
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
-    precision = torch.promote_types(exchange.base.dtype, torch.float32)
-    weights = torch.from_numpy(start.basis).to(exchange.base.device, precision).requires_grad_()
+    weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
     with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
@@ -158,12 +149,10 @@ def learn_subspace(
             with torch.enable_grad():
                 basis = torch.linalg.qr(weights)[0]
                 logits = exchange.run(chosen, basis.to(exchange.base.dtype), batch_size)
-                loss = _cross_entropy(logits, exchange.counterfactual[chosen])
+                loss = F.cross_entropy(at_least_float32(logits), exchange.counterfactual[chosen])
             losses[step] = loss.item()
             if not np.isfinite(losses[step]):
-                raise DivergedError(
-                    f"the loss is {losses[step]} at step {step + 1} of the search; lower lr"
-                )
+                raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")
             (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
             progress["subspace"].update(step + 1, {"loss": losses[step]})
@@ -217,8 +206,3 @@ class _Exchange:
         value = self._whole[chosen].masked_scatter(mask, base + along)
         exchanged = Replacement(self._hook, value, mask)
         return replaced_run(self._model, self.rows[chosen], [exchanged], batch_size=batch_size)[0]
-
-
-def _cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
-    at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(at_least_float32), answers)

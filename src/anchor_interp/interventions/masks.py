@@ -1,9 +1,8 @@
 """Attention-edge masks: cut information paths after the softmax and see what still works.
 
 An *edge* is one entry of an attention pattern: layer, head, query position (which receives) and
-key position (which sends). :func:`mask_edges` zeroes any set of edges, sequence by sequence, and
-leaves the others as they are (complexity-control paper, section VI-A, figure 4). The functions
-below it name the sets that the papers use.
+key position (which sends). :func:`mask_edges` zeroes any set of edges, sequence by sequence
+(complexity-control paper, section VI-A, figure 4).
 
 To hide a token from all other positions, cut every edge that leaves its position, in every layer
 (``paths="all"``). Its own residual stream is then the only place that knows it. Cutting only the
@@ -35,10 +34,8 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 Paths = Literal["all", "direct"]
-"""``all``: the edges from the token's position to every later one; ``direct``: those into the last
-position."""
+"""The edges from the token's position to every later one, or to the last one alone."""
 _BATCH = 1024
-"""Sequences of one forward pass of :func:`leak`."""
 
 
 @contextlib.contextmanager
@@ -48,13 +45,10 @@ def mask_edges(
     """Zero attention edges after the softmax in every forward pass within the ``with`` block.
 
     Nested masks act as the mask of their union, also under ``run_with_cache`` and gradients. They
-    are removed at the end of the block, also after an exception. Source: complexity-control paper,
-    section VI-A.
+    are removed at the end of the block, also after an exception.
 
-    Args:
-        edges: True where an edge is cut. The batch dimension is the forward pass's, or 1 to cut
-            the same edges in every sequence. Edges from later positions have no effect.
-        renormalise: scale what remains of a row to the row's former sum; an empty row stays zero.
+    The batch dimension of ``edges`` is the forward pass's, or 1 to cut the same edges in every
+    sequence. ``renormalise`` scales what remains of a row to its former sum; an empty row stays 0.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
@@ -89,8 +83,8 @@ def mask_key_token(
 ) -> contextlib.AbstractContextManager[None]:
     """Hide the key of every sequence (complexity-control paper, figures 4A and 4C).
 
-    The forward pass must be given these sequences in this order. See :func:`token_edges` for
-    ``paths`` and the errors, :func:`mask_edges` for ``renormalise``.
+    The forward pass must be given these sequences in this order. See :func:`token_edges` and
+    :func:`mask_edges` for the options and errors.
     """
     return mask_edges(model, token_edges(model, sequences, "key", paths), renormalise=renormalise)
 
@@ -133,8 +127,7 @@ def token_edges(
     if len(at_end):
         raise ConfigError(
             f"the {place} token of sequence {at_end[0]} (and of {len(at_end) - 1} more) is at the "
-            f"last position, {length - 1}, whose own residual stream carries it: no attention mask "
-            "hides it; leave these sequences out"
+            f"last position, {length - 1}, where no attention mask hides it; leave these out"
         )
     edges = no_edges(model, length, len(at))
     row = torch.arange(len(at))
@@ -152,10 +145,10 @@ def edge(
     key: int,
     head: int | None = None,
 ) -> Edges:
-    """One edge, the same in every sequence, for :func:`mask_edges`; join edges with ``|``.
+    """One edge, the same in every sequence; join edges with ``|``.
 
-    The position ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of
-    ``n_pos`` positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
+    ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of ``n_pos``
+    positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
     """
     checked(model, HookedTransformer, "model")
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)

@@ -16,12 +16,11 @@ from anchor_interp.models.transformer import HookedTransformer
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """A value that replaces an activation, or a part of it, in n sequences."""
+    """A value that replaces an activation in n sequences: where ``mask`` is True, or everywhere."""
 
     hook: str
     value: Float[Tensor, "n ..."]
     mask: Bool[Tensor, "n ..."] | None = None
-    """Where the activation is replaced; everywhere if None."""
 
 
 def replaced_run(

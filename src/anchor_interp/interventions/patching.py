@@ -7,13 +7,9 @@ Run one with an activation of the other in its place and see how far the answer 
 * ``denoise`` (TransformerLens's direction): the corrupted run with a clean activation. What
   restores the clean answer is *sufficient* for it, given the rest of the corrupted run;
 * ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
-
-:func:`patch` replaces one activation, and everything after it reacts. :func:`path_patch` follows
-one connection: a sender's change reaches the receivers along the residual stream alone, and
-everything between them stays as it was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +23,7 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Connection, Inputs, Site, check_sites, site_mask
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
@@ -54,7 +50,8 @@ class PatchResult:
 
     def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
         """Examples whose clean and corrupted metric differ by at least ``smallest``."""
-        return np.abs(self.clean - self.corrupted) >= smallest
+        apart: Bool[np.ndarray, " example"] = np.abs(self.clean - self.corrupted) >= smallest
+        return apart
 
     def recovery(self, smallest: float = SMALLEST_DIFFERENCE) -> Float[np.ndarray, "site example"]:
         """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
@@ -74,7 +71,8 @@ class PatchResult:
                 "values, or patch a contrast that changes the model's answer"
             )
         gap = np.where(apart, self.clean - self.corrupted, np.nan)
-        return (self.values - self.corrupted) / gap
+        recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
+        return recovery
 
 
 def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
@@ -93,12 +91,7 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
     """Probability of a given answer of every example, in at least float32."""
-
-    def of_answer(logits: Tensor) -> Tensor:
-        at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-        return _picked(logits.to(at_least_float32).softmax(-1), answers)
-
-    return of_answer
+    return lambda logits: _picked(at_least_float32(logits).softmax(-1), answers)
 
 
 def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
@@ -135,15 +128,10 @@ def patch(
 ) -> PatchResult:
     """Replace one activation at a time and measure what the model answers.
 
-    Hooks attached to the model act in every run.
-
-    Args:
-        corrupted: twins of the clean sequences, with key and anchors at the same positions.
-        sites: what is replaced; see :func:`anchor_interp.interventions.sites.site_grid`.
-        metric: what is measured, such as :func:`logit_difference`.
-        batch_size: sequences per forward pass; several sites share one. With
-            ``batch_size=len(clean)`` every pass holds the n examples of one site in order, which
-            attached hooks made for these n sequences need.
+    Hooks attached to the model act in every run. Corrupted sequences have the key and the anchors
+    at the same positions as the clean ones. Several sites share a forward pass of ``batch_size``
+    sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one site in order,
+    which attached hooks made for these n sequences need.
 
     Raises:
         ConfigError: sequences that do not match, sites that the model does not have, a metric of
@@ -168,7 +156,8 @@ def patch(
             logits, _ = replaced_run(model, repeated, [replaced], batch_size=batch_size)
             for i, found in zip(part, logits.chunk(len(part)), strict=True):
                 values[i] = _measured(metric, found)
-    return _result(model, rows, donors, sites, direction, values, metric, batch_size)
+    unpatched = _unpatched(model, rows, donors, direction, metric, batch_size)
+    return PatchResult(sites, direction, values, *unpatched)
 
 
 @torch.no_grad()
@@ -189,8 +178,7 @@ def path_patch(
     1. The patched run (corrupted when denoising) with the sender's value from the other sequences.
        The output z of every attention head and the output of every MLP, at every position, are
        *frozen* at the patched run's own values. Only the residual stream carries the change on, so
-       the change stays at the sender's position. LayerNorms are never frozen: those of a receiver,
-       and in the post-LayerNorm layout those of the stream, react.
+       the change stays at the sender's position. LayerNorms are never frozen.
     2. The patched run, nothing frozen, with the values that the receivers had in run 1. Everything
        after the receivers reacts. For the ``logits`` run 1 is already the answer.
 
@@ -229,7 +217,8 @@ def path_patch(
                 received = [at_site(site, arrived) for site in receivers[i]]
                 logits, _ = replaced_run(model, rows, received, batch_size=batch_size)
             values[i] = _measured(metric, logits)
-    return _result(model, rows, donors, connections, direction, values, metric, batch_size)
+    unpatched = _unpatched(model, rows, donors, direction, metric, batch_size)
+    return PatchResult(connections, direction, values, *unpatched)
 
 
 def _twins(
@@ -242,10 +231,8 @@ def _twins(
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
     rows = [token_rows(model, x.tokens if isinstance(x, Sequences) else x) for x in inputs]
     if rows[0].shape != rows[1].shape or not len(rows[0]):
-        raise ConfigError(
-            f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}; "
-            "expected the same shape, of at least one sequence"
-        )
+        found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
+        raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
     if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
         elsewhere = (clean.position != corrupted.position).sum()
         if elsewhere:
@@ -257,23 +244,12 @@ def _twins(
     return inputs[base], rows[base], rows[not base]
 
 
-def _result(
-    model: HookedTransformer,
-    rows: Int64[Tensor, "n pos"],
-    donors: Int64[Tensor, "n pos"],
-    sites: tuple[Site, ...] | tuple[Connection, ...],
-    direction: Direction,
-    values: Float[np.ndarray, "site n"],
-    metric: Metric,
-    batch_size: int,
-) -> PatchResult:
-    """The patched values beside the metric of both unpatched runs."""
-    base, donor = (
-        _measured(metric, replaced_run(model, each, (), batch_size=batch_size)[0])
-        for each in (rows, donors)
-    )
-    clean, corrupted = (donor, base) if direction == "denoise" else (base, donor)
-    return PatchResult(sites, direction, values, clean, corrupted)
+def _unpatched(
+    model: HookedTransformer, rows: Tensor, donors: Tensor, direction: str, metric: Metric, n: int
+) -> Iterator[Float[np.ndarray, " n"]]:
+    """The metric of the clean and of the corrupted run, n sequences at a time."""
+    for tokens in (donors, rows) if direction == "denoise" else (rows, donors):
+        yield _measured(metric, replaced_run(model, tokens, (), batch_size=n)[0])
 
 
 def _picked(values: Tensor, answers: np.ndarray) -> Tensor:

@@ -22,8 +22,8 @@ Activation = Literal[
 """TransformerLens's short name of an activation, in the order in which a layer computes them;
 ``post`` is the MLP's neurons."""
 Position = Place | Literal["noise", "all"] | int
-"""A place by its meaning in each sequence, or one position of all sequences (negative: from the
-end). ``noise`` is every position except the key, the anchors and the last one."""
+"""A place by its meaning, or a position of all sequences (negative: from the end). ``noise`` is
+every position except the key, the anchors and the last one."""
 Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
 """Sequences of a task, or token indices, which have no places by meaning but ``last``."""
 PLACES: tuple[Place, ...] = get_args(Place)
@@ -40,7 +40,7 @@ class Site:
     activation: Activation
     layer: int = dataclasses.field(metadata={"low": 0})
     position: Position = "all"
-    """The position; the query position of a ``pattern``, so one of its rows."""
+    """The position; the query position of a ``pattern``."""
     head: int | None = bounded(None, low=0)
     """0-based head of q, k, v, z or pattern; None for all heads at once."""
     key_position: Position = "all"
@@ -50,14 +50,12 @@ class Site:
         check_fields(self, "site")
         if self.head is not None and self.activation not in _PER_HEAD:
             raise ConfigError(
-                f"site.head is {self.head}, but {self.activation} has no heads; only "
-                f"{', '.join(_PER_HEAD)} have heads"
-            )
-        if self.key_position != "all" and self.activation != "pattern":
-            raise ConfigError(
-                f"site.key_position is {shown(self.key_position)}; only a pattern has one, "
+                f"site.head is {self.head}; only {', '.join(_PER_HEAD)} have heads, "
                 f"{self.activation} does not"
             )
+        if self.key_position != "all" and self.activation != "pattern":
+            found = f"site.key_position is {shown(self.key_position)}"
+            raise ConfigError(f"{found}; only a pattern has one, {self.activation} does not")
 
     @property
     def hook(self) -> str:
@@ -100,10 +98,8 @@ class Connection:
                     "the residual stream alone"
                 )
             if receiver.depth < self.sender.depth:
-                raise ConfigError(
-                    f"the receiver {receiver} is computed before the sender {self.sender}; give "
-                    "a later receiver"
-                )
+                found = f"the receiver {receiver} is computed before the sender {self.sender}"
+                raise ConfigError(f"{found}; give a later receiver")
 
     def __str__(self) -> str:
         given = self.receivers
@@ -171,20 +167,16 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
     column = np.arange(length)
     if isinstance(position, int):
         if not -length <= position < length:
-            raise ConfigError(
-                f"position {position} is not in sequences of {length} tokens; expected "
-                f"{-length} to {length - 1}"
-            )
+            allowed = f"{-length} to {length - 1}"
+            raise ConfigError(f"position {position} is not among the {length}; expected {allowed}")
         found = column == position % length
     elif position == "all":
         found = column >= 0
     elif position == "last":
         found = column == length - 1
     elif not isinstance(inputs, Sequences):
-        raise ConfigError(
-            f"position {position!r} needs Sequences of a task; token indices have positions by "
-            "number, 'last' and 'all'"
-        )
+        expected = "token indices have positions by number, 'last' and 'all'"
+        raise ConfigError(f"position {position!r} needs Sequences of a task; {expected}")
     elif position == "noise":
         taken = [column == places(inputs, place)[:, None] for place in PLACES]
         found = ~np.logical_or.reduce(taken)
