@@ -27,7 +27,6 @@ class AttentionExample:
     role: Role
     tokens: tuple[int, ...]
     position: int
-    """0-based position of the key."""
     answer: int
     target: int
     """The target; the composition if the pair is unseen."""

@@ -1,8 +1,7 @@
 """The logits read off the residual stream, and what each component of the model adds to them.
 
 :func:`logit_lens` reads the last position's stream after every sublayer as if the model ended there
-(nostalgebraist 2020). A pre-LayerNorm stream passes the final LayerNorm, which computes its scale
-anew, and the unembedding; a post-LayerNorm stream the unembedding alone.
+(nostalgebraist 2020): through the final LayerNorm, if there is one, and the unembedding.
 
 :func:`attribute_logits` splits the logits into a sum over components (direct logit attribution;
 Elhage et al. 2021, "Logit attributions"). The sum is exact, because a LayerNorm is linear once its
@@ -42,8 +41,7 @@ class LogitLens:
     """Logits read after every sublayer."""
 
     points: tuple[str, ...]
-    """Where they were read: ``0_pre`` (the sum of embeddings), then ``0_mid`` (after attention) and
-    ``0_post`` (after the MLP) of every layer."""
+    """``0_pre`` (the sum of embeddings), then ``0_mid`` and ``0_post`` of every layer."""
     logits: Float64[np.ndarray, "point batch d_vocab"]
     """Those of the last point are the model's."""
 
@@ -66,8 +64,7 @@ def logit_lens(
 ) -> LogitLens:
     """Logits at the last position as if the model ended after each sublayer; attached hooks act.
 
-    Raises:
-        ConfigError: no token indices, or a model that does more after its last stream.
+    Raises ConfigError if the model does more after its last stream.
     """
     rows = token_rows(model, tokens)
     has_mid = not (model.cfg.attn_only or model.cfg.parallel_attn_mlp)

@@ -2,8 +2,7 @@
 
 A circuit is judged by the model's answers when every edge outside of it is ablated
 (*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its edges is
-(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4. What an
-ablated edge carries: :mod:`anchor_interp.interventions.ablation`.
+(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.routes import ROUTES, Route, RouteName, route_layers
+from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
     Ablation,
     Bench,
@@ -25,8 +24,6 @@ from anchor_interp.interventions.ablation import (
 )
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
-
-_PUBLISHED: tuple[RouteName, ...] = ("symmetric", "inferential")
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,6 @@ class CircuitScores:
     """All that can reach it."""
     ablation: Ablation
     full: Performance
-    """Of the unedited model."""
     nothing: Performance
     """With every edge ablated."""
     faithfulness: Performance
@@ -96,7 +92,6 @@ class CircuitScores:
     """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C: each edge, all
     of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
-    """The loss of every edge; no edge of a minimal circuit is without loss."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +144,8 @@ def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
     Each round tries the removal of every remaining edge alone. It then removes the less harmful
     half at once if the circuit stays faithful, else half of that half, and so on down to the least
     harmful edge. Pruning ends when no single edge can go. A circuit is faithful if its faithfulness
-    is at least ``1 - tolerance`` by accuracy and by logit difference.
-
-    Raises:
-        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention.
+    is at least ``1 - tolerance`` by accuracy and by logit difference. Raises ConfigError if the
+    answers hardly depend on attention.
     """
     checked(bench, Bench, "bench")
     checked(tolerance, float, "tolerance", low=0, high=1)
@@ -235,9 +228,9 @@ def compare_circuit(
     rivals = {"attention rollout": rollout}
     if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
-        for name in _PUBLISHED:
-            route = route_circuit(bench.model, ROUTES[name], length=length, position=position)
-            rivals[f"{name} route"] = bench.reachable & route.edges
+        for route in (ROUTES["symmetric"], ROUTES["inferential"]):
+            found = route_circuit(bench.model, route, length=length, position=position)
+            rivals[f"{route.name} route"] = bench.reachable & found.edges
     random = np.zeros((n_random, *inside.shape), np.bool_)
     for drawn in random:
         for edges, known, mine in zip(drawn, bench.reachable, inside, strict=True):

@@ -32,7 +32,6 @@ class InformationFlow:
     roles: tuple[PositionRole, ...]
     attention: Float[np.ndarray, "layer head query key"]
     reachable: Bool[np.ndarray, "layer head query key"]
-    """Edges that can reach the last position's output."""
     ablation: Ablation
     logit_difference: Float[np.ndarray, "layer head query key"]
     """Fall of the answer's logit minus the largest other one."""

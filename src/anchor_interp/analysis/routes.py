@@ -49,7 +49,6 @@ class LegScore:
 
     route: RouteName
     split: int
-    """The number of early layers."""
     source: Place
     effect: float
     """Share of the change of the logit difference: 1 all, 0 none, not clamped."""
@@ -100,7 +99,7 @@ def route_layers(
     checked(route, Route, "route")
     layers = model.cfg.n_layers
     if layers < 2:
-        raise ConfigError(f"the model has {layers} layer; expected two for early and late hops")
+        raise ConfigError(f"the model has {layers} layer; expected at least two, early and late")
     split = checked(split, int | None, "split", low=1, high=layers - 1)
     end, start = (layers - 1, 1) if split is None else (split, split)
     return (range(end), route.early), (range(start, layers), route.late)
@@ -126,15 +125,12 @@ def route_scores(
         (mean d(original) - mean d(route)) / (mean d(original) - mean d(exchanged))
 
     Both answers are the unedited model's own, and only sequences whose answers differ are measured.
-    A position's attention to itself stays free. Every split into early and late layers is tried.
-
-    The ``n`` sequences have seen pairs, keys of both sides and a token after the anchors. With
-    ``seen_only`` an exchanged anchor must make a seen pair.
+    A position's attention to itself stays free. The ``n`` sequences have seen pairs, keys of both
+    sides and a token after the anchors. With ``seen_only`` an exchanged anchor makes a seen pair.
 
     Raises:
-        ConfigError: a model that is not causal or has fewer than two layers, a task with one anchor
-            or without room after the second one, a seen pair without such an anchor, or answers
-            that hardly depend on a token.
+        ConfigError: a model that is not causal or has fewer than two layers, a task without anchors
+            to exchange or room after them, or answers that hardly depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     checked(task, AnchorTask, "task")

@@ -50,8 +50,8 @@ class Site:
         check_fields(self, "site")
         if self.head is not None and self.activation not in _PER_HEAD:
             raise ConfigError(
-                f"site.head is {self.head}; only {', '.join(_PER_HEAD)} have heads, "
-                f"{self.activation} does not"
+                f"site.head is {self.head}, but {self.activation} has no heads; only "
+                f"{', '.join(_PER_HEAD)} do"
             )
         if self.key_position != "all" and self.activation != "pattern":
             found = f"site.key_position is {shown(self.key_position)}"
