@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.circuits import Relative, compare_circuit, prune, score_circuit
+from anchor_interp.analysis.circuits import Performance, compare_circuit, prune, score_circuit
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.ablation import Ablation, Bench
 from anchor_interp.runs.run import Run
@@ -66,7 +66,7 @@ def measure(run: Run) -> Row:
     return found
 
 
-def _numbers(relative: Relative) -> list[float]:
+def _numbers(relative: Performance) -> list[float]:
     """By accuracy and by logit difference."""
     return [relative.accuracy, relative.logit_difference]
 

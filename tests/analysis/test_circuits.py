@@ -13,7 +13,7 @@ import anchor_interp
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import (
     Circuit,
-    Relative,
+    Performance,
     attention_rollout,
     compare_circuit,
     prune,
@@ -40,7 +40,7 @@ def route(model: HookedTransformer, name: RouteName, position: int = 2) -> Circu
     return route_circuit(model, ROUTES[name], length=9, position=position)
 
 
-def numbers(relative: Relative) -> tuple[float, float]:
+def numbers(relative: Performance) -> tuple[float, float]:
     return relative.accuracy, relative.logit_difference
 
 

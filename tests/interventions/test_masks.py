@@ -222,7 +222,7 @@ def test_a_token_at_the_last_position_cannot_be_hidden() -> None:
     model = random_model()
     sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 60, seed=5, stream="masks")
     assert (places(sequences, "second") == 8).any()
-    with pytest.raises(ConfigError, match="last position, 8, whose own residual stream"):
+    with pytest.raises(ConfigError, match="last position, 8, where no attention mask hides it"):
         mask_second_anchor(model, sequences)
     mask_key_token(model, sequences)
     mask_first_anchor(model, sequences)

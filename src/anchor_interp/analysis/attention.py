@@ -24,19 +24,13 @@ class AttentionExample:
     """One sequence of a task with a model's attention in it."""
 
     pair: Pair
-    """Its ordered pair."""
     role: Role
-    """How training used the pair."""
     tokens: tuple[int, ...]
-    """The sequence."""
     position: int
-    """0-based position of the key; the anchors follow it."""
     answer: int
-    """The model's answer."""
     target: int
     """The target; the composition if the pair is unseen."""
     patterns: Float[np.ndarray, "layer head query key"]
-    """Attention from every position to every earlier one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +42,7 @@ class AttentionPatterns:
     roles: tuple[tuple[str, ...], ...]
     """The role of every position; empty if unknown."""
     answers: Int64[np.ndarray, " n"]
-    """The token that the model predicts at the last position."""
     patterns: Float[np.ndarray, "layer n head query key"]
-    """Attention from every position to every other."""
 
 
 def attention_examples(
@@ -63,21 +55,20 @@ def attention_examples(
     unseen = task.unseen[:1]
     mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
     seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
-    examples = []
-    for pair in (*unseen, *seen):
+
+    def example(pair: Pair) -> AttentionExample:
         drawn = draw(task, [pair], "test", 1, seed=seed, stream=f"evaluate/{pair}/test")
-        examples.append(
-            AttentionExample(
-                pair=pair,
-                role=task.role(pair),
-                tokens=tuple(map(int, drawn.tokens[0])),
-                position=int(drawn.position[0]),
-                answer=int(predict(model, drawn.tokens)[0]),
-                target=int(drawn.targets[0]),
-                patterns=_patterns(model, drawn.tokens)[:, 0],
-            )
+        return AttentionExample(
+            pair=pair,
+            role=task.role(pair),
+            tokens=tuple(map(int, drawn.tokens[0])),
+            position=int(drawn.position[0]),
+            answer=int(predict(model, drawn.tokens)[0]),
+            target=int(drawn.targets[0]),
+            patterns=_patterns(model, drawn.tokens)[:, 0],
         )
-    return tuple(examples)
+
+    return tuple(map(example, (*unseen, *seen)))
 
 
 def attention_patterns(
@@ -89,24 +80,18 @@ def attention_patterns(
 ) -> AttentionPatterns:
     """Attention in some sequences, for :func:`anchor_interp.pages.attention_views.attention_views`.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act.
-        sequences: sequences of a task, or token indices.
-        words: the text of every token; its number if None.
-        roles: the role of every position. If None, ``key``, ``first``, ``second``, ``last`` and
-            ``noise`` in a task's sequences, otherwise empty.
+    ``words`` are the text of every token (its number if None), ``roles`` the role of every position
+    (if None, that in a task's sequences, otherwise empty). Hooks attached to the model act.
 
     Raises:
-        ConfigError: no sequences, tokens that the model does not have, words or roles of the wrong
-            shape, or logits that are not finite.
+        ConfigError: no sequences, or tokens, words or roles that do not fit.
     """
     rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
     if roles is None and isinstance(sequences, Sequences):
-        length = tokens.shape[1]
-        roles = [position_roles(length, position) for position in sequences.position.tolist()]
+        roles = [position_roles(tokens.shape[1], at) for at in sequences.position.tolist()]
     return AttentionPatterns(
         words=_texts([map(str, row) for row in rows.tolist()] if words is None else words, tokens),
         roles=_texts([[""] * tokens.shape[1]] * len(tokens) if roles is None else roles, tokens),
@@ -120,9 +105,7 @@ def _patterns(
 ) -> Float[np.ndarray, "layer n head query key"]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
     found = activations(model, tokens, names)
-    patterns: Float[np.ndarray, "layer n head query key"]
-    patterns = torch.stack([found[name] for name in names]).float().cpu().numpy()
-    return patterns
+    return torch.stack([found[name] for name in names]).float().cpu().numpy()
 
 
 def _texts(

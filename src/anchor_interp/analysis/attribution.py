@@ -1,9 +1,7 @@
 """The logits read off the residual stream, and what each component of the model adds to them.
 
 :func:`logit_lens` reads the last position's stream after every sublayer as if the model ended there
-(nostalgebraist 2020). A pre-LayerNorm stream passes the final LayerNorm, which computes its scale
-anew, and the unembedding. A post-LayerNorm stream passes the unembedding alone, because each point
-except the sum of embeddings already has a LayerNorm behind it.
+(nostalgebraist 2020): through the final LayerNorm, if there is one, and the unembedding.
 
 :func:`attribute_logits` splits the logits into a sum over components (direct logit attribution;
 Elhage et al. 2021, "Logit attributions"). The sum is exact, because a LayerNorm is linear once its
@@ -13,8 +11,7 @@ scale is held fixed: with scale s, gain w and bias b it turns a sum of component
 
 A pre-LayerNorm stream passes one such LayerNorm before the unembedding. A component of a
 post-LayerNorm stream passes the LayerNorm of its sublayer and all later ones, which
-TransformerLens's ``decompose_resid`` does not do. What is held fixed is not attributed: a component
-may also act on the scales, and on what other components read.
+TransformerLens's ``decompose_resid`` does not do. What is held fixed is not attributed.
 """
 
 from dataclasses import dataclass
@@ -29,12 +26,12 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import check_answers
+from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, layout, token_rows
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a kind of final normalisation subtracts the mean."""
-
 Parts = dict[str, Tensor]
 """Components of a stream at the last position by name, each (batch, d_model)."""
 
@@ -44,10 +41,9 @@ class LogitLens:
     """Logits read after every sublayer."""
 
     points: tuple[str, ...]
-    """Where they were read: ``0_pre`` (the sum of embeddings), then ``0_mid`` (after attention) and
-    ``0_post`` (after the MLP) of every layer."""
+    """``0_pre`` (the sum of embeddings), then ``0_mid`` and ``0_post`` of every layer."""
     logits: Float64[np.ndarray, "point batch d_vocab"]
-    """Logits at the last position; those of the last point are the model's."""
+    """Those of the last point are the model's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +52,7 @@ class Attribution:
 
     components: tuple[str, ...]
     """``embed``, ``pos_embed``; of every layer its heads (``L0H0``), ``L0 attention bias`` and
-    ``L0 MLP``; biases of the LayerNorms passed (``L0 LayerNorm 1 bias``, ``final LayerNorm bias``)
-    and ``unembedding bias``."""
+    ``L0 MLP``; biases of the LayerNorms passed (``L0 LayerNorm 1 bias``) and of the unembedding."""
     logits: Float64[np.ndarray, "component batch answer"]
     """Their parts of the logits; the sum over components is the model's logits."""
 
@@ -67,13 +62,9 @@ def logit_lens(
     model: HookedTransformer,
     tokens: Integer[np.ndarray, "batch pos"] | Integer[Tensor, "batch pos"],
 ) -> LogitLens:
-    """Logits at the last position as if the model ended after each sublayer.
+    """Logits at the last position as if the model ended after each sublayer; attached hooks act.
 
-    Hooks attached to the model act.
-
-    Raises:
-        ConfigError: no token indices, or a model that does more between its last stream and its
-            logits than normalise and unembed.
+    Raises ConfigError if the model does more after its last stream.
     """
     rows = token_rows(model, tokens)
     has_mid = not (model.cfg.attn_only or model.cfg.parallel_attn_mlp)
@@ -81,9 +72,9 @@ def logit_lens(
     for layer in range(model.cfg.n_layers):
         for point in ("mid", "post") if has_mid else ("post",):
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
-    seen = _last(activations(model, rows, list(names.values())))
-    streams = torch.stack(list(seen.values()))  # [point, batch, d_model]
-    read = model.ln_final(streams) if _has_final_norm(model) else streams
+    seen = activations(model, rows, list(names.values()))
+    streams = at_least_float32(torch.stack([x[:, -1] for x in seen.values()]))  # [point, batch, d]
+    read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
     found = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
     _check_sum(last_logits(model, rows), found[-1], found)
     return LogitLens(tuple(names), found.double().cpu().numpy())
@@ -97,12 +88,8 @@ def attribute_logits(
 ) -> Attribution:
     """Split logits at the last position into the direct contributions of the components.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act, but the residual stream must stay
-            the sum of its components.
-        tokens: token indices.
-        answers: the output tokens of every sequence whose logits are split, such as the
-            inferential and the symmetric answer; all output tokens in order if None.
+    Attached hooks act. ``answers`` are the output tokens of every sequence whose logits are split;
+    all of them in order if None.
 
     Raises:
         ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
@@ -121,10 +108,9 @@ def attribute_logits(
     index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
     parts = _components(model, rows)
     streams = torch.stack(list(parts.values()))
-    found = streams @ model.unembed.W_U.to(streams.dtype)
-    bias = _at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
-    found = torch.cat([found, bias])  # [component, batch, d_vocab]
-    found = found.gather(2, index.expand(len(found), -1, -1))
+    bias = at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
+    found = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
+    found = found.gather(2, index.expand(len(found), -1, -1))  # [component, batch, answer]
     _check_sum(last_logits(model, rows).gather(1, index), found.sum(0), found)
     return Attribution((*parts, "unembedding bias"), found.double().cpu().numpy())
 
@@ -137,17 +123,18 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     kinds += ["ln1.hook_scale", "ln2.hook_scale"] * post
     names = [f"hook_{name}" for name in embeds]
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
-    normed = _has_final_norm(model)
-    seen = _last(activations(model, rows, names + ["ln_final.hook_scale"] * normed))
+    normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
+    found = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
+    seen = {name: at_least_float32(activation[:, -1]) for name, activation in found.items()}
 
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
         at = f"blocks.{layer}."
         written = "batch head d_head, head d_head d_model -> head batch d_model"
-        heads = einsum(seen[at + "attn.hook_z"], _at_least_float32(block.attn.W_O), written)
+        heads = einsum(seen[at + "attn.hook_z"], at_least_float32(block.attn.W_O), written)
         parts |= {f"L{layer}H{head}": wrote for head, wrote in enumerate(heads)}
-        parts[f"L{layer} attention bias"] = _at_least_float32(block.attn.b_O).expand(len(rows), -1)
+        parts[f"L{layer} attention bias"] = at_least_float32(block.attn.b_O).expand(len(rows), -1)
         if post:
             parts = _normed(parts, block.ln1, seen[at + "ln1.hook_scale"], f"L{layer} LayerNorm 1")
         if not attn_only:
@@ -169,20 +156,6 @@ def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool 
     if getattr(norm, "b", None) is not None:
         found[f"{name} bias"] = norm.b.expand_as(found["embed"])
     return found
-
-
-def _has_final_norm(model: HookedTransformer) -> bool:
-    """False for a post-LayerNorm model and for one without LayerNorms."""
-    return model.cfg.normalization_type in _CENTRED
-
-
-def _last(seen: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: _at_least_float32(activation[:, -1]) for name, activation in seen.items()}
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    """Sums of components in half precision would lose the small ones."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _check_sum(logits: Tensor, found: Tensor, parts: Tensor) -> None:

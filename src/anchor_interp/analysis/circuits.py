@@ -2,8 +2,7 @@
 
 A circuit is judged by the model's answers when every edge outside of it is ablated
 (*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its edges is
-(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4. What an
-ablated edge carries: :mod:`anchor_interp.interventions.ablation`.
+(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.routes import ROUTES, Route, RouteName, route_layers
+from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
     Ablation,
     Bench,
@@ -26,30 +25,17 @@ from anchor_interp.interventions.ablation import (
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
 
-_PUBLISHED: tuple[RouteName, ...] = ("symmetric", "inferential")
-
 
 @dataclass(frozen=True)
 class Performance:
-    """How often and how clearly sequences get their answer (the unedited model's by default)."""
+    """How often and how clearly sequences get their answer (the unedited model's by default).
 
-    accuracy: float
-    """Share of sequences that get their answer."""
-    logit_difference: float
-    """Mean of the answer's logit minus the largest other one."""
-
-
-@dataclass(frozen=True)
-class Relative:
-    """A performance on the scale from everything ablated (0) to the full model (1).
-
-    Neither number is clamped: a circuit can do better than its model, or worse than none.
+    If relative, on the scale from everything ablated (0) to the full model (1), not clamped.
     """
 
     accuracy: float
-    """By accuracy."""
     logit_difference: float
-    """By logit difference."""
+    """Mean of the answer's logit minus the largest other one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +43,7 @@ class Circuit:
     """A set of attention edges, for sequences with the key at one position."""
 
     edges: Bool[np.ndarray, "layer head query key"]
-    """True for the edges of the circuit."""
     roles: tuple[PositionRole, ...]
-    """The role of every position."""
 
     @property
     def size(self) -> int:
@@ -82,10 +66,9 @@ class EdgeLoss:
     """What a circuit loses without one of its edges."""
 
     edge: str
-    """The edge in words."""
     index: tuple[int, int, int, int]
     """0-based layer, head, query and key position."""
-    loss: Relative
+    loss: Performance
     """Faithfulness of the circuit minus that of the circuit without this edge."""
 
 
@@ -96,22 +79,19 @@ class CircuitScores:
     size: int
     """Edges of the circuit that can reach the output."""
     n_edges: int
-    """All edges that can reach it: 54 for two layers, one head and nine positions."""
+    """All that can reach it."""
     ablation: Ablation
-    """What ablated edges carry."""
     full: Performance
-    """Of the unedited model."""
     nothing: Performance
     """With every edge ablated."""
-    faithfulness: Relative
-    """With everything outside the circuit ablated; 1 if the circuit explains the model."""
-    remaining: Relative
-    """With the circuit ablated; 0 if nothing is left without it."""
-    incompleteness: Relative
-    """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C, relative: each
-    edge, all of them, and random halves; 0 if the circuit fails where the model M fails."""
+    faithfulness: Performance
+    """Relative, with everything outside the circuit ablated; 1 if it explains the model."""
+    remaining: Performance
+    """Relative, with the circuit ablated; 0 if nothing is left without it."""
+    incompleteness: Performance
+    """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C: each edge, all
+    of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
-    """The loss of every edge of the circuit; no edge of a minimal circuit is without loss."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +99,9 @@ class Baseline:
     """The faithfulness of another circuit."""
 
     name: str
-    """``attention rollout`` (:func:`attention_rollout`; as many edges) or a published route."""
+    """``attention rollout`` (as many edges) or a published route."""
     size: int
-    """Its edges."""
-    faithfulness: Relative
-    """Its faithfulness."""
+    faithfulness: Performance
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,37 +109,23 @@ class CircuitComparison:
     """A circuit's faithfulness beside that of others."""
 
     size: int
-    """Edges of the circuit."""
     ablation: Ablation
-    """What ablated edges carry."""
-    faithfulness: Relative
-    """Of the circuit."""
+    faithfulness: Performance
     random_accuracy: Float[np.ndarray, " circuit"]
     """Faithfulness, by accuracy, of random circuits with as many edges in every layer."""
     random_logit_difference: Float[np.ndarray, " circuit"]
-    """The same by logit difference."""
     p_accuracy: float
     """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
     p_logit_difference: float
-    """The same by logit difference."""
     others: tuple[Baseline, ...]
-    """Attention rollout and the published routes."""
 
 
 def route_circuit(
-    model: HookedTransformer,
-    route: Route,
-    *,
-    length: int,
-    position: int,
-    split: int | None = None,
+    model: HookedTransformer, route: Route, *, length: int, position: int, split: int | None = None
 ) -> Circuit:
     """A route's edges, in every head, for sequences with the key at a 0-based position.
 
-    For ``split`` see :func:`anchor_interp.analysis.routes.route_layers`.
-
-    Raises:
-        ConfigError: fewer than two layers, or a position or split that does not exist.
+    For ``split`` and errors see :func:`anchor_interp.analysis.routes.route_layers`.
     """
     roles = position_roles(length, position)
     edges = np.zeros_like(reachable_edges(model, length))
@@ -180,11 +144,8 @@ def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
     Each round tries the removal of every remaining edge alone. It then removes the less harmful
     half at once if the circuit stays faithful, else half of that half, and so on down to the least
     harmful edge. Pruning ends when no single edge can go. A circuit is faithful if its faithfulness
-    is at least ``1 - tolerance`` by accuracy and by logit difference.
-
-    Raises:
-        ConfigError: a tolerance not between 0 and 1, or answers that hardly depend on attention, so
-            that faithfulness is not defined.
+    is at least ``1 - tolerance`` by accuracy and by logit difference. Raises ConfigError if the
+    answers hardly depend on attention.
     """
     checked(bench, Bench, "bench")
     checked(tolerance, float, "tolerance", low=0, high=1)
@@ -214,8 +175,6 @@ def score_circuit(
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
     Let F(S) be the performance when every edge outside S is ablated, M all edges and C the circuit.
-    A relative performance is (F - F(nothing)) / (F(M) - F(nothing)).
-
     Completeness is tried on ``n_subsets`` random subsets, which hold each edge with probability
     1/2. The bench should have other sequences than the circuit was pruned on.
 
@@ -233,20 +192,19 @@ def score_circuit(
     whole = bench.faithfulness(inside[None])[:, 0]
     losses = whole[:, None] - of_circuit[:, 1 : 1 + len(edges)]
     names = Circuit(inside, circuit.roles).names
+    each_loss = zip(names, edges.tolist(), losses.T.tolist(), strict=True)
     return CircuitScores(
         size=len(edges),
         n_edges=int(bench.reachable.sum()),
         ablation=bench.ablation,
         full=Performance(*bench.full[:2].tolist()),
         nothing=Performance(*bench.nothing[:2].tolist()),
-        faithfulness=Relative(*whole.tolist()),
-        remaining=Relative(*of_model[:, 0].tolist()),
-        incompleteness=Relative(*np.abs(of_circuit - of_model).max(1).tolist()),
+        faithfulness=Performance(*whole.tolist()),
+        remaining=Performance(*of_model[:, 0].tolist()),
+        incompleteness=Performance(*np.abs(of_circuit - of_model).max(1).tolist()),
         minimality=tuple(
-            EdgeLoss(name, (a, b, c, d), Relative(*loss))
-            for name, (a, b, c, d), loss in zip(
-                names, edges.tolist(), losses.T.tolist(), strict=True
-            )
+            EdgeLoss(name, (a, b, c, d), Performance(*loss))
+            for name, (a, b, c, d), loss in each_loss
         ),
     )
 
@@ -258,10 +216,7 @@ def compare_circuit(
 
     Random circuits have as many edges in every layer, drawn from those that can reach the output.
     The rollout has as many in all, those with the largest :func:`attention_rollout`. Published
-    routes are left out if there is only one layer or no key.
-
-    Raises:
-        ConfigError: as :func:`score_circuit`.
+    routes are left out if there is only one layer or no key. Errors as in :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
@@ -273,27 +228,26 @@ def compare_circuit(
     rivals = {"attention rollout": rollout}
     if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
-        for name in _PUBLISHED:
-            route = route_circuit(bench.model, ROUTES[name], length=length, position=position)
-            rivals[f"{name} route"] = bench.reachable & route.edges
+        for route in (ROUTES["symmetric"], ROUTES["inferential"]):
+            found = route_circuit(bench.model, route, length=length, position=position)
+            rivals[f"{route.name} route"] = bench.reachable & found.edges
     random = np.zeros((n_random, *inside.shape), np.bool_)
     for drawn in random:
-        for layer, edges in enumerate(drawn):
-            known = np.flatnonzero(bench.reachable[layer])
-            edges.flat[generator.permutation(known)[: inside[layer].sum()]] = True
+        for edges, known, mine in zip(drawn, bench.reachable, inside, strict=True):
+            edges.flat[generator.permutation(np.flatnonzero(known))[: mine.sum()]] = True
     scores = bench.faithfulness(np.stack([inside, *rivals.values(), *random]))
-    mine, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
-    p_values = (1 + (by_chance >= mine).sum(1)) / (1 + n_random)
+    own, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
+    p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
     return CircuitComparison(
         size=int(inside.sum()),
         ablation=bench.ablation,
-        faithfulness=Relative(*mine[:, 0].tolist()),
+        faithfulness=Performance(*own[:, 0].tolist()),
         random_accuracy=by_chance[0],
         random_logit_difference=by_chance[1],
-        p_accuracy=float(p_values[0]),
-        p_logit_difference=float(p_values[1]),
+        p_accuracy=p_accuracy,
+        p_logit_difference=p_difference,
         others=tuple(
-            Baseline(name, int(edges.sum()), Relative(*score.tolist()))
+            Baseline(name, int(edges.sum()), Performance(*score.tolist()))
             for (name, edges), score in zip(rivals.items(), others.T, strict=True)
         ),
     )
@@ -307,15 +261,8 @@ def attention_rollout(
     An edge's weight times the weight of all ways from its query on to the last position of the
     last layer. From layer to layer a way follows the mean attention of the heads, or stays in
     place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
-    "Quantifying Attention Flow in Transformers", section 3, here by edge and from the end on).
-    Values do not enter, so attention that the model does not use counts too.
-
-    Args:
-        patterns: attention weights of n sequences, such as :attr:`Carried.patterns
-            <anchor_interp.interventions.ablation.Carried.patterns>`.
-
-    Returns:
-        The mean over the sequences; 0 for edges that cannot reach the last position.
+    section 3, here by edge and from the end on). Values do not enter, so attention that the model
+    does not use counts too. Returns the mean over the sequences.
     """
     weights = patterns.double()
     onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
@@ -325,8 +272,7 @@ def attention_rollout(
         flow = layer * onward[:, None, :, None]
         through.append(flow.mean(0))
         onward = onward + flow.mean(1).sum(1)
-    found: Float[np.ndarray, "layer head query key"] = torch.stack(through[::-1]).cpu().numpy()
-    return found
+    return torch.stack(through[::-1]).cpu().numpy()
 
 
 def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:

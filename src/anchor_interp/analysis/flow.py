@@ -2,8 +2,7 @@
 
 The NeurIPS paper draws attention weights between the positions of successive layers and marks by
 hand what "significantly contributes to the output of the last token" (section 5.1, figure 3). Here
-each edge is ablated alone (:mod:`anchor_interp.interventions.ablation`), and its contribution is
-the effect on the answer.
+each edge is ablated alone, and its contribution is the effect on the answer.
 """
 
 from dataclasses import dataclass
@@ -26,19 +25,14 @@ class InformationFlow:
     """
 
     tokens: Int64[np.ndarray, "n length"]
-    """The sequences."""
     outputs: Int64[np.ndarray, "n length"]
     """The model's prediction at every position; the last one is its answer."""
     answers: Int64[np.ndarray, " n"]
     """The answers that the effects refer to."""
     roles: tuple[PositionRole, ...]
-    """The role of every position; see :func:`anchor_interp.tasks.sequences.position_roles`."""
     attention: Float[np.ndarray, "layer head query key"]
-    """Mean attention weight of every edge."""
     reachable: Bool[np.ndarray, "layer head query key"]
-    """Edges that can reach the last position's output."""
     ablation: Ablation
-    """What ablated edges carry."""
     logit_difference: Float[np.ndarray, "layer head query key"]
     """Fall of the answer's logit minus the largest other one."""
     log_probability: Float[np.ndarray, "layer head query key"]

@@ -1,15 +1,14 @@
 """Routes: how much of the key's and the anchors' information takes which way to the answer.
 
 A *route* is a mechanism as edges between roles. :func:`route_scores` exchanges the key or an anchor
-and lets the change out along a route's edges only (path patching: Goldowsky-Dill et al. 2023,
-"Localizing Model Behavior with Path Patching"). The result is how much of the token's effect on the
-answer that route carries. The two published routes: NeurIPS paper, section 5.1 and figure 3.
+and lets the change out along a route's edges only (path patching: Goldowsky-Dill et al. 2023). The
+two published routes: NeurIPS paper, section 5.1 and figure 3.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
-from anchor_interp.interventions.passes import check_finite
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -28,14 +27,11 @@ from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, pla
 RouteName = Literal["symmetric", "inferential", "gathered"]
 
 
-@dataclass(frozen=True)
-class Hop:
-    """Attention from one role to another."""
+class Hop(NamedTuple):
+    """Attention of one role (``query``, which receives) to another (``key``, which sends)."""
 
     query: Place
-    """The role that receives."""
     key: Place
-    """The role that sends."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +40,16 @@ class Route:
 
     name: RouteName
     early: tuple[Hop, ...]
-    """Hops before the split."""
     late: tuple[Hop, ...]
-    """Hops from the split on."""
 
 
 @dataclass(frozen=True)
 class LegScore:
-    """How much of one token's effect on the answer a route carries."""
+    """How much of an exchanged token's effect on the answer a route carries."""
 
     route: RouteName
-    """The route."""
     split: int
-    """The number of early layers; the others are late."""
     source: Place
-    """The token that was exchanged."""
     effect: float
     """Share of the change of the logit difference: 1 all, 0 none, not clamped."""
     answers: float
@@ -70,7 +61,7 @@ class RouteScores:
     """How much of the information each route carries: 1 all of it, 0 none.
 
     A route's score is the effect of its weakest leg (key, first or second anchor), at the split of
-    the layers that is best for it. A route says where information meets, not how it is used.
+    the layers that is best for it.
     """
 
     symmetric: float
@@ -78,34 +69,20 @@ class RouteScores:
     inferential: float
     """Key to the anchors early, then both to the last position (NeurIPS paper, figure 3c)."""
     gathered: float
-    """Key and first anchor to the second anchor early, then that to the last position. This route
-    is not published; ``exact/lookup`` takes it, and so does a model that composes at the second
-    anchor."""
+    """Key and first anchor to the second anchor early, then that to the last position: not
+    published; taken by ``exact/lookup`` and by a model that composes at the second anchor."""
     n: tuple[tuple[Place, int], ...]
     """Sequences measured for each token: those whose answer changes with the exchange."""
     details: tuple[LegScore, ...]
-    """Every leg of every route at every split."""
 
 
-ROUTES: Mapping[RouteName, Route] = MappingProxyType(
-    {
-        "symmetric": Route(
-            "symmetric",
-            early=(Hop("last", "first"), Hop("last", "second")),
-            late=(Hop("last", "key"),),
-        ),
-        "inferential": Route(
-            "inferential",
-            early=(Hop("first", "key"), Hop("second", "key")),
-            late=(Hop("last", "first"), Hop("last", "second")),
-        ),
-        "gathered": Route(
-            "gathered",
-            early=(Hop("second", "key"), Hop("second", "first")),
-            late=(Hop("last", "second"),),
-        ),
-    }
+_LAST_FROM_ANCHORS = (Hop("last", "first"), Hop("last", "second"))
+_ROUTES = (
+    Route("symmetric", early=_LAST_FROM_ANCHORS, late=(Hop("last", "key"),)),
+    Route("inferential", (Hop("first", "key"), Hop("second", "key")), late=_LAST_FROM_ANCHORS),
+    Route("gathered", (Hop("second", "key"), Hop("second", "first")), (Hop("last", "second"),)),
 )
+ROUTES: Mapping[RouteName, Route] = MappingProxyType({route.name: route for route in _ROUTES})
 """The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup``, in this order
 (:mod:`anchor_interp.models.exact`). The NeurIPS paper publishes the first two (section 5.1)."""
 
@@ -117,17 +94,12 @@ def route_layers(
 
     The first ``split`` layers are early, the others late. If it is None, every layer but the last
     is early and every layer but the first is late, which is the same for two layers.
-
-    Raises:
-        ConfigError: fewer than two layers, or a split that leaves no early or no late one.
     """
     checked(model, HookedTransformer, "model")
     checked(route, Route, "route")
     layers = model.cfg.n_layers
     if layers < 2:
-        raise ConfigError(
-            f"the model has {layers} layer; expected at least two, for early and late hops"
-        )
+        raise ConfigError(f"the model has {layers} layer; expected at least two, early and late")
     split = checked(split, int | None, "split", low=1, high=layers - 1)
     end, start = (layers - 1, 1) if split is None else (split, split)
     return (range(end), route.early), (range(start, layers), route.late)
@@ -153,16 +125,12 @@ def route_scores(
         (mean d(original) - mean d(route)) / (mean d(original) - mean d(exchanged))
 
     Both answers are the unedited model's own, and only sequences whose answers differ are measured.
-    A position's attention to itself stays free. With more than two layers, every split into early
-    and late layers is tried.
-
-    The sequences have seen pairs, keys of both sides and a token after the anchors; ``n`` of them
-    serve each exchanged token. With ``seen_only`` an exchanged anchor must make a seen pair.
+    A position's attention to itself stays free. The ``n`` sequences have seen pairs, keys of both
+    sides and a token after the anchors. With ``seen_only`` an exchanged anchor makes a seen pair.
 
     Raises:
-        ConfigError: a model that is not causal or has fewer than two layers, a task with one anchor
-            or without room after the second one, a seen pair without such an anchor, or answers
-            that hardly depend on a token.
+        ConfigError: a model that is not causal or has fewer than two layers, a task without anchors
+            to exchange or room after them, or answers that hardly depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     checked(task, AnchorTask, "task")
@@ -171,7 +139,7 @@ def route_scores(
     if task.length < 4 or len(task.anchors) < 2:
         raise ConfigError(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
-            "2 anchors, to exchange, and 4 tokens, so that a last one follows the second anchor"
+            "2 anchors and 4 tokens, so that one token follows the second anchor"
         )
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
@@ -179,26 +147,16 @@ def route_scores(
         "first": replace_anchors(task, clean, "first", seed, seen_only),
         "second": replace_anchors(task, clean, "second", seed, seen_only),
     }
-    details: list[LegScore] = []
-    counts: list[tuple[Place, int]] = []
-    for source, tokens in exchanged.items():
-        legs, count = _legs(model, clean, tokens, source)
-        details.extend(legs)
-        counts.append((source, count))
+    measured = {source: _legs(model, clean, tokens, source) for source, tokens in exchanged.items()}
+    details = tuple(leg for legs, _ in measured.values() for leg in legs)
 
-    def score(route: RouteName) -> float:
-        return max(
-            min(x.effect for x in details if x.route == route and x.split == split)
-            for split in range(1, model.cfg.n_layers)
-        )
+    def weakest(route: RouteName, split: int) -> float:
+        return min(x.effect for x in details if (x.route, x.split) == (route, split))
 
-    return RouteScores(
-        symmetric=score("symmetric"),
-        inferential=score("inferential"),
-        gathered=score("gathered"),
-        n=tuple(counts),
-        details=tuple(details),
-    )
+    splits = range(1, model.cfg.n_layers)
+    scores = {route: max(weakest(route, split) for split in splits) for route in ROUTES}
+    counts = tuple((source, count) for source, (_, count) in measured.items())
+    return RouteScores(**scores, n=counts, details=details)
 
 
 def _legs(
@@ -206,13 +164,15 @@ def _legs(
 ) -> tuple[list[LegScore], int]:
     """One exchanged token's legs of every route at every split, and the sequences measured."""
     rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
-    original, exchanged = (check_finite(last_logits(model, each)) for each in (before, rows))
+    original, exchanged = (
+        check_finite(last_logits(model, each), "the model's logits") for each in (before, rows)
+    )
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)
     if len(used) < LEAST_CHANGE * len(rows):
         raise ConfigError(
             f"{len(used)} of {len(rows)} answers change with the {source} token: they hardly "
-            "depend on it, so no share of its effect is defined; use another model"
+            "depend on it, so its effect has no shares; use another model"
         )
 
     def difference(logits: Tensor, row: Tensor) -> Tensor:
@@ -231,7 +191,7 @@ def _legs(
     for index, (route, split) in enumerate(splits):
         for layers, hops in route_layers(model, route, split):
             for hop in hops:
-                query, key = (torch.from_numpy(places(clean, x)) for x in (hop.query, hop.key))
+                query, key = (torch.from_numpy(places(clean, x)) for x in hop)
                 for layer in layers:
                     frozen[index, row, layer, 0, query, key] = False
     frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)

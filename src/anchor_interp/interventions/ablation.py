@@ -2,19 +2,12 @@
 
 An *edge* (layer, head, query position, key position) adds ``pattern[query, key] * v[key]`` to the
 query's position: this product is what it *carries*. An *ablated* edge carries something else, and
-every other edge works as before:
+every other edge works as before: nothing (``zero``; the other attention weights stay), its mean
+over reference sequences (``mean``), or what it carries in one reference sequence (``resample``).
 
-``zero``
-    nothing (the attention weight becomes 0, the others stay);
-``mean``
-    its mean over reference sequences;
-``resample``
-    what it carries in one reference sequence.
-
-The reference's whole product, attention weight times value, comes from an unedited forward pass.
-References must have the key at the same position, so that an edge means the same in them. Ablation
-then removes what an edge carries of the tokens and keeps what it carries of the positions alone.
-Residual streams and MLPs are never ablated, so a position keeps what it knows without attention.
+The reference's whole product comes from an unedited forward pass. References must have the key at
+the same position, so that an edge means the same in them. Residual streams and MLPs are never
+ablated, so a position keeps what it knows without attention.
 """
 
 import contextlib
@@ -31,26 +24,18 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
-from anchor_interp.interventions.passes import check_answers, check_finite
+from anchor_interp.interventions.passes import check_answers
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import (
-    Edges,
-    HookedTransformer,
-    check_causal,
-    device,
-    token_rows,
-)
+from anchor_interp.models.transformer import Edges, HookedTransformer, check_causal, token_rows
 from anchor_interp.tasks.sequences import Sequences, position_roles
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
-
 Tokens = Sequences | np.ndarray | Sequence[int]
 """Sequences of a task, token indices (n, length), or one sequence's tokens."""
-
 BATCH = 1024
 """Sequences of one forward pass."""
-
 LEAST_CHANGE = 0.1
 """A ratio needs at least this share of the answers to change in its denominator."""
 
@@ -60,29 +45,26 @@ class Carried:
     """What edges carry in reference sequences; see :func:`carried`."""
 
     patterns: Float[Tensor, "layer batch head query key"]
-    """Attention weights."""
     values: Float[Tensor, "layer batch key head d_head"]
-    """Values, for every head."""
 
     def __len__(self) -> int:
         return self.patterns.shape[1]
 
     def rows(self, index: Int64[Tensor, " n"]) -> "Carried":
-        """What edges carry in some of the sequences."""
+        """The same in some of the sequences."""
         return Carried(self.patterns[:, index], self.values[:, index])
 
     def through(
         self, layer: int, edges: Bool[Tensor, "#batch head query key"]
     ) -> Float[Tensor, "batch query head d_head"]:
         """The sum of what a layer's chosen edges carry to every query."""
-        patterns = self.patterns[layer] * edges
-        return torch.einsum("bhqk,bkhd->bqhd", patterns, self.values[layer])
+        patterns = self.patterns[layer]
+        return torch.einsum("bhqk,bkhd->bqhd", patterns * edges.to(patterns), self.values[layer])
 
     def mean(self) -> "MeanCarried":
         """The mean over the sequences, edge by edge."""
-        return MeanCarried(
-            torch.einsum("lbhqk,lbkhd->lhqkd", self.patterns, self.values) / len(self)
-        )
+        total = torch.einsum("lbhqk,lbkhd->lhqkd", self.patterns, self.values)
+        return MeanCarried(total / len(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +72,6 @@ class MeanCarried:
     """What edges carry on average; see :meth:`Carried.mean`."""
 
     products: Float[Tensor, "layer head query key d_head"]
-    """Mean of attention weight times value."""
 
     def rows(self, _index: Int64[Tensor, " n"]) -> "MeanCarried":
         """The same for every sequence."""
@@ -99,27 +80,20 @@ class MeanCarried:
     def through(
         self, layer: int, edges: Bool[Tensor, "batch head query key"]
     ) -> Float[Tensor, "batch query head d_head"]:
-        """The sum of what a layer's chosen edges carry to every query."""
+        """As :meth:`Carried.through`."""
         products = self.products[layer]
-        return torch.einsum("bhqk,hqkd->bqhd", edges.to(products.dtype), products)
+        return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
 
 def carried(model: HookedTransformer, tokens: np.ndarray | Int64[Tensor, "n length"]) -> Carried:
-    """Record what every edge carries in some sequences; hooks attached to the model act.
-
-    Raises:
-        ConfigError: ``tokens`` are not token indices of the model.
-    """
+    """Record what every edge carries in some sequences; hooks attached to the model act."""
     checked(model, HookedTransformer, "model")
-    layers = range(model.cfg.n_layers)
-    patterns, values = (
-        [f"blocks.{layer}.attn.hook_{kind}" for layer in layers] for kind in ("pattern", "v")
-    )
-    found = activations(model, tokens, [*patterns, *values])
-    value = torch.stack([found[name] for name in values])
+    blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
+    kinds = ("pattern", "v")
+    found = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
+    patterns, values = (torch.stack([found[b + kind] for b in blocks]) for kind in kinds)
     # grouped-query heads share their values, which are recorded once
-    value = value.repeat_interleave(model.cfg.n_heads // value.shape[3], dim=3)
-    return Carried(torch.stack([found[name] for name in patterns]), value)
+    return Carried(patterns, values.repeat_interleave(model.cfg.n_heads // values.shape[3], dim=3))
 
 
 @contextlib.contextmanager
@@ -128,29 +102,20 @@ def ablate_edges(
 ) -> Iterator[None]:
     """Ablate attention edges in every forward pass within the ``with`` block.
 
-    The reference's product ``pattern[query, key] * v[key]`` replaces each chosen edge's. All other
-    products stay, so a row's attention weights need not sum to 1. Blocks can be nested if no edge
-    is chosen twice. They are removed at the end, also after an exception.
-
     Ablated edges carry what the reference of each sequence carries (:func:`carried`: ``resample``),
-    its mean (:meth:`Carried.mean`), or nothing (``zero``) if there is no reference. A batch of 1 in
-    ``edges`` stands for every sequence.
-
-    Raises:
-        ConfigError: edges of the wrong shape or type, or a forward pass of another size.
-        HookError: no forward pass reached a layer that has edges to ablate.
+    its mean (:meth:`Carried.mean`), or nothing (``zero``) if there is no reference. All other
+    products stay, so a row's attention weights need not sum to 1. Blocks can be nested if no edge
+    is chosen twice. Errors are those of :func:`anchor_interp.interventions.masks.mask_edges`.
     """
     with mask_edges(model, edges):
         edits = {}
         if reference is not None:
             if isinstance(reference, Carried) and edges.shape[1] not in (1, len(reference)):
-                raise ConfigError(
-                    f"edges are for {edges.shape[1]} sequences and there are {len(reference)} "
-                    "references; give each sequence its reference"
-                )
+                given = f"edges are for {edges.shape[1]} sequences and there are {len(reference)}"
+                raise ConfigError(f"{given} references; give each sequence its reference")
             edits = {
                 f"blocks.{layer}.attn.hook_z": _adding(reference.through(layer, cut))
-                for layer, cut in enumerate(edges.to(device(model)))
+                for layer, cut in enumerate(edges)
                 if cut.any()
             }
         with hooked(model, edits):
@@ -162,12 +127,8 @@ def reachable_edges(
 ) -> Bool[np.ndarray, "layer head query key"]:
     """The edges whose information can reach the last position's output.
 
-    These are the last layer's edges to the last position and all causal edges below it:
-    heads x ((layers - 1) x length x (length + 1) / 2 + length). For two layers, one head and nine
-    positions these are 54 of 90.
-
-    Raises:
-        ConfigError: the model's attention is not causal.
+    These are the last layer's edges to the last position and all causal edges below it: 54 of 90
+    for two layers, one head and nine positions. Raises ConfigError if attention is not causal.
     """
     checked(model, HookedTransformer, "model")
     check_causal(model)
@@ -191,10 +152,7 @@ class Bench:
     """A model on aligned sequences, ready to be measured with sets of edges ablated.
 
     Args:
-        model: any HookedTransformer with causal attention.
-        sequences: aligned sequences
-            (:func:`anchor_interp.tasks.sequences.aligned_sequences`), or one sequence.
-        ablation: what an ablated edge carries.
+        sequences: :func:`anchor_interp.tasks.sequences.aligned_sequences`, or one sequence.
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one.
@@ -202,9 +160,8 @@ class Bench:
         position: 0-based position of the key, if ``sequences`` are tokens that have one.
 
     Raises:
-        ConfigError: sequences with keys at different positions; references that are missing or
-            aligned differently; answers that are not output tokens; a model that is damaged, not
-            causal or does not fit the sequences.
+        ConfigError: sequences, references or answers that do not fit, or a model that is damaged
+            or not causal.
     """
 
     def __init__(
@@ -223,15 +180,21 @@ class Bench:
         self.tokens = token_rows(model, tokens)
         self.roles = position_roles(tokens.shape[1], position)
         self.reachable = reachable_edges(model, tokens.shape[1])
-        self.answers = self._answers(answers)
+        with torch.no_grad():
+            logits = check_finite(last_logits(model, self.tokens), "the model's logits")
+        self.answers = logits.argmax(-1)
+        if answers is not None:
+            given = np.asarray(answers)
+            if given.shape != (len(tokens),) or given.dtype.kind not in "iu":
+                raise ConfigError(f"answers is {shown(answers)}; expected {len(tokens)} integers")
+            check_answers(given, model.cfg.d_vocab_out)
+            self.answers = torch.from_numpy(given.astype(np.int64)).to(logits.device)
         found = carried(model, self.tokens)
-        self.attention: Float[np.ndarray, "layer head query key"]
-        self.attention = found.patterns.double().mean(1).cpu().numpy()
+        self.attention: np.ndarray = found.patterns.double().mean(1).cpu().numpy()
         self._pairs = np.arange(len(tokens)), np.arange(len(tokens))  # sequence, reference
         self._reference = self._referred(found, position, references)
-        self.full, self.nothing = self.measure(
-            np.stack([np.zeros_like(self.reachable), self.reachable])
-        ).T
+        none, every = np.zeros_like(self.reachable), self.reachable
+        self.full, self.nothing = self.measure(np.stack([none, every])).T
 
     def measure(
         self, ablated: Bool[np.ndarray, "circuit layer head query key"]
@@ -244,12 +207,10 @@ class Bench:
 
         def score(logits: Tensor, rows: Tensor) -> Tensor:
             answer = self.answers[rows, None]
-            log_probability = logits.log_softmax(-1).gather(1, answer)
-            mine = logits.gather(1, answer)
+            correct = logits.argmax(-1, keepdim=True) == answer
             rest = logits.scatter(1, answer, -torch.inf).amax(-1, keepdim=True)
-            return torch.cat(
-                [logits.argmax(-1, keepdim=True) == answer, mine - rest, log_probability], 1
-            )
+            difference = logits.gather(1, answer) - rest
+            return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
         edges = torch.from_numpy(ablated)[:, None]
         found = run_ablated(self.model, self.tokens, edges, self._pairs, self._reference, score)
@@ -261,32 +222,19 @@ class Bench:
     ) -> Float[np.ndarray, "2 circuit"]:
         """Accuracy and logit difference with everything outside each circuit ablated.
 
-        On the scale from everything ablated (0) to the full model (1), not clamped.
-
-        Raises:
-            ConfigError: the model without attention answers almost as the full one.
+        On the scale from everything ablated (0) to the full model (1), not clamped. Raises
+        ConfigError if the model without attention answers almost as the full one.
         """
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             raise ConfigError(
                 f"with every edge ablated {self.nothing[0]:.2f} of the answers are right, with "
-                f"none {self.full[0]:.2f}: they hardly depend on attention, so faithfulness is not "
-                "defined; use another model or other answers"
+                f"none {self.full[0]:.2f}: they hardly depend on attention; use another model or "
+                "other answers"
             )
         found = self.measure(self.reachable & ~circuits)[:2]
         relative: Float[np.ndarray, "2 circuit"] = (found - self.nothing[:2, None]) / scale[:, None]
         return relative
-
-    def _answers(self, answers: np.ndarray | None) -> Tensor:
-        with torch.no_grad():
-            own = check_finite(last_logits(self.model, self.tokens)).argmax(-1)
-        if answers is None:
-            return own
-        found = np.asarray(answers)
-        if found.shape != tuple(own.shape) or found.dtype.kind not in "iu":
-            raise ConfigError(f"answers is {shown(answers)}; expected {len(own)} integers")
-        check_answers(found, self.model.cfg.d_vocab_out)
-        return torch.from_numpy(found.astype(np.int64)).to(own.device)
 
     def _referred(
         self, own: Carried, position: int | None, references: Tokens | None
@@ -330,9 +278,8 @@ def run_ablated(
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference under every set of ablated edges.
 
-    ``pairs`` holds the index of the sequence and of the reference of each pair. ``score`` takes
-    logits in float64 with the sequence of each row and returns (row, metric). A batch of 1 in
-    ``ablated`` stands for every sequence; without a ``reference`` ablated edges carry nothing.
+    ``score`` takes logits in float64 with the sequence of each row and returns (row, metric). A
+    batch of 1 in ``ablated`` stands for every sequence.
     """
     sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
     n = len(sequence)
@@ -346,9 +293,7 @@ def run_ablated(
         with ablate_edges(model, edges, donors):
             logits = last_logits(model, tokens[rows])
         parts.append(score(logits.double(), rows).double().cpu())
-    scores: Float[np.ndarray, "circuit pair metric"]
-    scores = torch.cat(parts).numpy().reshape(len(ablated), n, -1)
-    return scores
+    return torch.cat(parts).view(len(ablated), n, -1).numpy()
 
 
 def _aligned(
@@ -374,10 +319,8 @@ def _aligned(
 def _adding(substitute: Float[Tensor, "batch query head d_head"]) -> Edit:
     def add(z: Tensor) -> Tensor:
         if len(substitute) not in (1, len(z)):
-            raise ConfigError(
-                f"there are {len(substitute)} references and the forward pass has {len(z)} "
-                "sequences; give each sequence its reference"
-            )
+            given = f"there are {len(substitute)} references and the forward pass has {len(z)}"
+            raise ConfigError(f"{given} sequences; give each sequence its reference")
         return z + substitute
 
     return add

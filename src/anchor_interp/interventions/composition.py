@@ -3,17 +3,16 @@
 Take the state after a layer's attention, X^ao, in sequences of one key and one noise. If each
 anchor adds its own part to it, the state of (a, b) is that of (a, b') plus that of (a', b) minus
 that of (a', b'), for any other anchors a' and b': a parallelogram. The mean of all parallelograms
-of pairs trained on the rule is a *composed* state. It replaces the model's own state, from the
-first anchor's position on, in a sequence of another pair. The answer then shows what the later
-layers do with two anchors that meet for the first time:
+of pairs trained on the rule is a *composed* state. From the first anchor's position on it replaces
+the state in a sequence of another pair. The answer shows what the later layers do with two anchors
+that meet for the first time:
 
 * the composition g(g(x; a); b), if they work anchor by anchor;
 * the same answer for (a, b) and (b, a), if they look up the unordered pair;
 * anything else, if they look up each ordered pair.
 
-The pair (a, b) itself is never run, so unseen pairs can be asked about. A composed state lacks
-what the layers up to it make of both anchors *together*; :attr:`Composition.recomposed`, the same
-measurement on seen pairs, shows how much that is.
+The pair (a, b) itself is never run. A composed state lacks what the layers up to it make of both
+anchors *together*; :attr:`Composition.recomposed` shows how much that is.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,6 @@ class Composition:
     layer: int
     """0-based layer whose X^ao is composed."""
     pairs: tuple[Pair, ...]
-    """The ordered pairs that were composed."""
     n: int
     """Sequences of each pair."""
     composed: float
@@ -47,8 +45,7 @@ class Composition:
     commutes: float | None
     """Share of equal answers to the composed (a, b) and (b, a); None if no pair has both."""
     mirrored: float | None
-    """Share answered with the other order's training target; None on a task without one that
-    differs from the composition (the complexity-control paper's)."""
+    """Share answered with the other order's training target; None if no pair has another one."""
     recomposed: float | None
     """Share of seen pairs, composed of other seen ones, answered with their target; None if no
     seen pair can be composed."""
@@ -66,9 +63,8 @@ def composition(
 ) -> Composition:
     """Compose the state of pairs from the states of other pairs and see what the model answers.
 
-    Composes the state after attention (``hook_resid_mid``) of a 0-based layer in ``n`` sequences of
-    each ordered pair: of the unseen pairs if ``pairs`` is None. None of these pairs is run. Hooks
-    attached to the model act.
+    Composes ``hook_resid_mid`` of a 0-based layer in ``n`` sequences of each ordered pair, by
+    default the unseen ones. Hooks attached to the model act.
 
     Raises:
         ConfigError: no pairs, a pair that no parallelogram of seen pairs leads to, a layer or n
@@ -78,16 +74,14 @@ def composition(
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
     checked(n, int, "n", low=1, high=10_000)
     if model.cfg.attn_only:
-        raise ConfigError(
-            "the model has attention only; composition needs the state between attention and MLP"
-        )
+        raise ConfigError("the model has attention only; composition needs the state before an MLP")
     check_causal(model)
     given = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
     wanted = [task.known(pair) for pair in given]
     if not wanted:
         raise ConfigError(f"pairs is {shown(pairs)} and the task has no unseen pair; name some")
     states = _States(model, task, layer, n, seed)
-    rule, alike, mirror = [], [], []
+    rule, alike, mirror, again = [], [], [], []
     for pair in wanted:
         answers = states.answers(pair)
         rule.append(np.mean(answers == task.composed(pair, states.keys)))
@@ -96,20 +90,10 @@ def composition(
         target = task.symmetric(pair, states.keys)
         if target is not None:
             mirror.append(np.mean(answers == target))
-    again = [
-        np.mean(states.answers(pair) == task.target(pair, states.keys))
-        for pair in states.of
-        if states.parallelograms(pair)
-    ]
-    return Composition(
-        layer=layer,
-        pairs=tuple(wanted),
-        n=n,
-        composed=float(np.mean(rule)),
-        commutes=float(np.mean(alike)) if alike else None,
-        mirrored=float(np.mean(mirror)) if mirror else None,
-        recomposed=float(np.mean(again)) if again else None,
-    )
+    for pair in filter(states.parallelograms, states.of):
+        again.append(np.mean(states.answers(pair) == task.target(pair, states.keys)))
+    others = (float(np.mean(shares)) if shares else None for shares in (alike, mirror, again))
+    return Composition(layer, tuple(wanted), n, float(np.mean(rule)), *others)
 
 
 class _States:
@@ -134,12 +118,10 @@ class _States:
             index = np.full(n, task.pairs.index(pair))
             tokens = assemble(task, noise.reshape(n, -1), index, self.keys, position).tokens
             self._rows[pair] = token_rows(model, tokens)
-        self.of = {
-            pair: activations(model, rows, [self._hook])[self._hook]
-            for pair, rows in self._rows.items()
-        }
-        replaced = np.arange(task.length) > position[:, None]
-        self._mask = torch.from_numpy(replaced).to(self._rows[pairs[0]].device)[:, :, None]
+        hook = self._hook
+        self.of = {p: activations(model, rows, [hook])[hook] for p, rows in self._rows.items()}
+        replaced = torch.from_numpy(np.arange(task.length) > position[:, None])
+        self._mask = replaced.to(self._rows[pairs[0]].device)[:, :, None]
 
     def parallelograms(self, pair: Pair) -> list[tuple[Pair, Pair, Pair]]:
         """The (a, b'), (a', b), (a', b') of a pair (a, b) whose states are known."""
@@ -151,7 +133,6 @@ class _States:
         ]
 
     def answers(self, pair: Pair) -> np.ndarray:
-        """The answers to the composed states of a pair."""
         sides = self.parallelograms(pair)
         if not sides:
             raise ConfigError(
@@ -163,5 +144,4 @@ class _States:
         rows = self._rows[sides[0][2]]
         composed = Replacement(self._hook, state, self._mask)
         logits, _ = replaced_run(self._model, rows, [composed], batch_size=len(rows))
-        found: np.ndarray = logits.argmax(-1).cpu().numpy()
-        return found
+        return logits.argmax(-1).cpu().numpy()

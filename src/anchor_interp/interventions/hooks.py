@@ -2,8 +2,7 @@
 
 TransformerLens accepts a hook that never fires, lets a hook return a tensor of another shape that
 happens to broadcast, and returns cached activations that a later hook may still change.
-:func:`hooked` and :func:`activations` prevent all three. Hooks go by their TransformerLens names
-(``utils.get_act_name``), such as ``blocks.0.attn.hook_pattern``.
+:func:`hooked` and :func:`activations` prevent all three, under TransformerLens's names of hooks.
 """
 
 import contextlib
@@ -21,7 +20,6 @@ from anchor_interp.models.transformer import HookedTransformer, token_rows
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
-
 _GATES = {
     "hook_result": "use_attn_result",
     "hook_q_input": "use_split_qkv_input",
@@ -31,7 +29,6 @@ _GATES = {
     "hook_mlp_in": "use_hook_mlp_in",
 }
 """Hooks that every model has but that fire only with a setting of its config."""
-
 _LOGITS = 1 << 26
 """Most logits of one forward pass, over sequences and positions."""
 
@@ -41,12 +38,10 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     """Edit activations in every forward pass within the ``with`` block.
 
     Blocks nest; of two edits of one activation the outer one acts first. Edits also act under
-    ``run_with_cache``, which sees the edited activation, and under gradients. They are removed when
-    the block ends, also after an exception.
+    ``run_with_cache`` and gradients. They are removed when the block ends, also after an exception.
 
     Raises:
-        HookError: the model does not have a hook, or its settings keep the hook from firing; an
-            edit returned something other than a tensor of its input's shape, dtype and device; or,
+        HookError: the model does not have a hook; an edit changed the shape, dtype or device; or,
             at the end of the block, a hook did not fire.
     """
     check_hooks(model, list(edits))
@@ -70,10 +65,8 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
         yield
     missed = [name for name in edits if name not in fired]
     if missed:
-        raise HookError(
-            f"the hook {missed[0]} did not fire; run the model within the block, through every "
-            "layer that is edited"
-        )
+        advice = "run the model within the block, through every layer that is edited"
+        raise HookError(f"the hook {missed[0]} did not fire; {advice}")
 
 
 def activations(
@@ -86,8 +79,7 @@ def activations(
     """Copies of the activations at some hooks, by name, without gradients.
 
     Other hooks attached to the model act. ``batch`` is the number of sequences per forward pass; if
-    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers (256 MB in
-    float32).
+    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers.
 
     Raises:
         HookError: the model does not have a hook, or a hook does not fire.
@@ -117,11 +109,7 @@ def recording(into: list[Tensor]) -> Edit:
 
 
 def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
-    """Refuse hooks that the model does not have or that its settings keep from firing.
-
-    Raises:
-        HookError: names the hook and what to do.
-    """
+    """Raise a HookError for a hook that the model does not have or that cannot fire."""
     checked(model, HookedTransformer, "model")
     for name in names:
         if checked(name, str, "the hook's name") not in model.hook_dict:

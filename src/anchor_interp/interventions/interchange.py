@@ -3,20 +3,13 @@
 If an activation stands for the intermediate value v = g(x; a1), taking it from another sequence
 changes v and nothing else, and the new answer is known in advance (Geiger et al. 2021). A *base*
 sequence (x; a1, a2) gets the activation of a *source* (x'; a1', a2'), whose value is
-v' = g(x'; a1'). An inferential model then answers
-
-    g(v'; a2),
-
-the *counterfactual*: it composes the source's key and anchor with the base's second anchor, which
-appear together in neither sequence. The share of counterfactual answers is the interchange
-accuracy. :func:`anchor_interp.tasks.counterfactuals.interchange_pairs` chooses sources whose
-counterfactual cannot be mistaken for another answer.
+v' = g(x'; a1'). An inferential model then answers g(v'; a2), the *counterfactual*: it composes the
+source's key and anchor with the base's second anchor, which appear together in neither sequence.
+The share of counterfactual answers is the interchange accuracy.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
-carry it (distributed alignment search, Geiger et al. 2023): the first k columns of a rotation,
-fitted so that exchanging the activation along them alone gives the counterfactual. Such a search
-finds something in many places, so judge it on sequences that it was not fitted on, against a
-random subspace of the same k.
+carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
+places, so judge it on sequences that it was not fitted on, against a random subspace of the same k.
 """
 
 from dataclasses import dataclass
@@ -31,13 +24,9 @@ from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import (
-    Replacement,
-    check_answers,
-    check_finite,
-    replaced_run,
-)
+from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
+from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
@@ -45,13 +34,11 @@ from anchor_interp.tasks.hashing import batch_indices
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """k directions of an activation."""
+    """k directions of an activation, as orthonormal columns."""
 
     basis: Float[np.ndarray, "d k"]
-    """Orthonormal columns."""
     losses: Float[np.ndarray, " step"]
-    """Mean cross-entropy of the counterfactual at every step of the search, in nats; empty for a
-    random subspace."""
+    """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +46,9 @@ class InterchangeResult:
     """A model's answers after an interchange; shares of the n base sequences."""
 
     site: Site
-    """What was exchanged."""
     dimensions: int | None
     """Along how many directions; None for all of it."""
     n: int
-    """Number of sequences."""
     counterfactual: float
     """Share answered with g(g(x'; a1'); a2): the interchange accuracy."""
     base: float
@@ -79,7 +64,6 @@ class InterchangeResult:
     cross_entropy: float
     """Mean cross-entropy of the counterfactual, in nats."""
     answers: Int64[np.ndarray, " n"]
-    """Every answer."""
 
 
 @torch.no_grad()
@@ -91,30 +75,24 @@ def interchange(
     subspace: Subspace | None = None,
     batch_size: int = 1024,
 ) -> InterchangeResult:
-    """Run the base sequences with an activation of their sources.
+    """Run the base sequences with an activation of their sources, or its part in a subspace.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act in every run.
-        pairs: from :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`.
-        site: what is exchanged, such as ``Site("resid_post", 0, "first")``.
-        subspace: exchange only the part along these directions; everything if None.
-        batch_size: sequences per forward pass.
+    Hooks attached to the model act in every run. ``pairs`` come from
+    :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`.
 
     Raises:
         ConfigError: a site that the model does not have or whose size depends on the sequence, a
-            subspace of another width, answers that are not output tokens of the model, or logits
-            that are not finite.
+            subspace of another width, answers that are not output tokens, or logits not finite.
     """
     exchange = _Exchange(model, pairs, site, batch_size)
     basis = None
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
-            raise ConfigError(
-                f"the subspace has {len(subspace.basis)} dimensions; expected {exchange.width}, as "
-                f"{site} has"
-            )
+            found = f"the subspace has {len(subspace.basis)} dimensions"
+            raise ConfigError(f"{found}; expected {exchange.width}, as {site} has")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
-    logits = check_finite(exchange.run(np.arange(len(exchange.rows)), basis, batch_size))
+    logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
+    check_finite(logits, "the model's logits")
     untouched, _ = replaced_run(model, exchange.rows, (), batch_size=batch_size)
     answers = logits.argmax(-1).cpu().numpy()
 
@@ -131,7 +109,7 @@ def interchange(
         anchor_moved=share(pairs.anchor_moved),
         key_moved=share(pairs.key_moved),
         untouched=share(pairs.base.targets, untouched.argmax(-1).cpu().numpy()),
-        cross_entropy=float(_cross_entropy(logits, exchange.counterfactual)),
+        cross_entropy=float(F.cross_entropy(at_least_float32(logits), exchange.counterfactual)),
         answers=answers,
     )
 
@@ -150,10 +128,9 @@ def learn_subspace(
 ) -> Subspace:
     """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
 
-    Adam minimises the mean cross-entropy of the counterfactual answers, starting from a random
-    subspace. It moves k vectors; the basis is the orthonormal factor of their QR decomposition. The
-    model's weights do not change. ``seed`` fixes the start and the order of the sequences. Judge
-    the result on other pairs.
+    Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
+    counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
+    fixes the start and the order of the sequences. Judge the result on other pairs.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.
@@ -163,8 +140,7 @@ def learn_subspace(
     checked(lr, float, "lr", above=0)
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
-    precision = torch.promote_types(exchange.base.dtype, torch.float32)
-    weights = torch.from_numpy(start.basis).to(exchange.base.device, precision).requires_grad_()
+    weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
     with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
@@ -173,12 +149,10 @@ def learn_subspace(
             with torch.enable_grad():
                 basis = torch.linalg.qr(weights)[0]
                 logits = exchange.run(chosen, basis.to(exchange.base.dtype), batch_size)
-                loss = _cross_entropy(logits, exchange.counterfactual[chosen])
+                loss = F.cross_entropy(at_least_float32(logits), exchange.counterfactual[chosen])
             losses[step] = loss.item()
             if not np.isfinite(losses[step]):
-                raise DivergedError(
-                    f"the loss is {losses[step]} at step {step + 1} of the search; lower lr"
-                )
+                raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")
             (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
             progress["subspace"].update(step + 1, {"loss": losses[step]})
@@ -186,11 +160,7 @@ def learn_subspace(
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
-    """Directions of an activation of this width, drawn uniformly: the baseline of a search.
-
-    Raises:
-        ConfigError: the dimensions are not between 1 and the width.
-    """
+    """Directions of an activation of this width, drawn uniformly: the baseline of a search."""
     checked(width, int, "width", low=1)
     checked(dimensions, int, "dimensions", low=1, high=width)
     checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
@@ -230,15 +200,9 @@ class _Exchange:
     def run(
         self, chosen: Int64[np.ndarray, " n"], basis: Float[Tensor, "d k"] | None, batch_size: int
     ) -> Float[Tensor, "n d_vocab"]:
-        """Logits of some base sequences with the sources' part along a basis."""
         base, difference = self.base[chosen], self._source[chosen] - self.base[chosen]
         along = difference if basis is None else difference @ basis @ basis.mT
         mask = self._mask[chosen]
         value = self._whole[chosen].masked_scatter(mask, base + along)
         exchanged = Replacement(self._hook, value, mask)
         return replaced_run(self._model, self.rows[chosen], [exchanged], batch_size=batch_size)[0]
-
-
-def _cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
-    at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(at_least_float32), answers)

@@ -1,20 +1,18 @@
 """Attention-edge masks: cut information paths after the softmax and see what still works.
 
 An *edge* is one entry of an attention pattern: layer, head, query position (which receives) and
-key position (which sends). :func:`mask_edges` zeroes any set of edges, sequence by sequence, and
-leaves the others as they are (complexity-control paper, section VI-A, figure 4). The functions
-below it name the sets that the papers use.
+key position (which sends). :func:`mask_edges` zeroes any set of edges, sequence by sequence
+(complexity-control paper, section VI-A, figure 4).
 
 To hide a token from all other positions, cut every edge that leaves its position, in every layer
 (``paths="all"``). Its own residual stream is then the only place that knows it. Cutting only the
 edges into the last position (``paths="direct"``) leaves open every path that first goes elsewhere.
 A token at the last position cannot be hidden.
 
-Zeroing after the softmax leaves one more path open. The remaining weights were divided by a sum
-over all positions, so they still depend slightly on the masked token's score.
-``renormalise=True`` scales each row back to its former sum. The denominator then cancels, and the
-logits do not depend on the masked token beyond rounding. The papers do not renormalise, so the
-default does not either; :func:`leak` measures what remains.
+Zeroing after the softmax leaves one more path open: the remaining weights were divided by a sum
+over all positions, which includes the masked token's score. ``renormalise=True`` scales each row
+back to its former sum. The denominator then cancels, and the logits do not depend on the masked
+token beyond rounding. The papers do not renormalise; :func:`leak` measures what remains.
 """
 
 import contextlib
@@ -29,18 +27,15 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
-from anchor_interp.interventions.passes import check_finite
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import Edges, HookedTransformer, device, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 Paths = Literal["all", "direct"]
-"""``all``: the edges from the token's position to every later one; ``direct``: those into the last
-position."""
-
+"""The edges from the token's position to every later one, or to the last one alone."""
 _BATCH = 1024
-"""Sequences of one forward pass of :func:`leak`."""
 
 
 @contextlib.contextmanager
@@ -49,27 +44,21 @@ def mask_edges(
 ) -> Iterator[None]:
     """Zero attention edges after the softmax in every forward pass within the ``with`` block.
 
-    Nested masks act as the mask of their union. They are removed at the end of the block, also
-    after an exception. They act under ``run_with_cache`` and under gradients.
+    Nested masks act as the mask of their union, also under ``run_with_cache`` and gradients. They
+    are removed at the end of the block, also after an exception.
 
-    Args:
-        model: any HookedTransformer.
-        edges: True where an edge is cut. The batch dimension is the forward pass's, or 1 to cut
-            the same edges in every sequence. Edges from later positions have no effect.
-        renormalise: scale what remains of a row to the row's former sum; an empty row stays zero.
+    The batch dimension of ``edges`` is the forward pass's, or 1 to cut the same edges in every
+    sequence. ``renormalise`` scales what remains of a row to its former sum; an empty row stays 0.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
         HookError: no forward pass reached a layer that has edges to cut.
-
-    Source: complexity-control paper, section VI-A.
     """
     checked(model, HookedTransformer, "model")
     checked(renormalise, bool, "renormalise")
     n_layers, n_heads, given = model.cfg.n_layers, model.cfg.n_heads, cast(Any, edges)
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
-    layers, _, heads, queries, keys = given.shape if is_mask else [0] * 5
-    if not is_mask or (layers, heads) != (n_layers, n_heads) or queries != keys:
+    if not is_mask or given.shape[::2] != (n_layers, n_heads, given.shape[3]):
         found = f"{tuple(given.shape)} {given.dtype}" if isinstance(given, Tensor) else shown(given)
         raise ConfigError(
             f"edges is {found}; expected booleans of shape (layer, batch, head, query, key) with "
@@ -94,8 +83,8 @@ def mask_key_token(
 ) -> contextlib.AbstractContextManager[None]:
     """Hide the key of every sequence (complexity-control paper, figures 4A and 4C).
 
-    The forward pass must be given these sequences in this order. See :func:`token_edges` for
-    ``paths`` and the errors, :func:`mask_edges` for ``renormalise``.
+    The forward pass must be given these sequences in this order. See :func:`token_edges` and
+    :func:`mask_edges` for the options and errors.
     """
     return mask_edges(model, token_edges(model, sequences, "key", paths), renormalise=renormalise)
 
@@ -128,12 +117,8 @@ def token_edges(
 ) -> Edges:
     """The edges of every layer that carry one token's information away from its position.
 
-    Returns:
-        Edges with a batch of the n sequences.
-
     Raises:
-        ConfigError: a token at the last position. The residual stream that the answer is read from
-            starts with it, so no attention mask can hide it.
+        ConfigError: a token at the last position, which no attention mask can hide.
     """
     checked(paths, Paths, "paths")
     at = torch.from_numpy(places(sequences, place))
@@ -142,8 +127,7 @@ def token_edges(
     if len(at_end):
         raise ConfigError(
             f"the {place} token of sequence {at_end[0]} (and of {len(at_end) - 1} more) is at the "
-            f"last position, {length - 1}, whose own residual stream carries it: no attention mask "
-            "hides it; leave these sequences out"
+            f"last position, {length - 1}, where no attention mask hides it; leave these out"
         )
     edges = no_edges(model, length, len(at))
     row = torch.arange(len(at))
@@ -161,13 +145,10 @@ def edge(
     key: int,
     head: int | None = None,
 ) -> Edges:
-    """One edge, the same in every sequence, for :func:`mask_edges`; join edges with ``|``.
+    """One edge, the same in every sequence; join edges with ``|``.
 
-    The position ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of
-    ``n_pos`` positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
-
-    Raises:
-        ConfigError: a layer, head or position that does not exist.
+    ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of ``n_pos``
+    positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
     """
     checked(model, HookedTransformer, "model")
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
@@ -197,14 +178,11 @@ def leak(
     paths: Paths = "all",
     renormalise: bool = False,
 ) -> float:
-    """How much the logits still depend on a masked token.
+    """How much the logits still depend on a masked token: 0 not at all, 1 as without a mask.
 
-    Every sequence is run with each value that the token can take: all keys, or all anchors. See
-    :func:`token_edges` for ``paths``, :func:`mask_edges` for ``renormalise``.
-
-    Returns:
-        The largest range of a last-position logit over the values, divided by the largest range
-        without a mask: 0 if the mask isolates the token, 1 if it does nothing.
+    Every sequence is run with each value that the token can take: all keys, or all anchors. The
+    leak is the largest range of a last-position logit over the values, divided by the largest range
+    without a mask.
 
     Raises:
         ConfigError: no sequences, a token that cannot be masked, or logits that are not finite or
@@ -227,16 +205,14 @@ def leak(
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
             cut = edges[:, part].repeat_interleave(len(tokens), 1)
             with mask_edges(model, cut & masked, renormalise=renormalise):
-                logits = check_finite(last_logits(model, varied))
+                logits = check_finite(last_logits(model, varied), "the model's logits")
             by_value = logits.view(len(part), len(tokens), -1)
             ranges.append(float((by_value.amax(1) - by_value.amin(1)).max()))
         return max(ranges)
 
     free = largest_range(masked=False)
     if free == 0:
-        raise ConfigError(
-            f"the logits do not depend on the {place} token; there is nothing to mask"
-        )
+        raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
     return largest_range(masked=True) / free
 
 

@@ -1,7 +1,4 @@
-"""Forward passes with activations replaced, and the checks of what comes out.
-
-Patching, interchange and composition all run the model through :func:`replaced_run`.
-"""
+"""Forward passes with activations replaced, for patching, interchange and composition."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,14 +16,11 @@ from anchor_interp.models.transformer import HookedTransformer
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """A value that replaces an activation, or a part of it, in n sequences."""
+    """A value that replaces an activation in n sequences: where ``mask`` is True, or everywhere."""
 
     hook: str
-    """TransformerLens's name of the hook."""
     value: Float[Tensor, "n ..."]
-    """The value, of the activation's shape."""
     mask: Bool[Tensor, "n ..."] | None = None
-    """Where the activation is replaced; everywhere if None."""
 
 
 def replaced_run(
@@ -40,10 +34,8 @@ def replaced_run(
     """Logits at the last position of a run with activations replaced, and recorded activations.
 
     Replacements apply in order, so the last of two at one place holds. Hooks attached to the model
-    act. ``rows`` are token indices on the model's device, ``record`` names hooks.
-
-    Raises:
-        HookError: a hook that the model does not have, or a value of the wrong shape.
+    act. ``rows`` are on the model's device, ``record`` names hooks. Raises HookError if the model
+    does not have a hook or a value has the wrong shape.
     """
     logits: list[Tensor] = []
     recorded: dict[str, list[Tensor]] = {hook: [] for hook in record}
@@ -57,25 +49,8 @@ def replaced_run(
     return torch.cat(logits), {hook: torch.cat(found) for hook, found in recorded.items()}
 
 
-def check_finite(logits: Float[Tensor, "n d_vocab"]) -> Float[Tensor, "n d_vocab"]:
-    """The logits, if all are finite.
-
-    Raises:
-        ConfigError: some are NaN or infinite.
-    """
-    if not torch.isfinite(logits).all():
-        raise ConfigError(
-            "the model's logits are not finite; its weights are damaged: take another checkpoint"
-        )
-    return logits
-
-
 def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:
-    """Refuse answers that are not among a model's ``d_vocab`` output tokens.
-
-    Raises:
-        ConfigError: names the range found and the range allowed.
-    """
+    """Raise a ConfigError if answers are not among a model's ``d_vocab`` output tokens."""
     if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
         raise ConfigError(
             f"answers run from {answers.min()} to {answers.max()}; the model's output tokens are 0 "

@@ -1,23 +1,15 @@
 """Activation patching: which activation carries what tells two sequences apart.
 
 A *clean* and a *corrupted* sequence differ in one thing, and the model answers them differently.
-Run one of them with an activation of the other in its place and see how far the answer follows
-(Vig et al. 2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
+Run one with an activation of the other in its place and see how far the answer follows (Vig et al.
+2020; Meng et al. 2022; named as in Heimersheim and Nanda 2024):
 
 * ``denoise`` (TransformerLens's direction): the corrupted run with a clean activation. What
   restores the clean answer is *sufficient* for it, given the rest of the corrupted run;
 * ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
-
-Exchanging the two sequences exchanges the directions: ``patch(a, b, direction="noise")`` has the
-values of ``patch(b, a)``, and the negative values if the metric is the logit difference.
-
-:func:`patch` replaces one activation, and everything after it reacts. :func:`path_patch` follows
-one connection: a sender's change reaches the receivers along the residual stream alone, and
-everything between them stays as it was. A :class:`PatchResult` holds one value for every site and
-example, without averaging.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,27 +21,19 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import (
-    Replacement,
-    check_answers,
-    check_finite,
-    replaced_run,
-)
+from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Connection, Inputs, Site, check_sites, site_mask
+from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
 Direction = Literal["denoise", "noise"]
-
 Answer = Literal["inferential", "symmetric"]
-
 Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
 """Maps the last-position logits of all n examples, in order, to one value each."""
-
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio divides by."""
-
 _BATCH = 512
 
 
@@ -58,15 +42,11 @@ class PatchResult:
     """A metric after each patch, example by example."""
 
     sites: tuple[Site, ...] | tuple[Connection, ...]
-    """What was patched, one at a time."""
     direction: Direction
-    """``denoise``: clean into the corrupted run; ``noise``: corrupted into the clean run."""
     values: Float[np.ndarray, "site example"]
     """The metric of the patched runs."""
     clean: Float[np.ndarray, " example"]
-    """The metric of the clean run."""
     corrupted: Float[np.ndarray, " example"]
-    """The metric of the corrupted run."""
 
     def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
         """Examples whose clean and corrupted metric differ by at least ``smallest``."""
@@ -76,13 +56,11 @@ class PatchResult:
     def recovery(self, smallest: float = SMALLEST_DIFFERENCE) -> Float[np.ndarray, "site example"]:
         """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
 
-        Not clamped: below 0 the patch does harm, above 1 it overshoots. Both directions share the
-        scale, so a patch without effect has recovery 0 when denoising and 1 when noising. Examples
-        whose clean and corrupted metric differ by less than ``smallest`` are NaN.
+        Not clamped. A patch without effect has recovery 0 when denoising and 1 when noising.
+        Examples whose clean and corrupted metric differ by less than ``smallest`` are NaN.
 
         Raises:
-            ConfigError: more than half of the examples are NaN, as in a negative control on a model
-                that answers right. The others would be a selection.
+            ConfigError: more than half of the examples are NaN; the others would be a selection.
         """
         checked(smallest, float, "smallest", above=0)
         apart = self.told_apart(smallest)
@@ -100,10 +78,7 @@ class PatchResult:
 def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
     """Logit of the clean target minus logit of the corrupted target.
 
-    The metric raises ConfigError if a target is not an output token of the model.
-
-    Raises:
-        ConfigError: an example has the same target twice, as in a negative control.
+    Raises ConfigError if an example has the same target twice, as in a negative control.
     """
     same = clean.targets == corrupted.targets
     if same.any():
@@ -115,26 +90,15 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
-    """Probability of a given answer of every example, in at least float32.
-
-    The metric raises ConfigError if an answer is not an output token of the model.
-    """
-
-    def of_answer(logits: Tensor) -> Tensor:
-        at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-        return _picked(logits.to(at_least_float32).softmax(-1), answers)
-
-    return of_answer
+    """Probability of a given answer of every example, in at least float32."""
+    return lambda logits: _picked(at_least_float32(logits).softmax(-1), answers)
 
 
 def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
     """Probability of the answer that a mechanism gives to each sequence.
 
     ``inferential`` is the composition. ``symmetric`` is the training target of the other order,
-    which only unseen pairs have. The sequences are usually the clean ones.
-
-    Raises:
-        ConfigError: a sequence of a pair without symmetric answer.
+    which only unseen pairs have.
     """
     checked(answer, Answer, "answer")
     answers = np.empty(len(sequences), np.int64)
@@ -164,17 +128,10 @@ def patch(
 ) -> PatchResult:
     """Replace one activation at a time and measure what the model answers.
 
-    Args:
-        model: any HookedTransformer; hooks attached to it act in every run.
-        clean: n sequences.
-        corrupted: their twins, with key and anchors at the same positions.
-        sites: what is replaced, one at a time; :func:`site_grid` lists them.
-        metric: what is measured, such as :func:`logit_difference`.
-        direction: which run is patched.
-        batch_size: sequences per forward pass; several sites share one. With
-            ``batch_size=len(clean)`` every pass holds the n examples of one site in order, which
-            attached hooks made for these n sequences need. One run's activations at all sites are
-            in memory at a time.
+    Hooks attached to the model act in every run. Corrupted sequences have the key and the anchors
+    at the same positions as the clean ones. Several sites share a forward pass of ``batch_size``
+    sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one site in order,
+    which attached hooks made for these n sequences need.
 
     Raises:
         ConfigError: sequences that do not match, sites that the model does not have, a metric of
@@ -195,12 +152,12 @@ def patch(
             masks = torch.cat([site_mask(sites[i], base, value.shape) for i in part])
             copies = value.repeat(len(part), *[1] * (value.ndim - 1))
             replaced = Replacement(hook, copies, masks.to(value.device))
-            logits, _ = replaced_run(
-                model, rows.repeat(len(part), 1), [replaced], batch_size=batch_size
-            )
+            repeated = rows.repeat(len(part), 1)
+            logits, _ = replaced_run(model, repeated, [replaced], batch_size=batch_size)
             for i, found in zip(part, logits.chunk(len(part)), strict=True):
                 values[i] = _measured(metric, found)
-    return _result(model, rows, donors, sites, direction, values, metric, batch_size)
+    unpatched = _unpatched(model, rows, donors, direction, metric, batch_size)
+    return PatchResult(sites, direction, values, *unpatched)
 
 
 @torch.no_grad()
@@ -221,15 +178,13 @@ def path_patch(
     1. The patched run (corrupted when denoising) with the sender's value from the other sequences.
        The output z of every attention head and the output of every MLP, at every position, are
        *frozen* at the patched run's own values. Only the residual stream carries the change on, so
-       the change stays at the sender's position. LayerNorms are never frozen: those of a receiver,
-       and in the post-LayerNorm layout those of the stream, react.
+       the change stays at the sender's position. LayerNorms are never frozen.
     2. The patched run, nothing frozen, with the values that the receivers had in run 1. Everything
        after the receivers reacts. For the ``logits`` run 1 is already the answer.
 
-    MLPs are frozen, so a path through an MLP is not a connection of the sender; Wang et al. let
-    them react. The effects of single senders on the logits add up only where the stream is linear:
-    without LayerNorm. Arguments and errors are those of :func:`patch`, with ``connections`` in
-    place of its sites.
+    MLPs are frozen, so a path through an MLP is not a connection; Wang et al. let them react. The
+    effects of single senders on the logits add up only without LayerNorm. Arguments and errors are
+    those of :func:`patch`, with ``connections`` in place of its sites.
     """
     base, rows, donors = _twins(model, clean, corrupted, direction)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
@@ -253,20 +208,17 @@ def path_patch(
     values = np.empty((len(connections), len(rows)))
     for sender in senders:
         sent = [i for i, each in enumerate(connections) if each.sender == sender]
-        direct, arrived = replaced_run(
-            model,
-            rows,
-            [*frozen, at_site(sender, donated)],
-            record={site.hook for i in sent for site in receivers[i]},
-            batch_size=batch_size,
-        )
+        record = {site.hook for i in sent for site in receivers[i]}
+        run1 = [*frozen, at_site(sender, donated)]
+        direct, arrived = replaced_run(model, rows, run1, record=record, batch_size=batch_size)
         for i in sent:
             logits = direct
             if receivers[i]:
                 received = [at_site(site, arrived) for site in receivers[i]]
                 logits, _ = replaced_run(model, rows, received, batch_size=batch_size)
             values[i] = _measured(metric, logits)
-    return _result(model, rows, donors, connections, direction, values, metric, batch_size)
+    unpatched = _unpatched(model, rows, donors, direction, metric, batch_size)
+    return PatchResult(connections, direction, values, *unpatched)
 
 
 def _twins(
@@ -279,10 +231,8 @@ def _twins(
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
     rows = [token_rows(model, x.tokens if isinstance(x, Sequences) else x) for x in inputs]
     if rows[0].shape != rows[1].shape or not len(rows[0]):
-        raise ConfigError(
-            f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}; "
-            "expected the same shape, of at least one sequence"
-        )
+        found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
+        raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
     if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
         elsewhere = (clean.position != corrupted.position).sum()
         if elsewhere:
@@ -294,28 +244,15 @@ def _twins(
     return inputs[base], rows[base], rows[not base]
 
 
-def _result(
-    model: HookedTransformer,
-    rows: Int64[Tensor, "n pos"],
-    donors: Int64[Tensor, "n pos"],
-    sites: tuple[Site, ...] | tuple[Connection, ...],
-    direction: Direction,
-    values: Float[np.ndarray, "site n"],
-    metric: Metric,
-    batch_size: int,
-) -> PatchResult:
-    """The patched values beside the metric of both unpatched runs."""
-    base, donor = (
-        _measured(metric, replaced_run(model, each, (), batch_size=batch_size)[0])
-        for each in (rows, donors)
-    )
-    clean, corrupted = (donor, base) if direction == "denoise" else (base, donor)
-    return PatchResult(sites, direction, values, clean, corrupted)
+def _unpatched(
+    model: HookedTransformer, rows: Tensor, donors: Tensor, direction: str, metric: Metric, n: int
+) -> Iterator[Float[np.ndarray, " n"]]:
+    """The metric of the clean and of the corrupted run, n sequences at a time."""
+    for tokens in (donors, rows) if direction == "denoise" else (rows, donors):
+        yield _measured(metric, replaced_run(model, tokens, (), batch_size=n)[0])
 
 
-def _picked(
-    values: Float[Tensor, "n d_vocab"], answers: Integer[np.ndarray, " n"]
-) -> Float[Tensor, " n"]:
+def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
     """The value of one answer of every example."""
     check_answers(answers, values.shape[-1])
     index = torch.from_numpy(answers.astype(np.int64)).to(values.device)
@@ -323,12 +260,11 @@ def _picked(
 
 
 def _measured(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
-    found: object = metric(check_finite(logits))
+    found: object = metric(check_finite(logits, "the model's logits"))
     if not isinstance(found, Tensor) or found.shape != logits.shape[:1]:
         shape = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
         raise ConfigError(
             f"the metric returned {shape}; expected a tensor with one value for each of the "
             f"{len(logits)} examples"
         )
-    values: Float[np.ndarray, " n"] = found.detach().double().cpu().numpy()
-    return values
+    return found.detach().double().cpu().numpy()

@@ -21,16 +21,12 @@ Activation = Literal[
 ]  # fmt: skip
 """TransformerLens's short name of an activation, in the order in which a layer computes them;
 ``post`` is the MLP's neurons."""
-
 Position = Place | Literal["noise", "all"] | int
-"""A place by its meaning in each sequence, or one position of all sequences (negative: from the
-end). ``noise`` is every position except the key, the anchors and the last one."""
-
+"""A place by its meaning, or a position of all sequences (negative: from the end). ``noise`` is
+every position except the key, the anchors and the last one."""
 Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
 """Sequences of a task, or token indices, which have no places by meaning but ``last``."""
-
 PLACES: tuple[Place, ...] = get_args(Place)
-
 _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
 _RECEIVERS = ("q", "k", "v", "post")
@@ -39,17 +35,12 @@ _OWNERS = dict.fromkeys(_PER_HEAD, "attn.") | {"post": "mlp."}
 
 @dataclass(frozen=True)
 class Site:
-    """An activation of a layer at a position, for one head or all.
-
-    Raises:
-        ConfigError: a head or key position that the activation does not have.
-    """
+    """An activation of a 0-based layer at a position, for one head or all."""
 
     activation: Activation
     layer: int = dataclasses.field(metadata={"low": 0})
-    """0-based layer."""
     position: Position = "all"
-    """The position; the query position of a ``pattern``, so one of its rows."""
+    """The position; the query position of a ``pattern``."""
     head: int | None = bounded(None, low=0)
     """0-based head of q, k, v, z or pattern; None for all heads at once."""
     key_position: Position = "all"
@@ -60,13 +51,11 @@ class Site:
         if self.head is not None and self.activation not in _PER_HEAD:
             raise ConfigError(
                 f"site.head is {self.head}, but {self.activation} has no heads; only "
-                f"{', '.join(_PER_HEAD)} have heads"
+                f"{', '.join(_PER_HEAD)} do"
             )
         if self.key_position != "all" and self.activation != "pattern":
-            raise ConfigError(
-                f"site.key_position is {shown(self.key_position)}; only a pattern has one, "
-                f"{self.activation} does not"
-            )
+            found = f"site.key_position is {shown(self.key_position)}"
+            raise ConfigError(f"{found}; only a pattern has one, {self.activation} does not")
 
     @property
     def hook(self) -> str:
@@ -86,11 +75,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Connection:
-    """A path from a sender to receivers along the residual stream alone.
-
-    Raises:
-        ConfigError: a sender or receiver of another kind, or a receiver before its sender.
-    """
+    """A path from a sender to later receivers along the residual stream alone."""
 
     sender: Site
     """z, attn_out, mlp_out or the stream itself; ``Site("resid_pre", 0, ...)`` is the embedding."""
@@ -113,15 +98,12 @@ class Connection:
                     "the residual stream alone"
                 )
             if receiver.depth < self.sender.depth:
-                raise ConfigError(
-                    f"the receiver {receiver} is computed before the sender {self.sender}; give "
-                    "a later receiver"
-                )
+                found = f"the receiver {receiver} is computed before the sender {self.sender}"
+                raise ConfigError(f"{found}; give a later receiver")
 
     def __str__(self) -> str:
-        if self.receivers == "logits":
-            return f"{self.sender} -> logits"
-        return f"{self.sender} -> {', '.join(map(str, self.receivers))}"
+        given = self.receivers
+        return f"{self.sender} -> {given if given == 'logits' else ', '.join(map(str, given))}"
 
 
 def site_grid(
@@ -134,9 +116,6 @@ def site_grid(
     """Every site of some activations, in the order activation, layer, position, head, key position.
 
     ``key_positions`` matter to ``pattern`` alone and give single edges.
-
-    Raises:
-        ConfigError: an unknown activation or position.
     """
     checked(model, HookedTransformer, "model")
     return tuple(
@@ -150,11 +129,7 @@ def site_grid(
 
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
-    """The sites, if the model has them.
-
-    Raises:
-        ConfigError: a site whose layer or head the model does not have.
-    """
+    """The sites; raises ConfigError if the model does not have the layer or head of one."""
     checked(model, HookedTransformer, "model")
     found: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
     for site in found:
@@ -170,14 +145,8 @@ def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, 
 def site_mask(site: Site, inputs: Inputs, shape: Sequence[int]) -> Bool[Tensor, "n ..."]:
     """Where a site lies in its activation.
 
-    Args:
-        site: the site.
-        inputs: n sequences, which say where each place is.
-        shape: the activation's shape: (n, pos, d), (n, pos, head, d), or (n, head, query, key) of a
-            pattern.
-
-    Returns:
-        True at the site; (n, pos, 1), (n, pos, head, 1) or (n, head, query, key).
+    ``shape`` is the activation's: (n, pos, d), (n, pos, head, d), or (n, head, query, key) of a
+    pattern. The mask has the same dimensions with d = 1.
 
     Raises:
         ConfigError: token indices without the place, or a position outside the sequences.
@@ -198,20 +167,16 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
     column = np.arange(length)
     if isinstance(position, int):
         if not -length <= position < length:
-            raise ConfigError(
-                f"position {position} is not in sequences of {length} tokens; expected "
-                f"{-length} to {length - 1}"
-            )
+            allowed = f"{-length} to {length - 1}"
+            raise ConfigError(f"position {position} is not among the {length}; expected {allowed}")
         found = column == position % length
     elif position == "all":
         found = column >= 0
     elif position == "last":
         found = column == length - 1
     elif not isinstance(inputs, Sequences):
-        raise ConfigError(
-            f"position {position!r} needs Sequences of a task; token indices have positions by "
-            "number, 'last' and 'all'"
-        )
+        expected = "token indices have positions by number, 'last' and 'all'"
+        raise ConfigError(f"position {position!r} needs Sequences of a task; {expected}")
     elif position == "noise":
         taken = [column == places(inputs, place)[:, None] for place in PLACES]
         found = ~np.logical_or.reduce(taken)

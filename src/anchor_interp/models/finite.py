@@ -1,4 +1,4 @@
-"""Refuses numbers that are not finite: NaN passes through many measures without a trace."""
+"""Keeps numbers sound: NaN and rounding pass through many measures without a trace."""
 
 from typing import TypeVar
 
@@ -9,6 +9,11 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 
 Numbers = TypeVar("Numbers", bound=np.ndarray | Tensor)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor, in float32 if its precision is lower: sums in half precision lose small parts."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def check_finite(values: Numbers, what: str) -> Numbers:
