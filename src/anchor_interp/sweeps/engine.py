@@ -1,8 +1,8 @@
-"""Engines train and measure runs: what they are given and what they give back.
+"""Engines train and measure runs: what they are given, do and give back.
 
 An :class:`Engine` takes a :class:`Job` when it has room for one and yields a :class:`RunResult` for
 each run as it ends. There are two: :class:`anchor_interp.sweeps.local.LocalEngine` and
-:class:`anchor_interp.sweeps.ray.RayEngine`.
+:class:`anchor_interp.sweeps.ray.RayEngine`. Their workers call :func:`do_job`.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.measurements import Measure
+from anchor_interp.runs.measurements import Measure, measure_run
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,11 @@ class Job:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended."""
+    """How a run ended; the error is None if it is finished and measured."""
 
     name: str
-    """Its name in the job."""
     path: Path
-    """Its folder."""
     error: AnchorInterpError | None
-    """What went wrong; None if the run is finished and measured."""
 
 
 def each_alone(
@@ -77,7 +74,6 @@ class Engine(Protocol):
         Args:
             jobs: a job is pulled only when there is room for it. None means that there is nothing
                 to do now; the engine asks again later and after every result.
-            folder: where the run folders are.
             progress: gives what the run of a name reports to.
 
         Returns:
@@ -87,27 +83,75 @@ class Engine(Protocol):
         ...
 
 
+def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
+    """Train the runs of a job in this process, and measure each on the CPU once it is finished.
+
+    If a measurement fails, its error is the run's. If a batch fails, every unfinished run of it
+    gets its error.
+
+    Raises:
+        InterruptedRunError: SIGINT or SIGTERM; the runs are checkpointed first.
+    """
+    from anchor_interp._util.environment import limited_threads  # it loads torch
+
+    with contextlib.closing(_train(job, folder, device, threads)) as results:
+        for result in results:
+            error = result.error
+            if error is None and job.measures:
+                try:
+                    with limited_threads(threads):
+                        measure_run(result.path, job.measures)
+                except InterruptedRunError:
+                    raise
+                except AnchorInterpError as failure:
+                    error = failure
+            yield RunResult(result.name, result.path, error)
+
+
+def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
+    from anchor_interp.runs.train import train
+    from anchor_interp.sweeps.batch import train_batch
+
+    left = dict.fromkeys(job.configs)
+    try:
+        if len(job.configs) > 1:
+            batch = train_batch(job.configs, folder, device=device, threads=threads)
+            with contextlib.closing(batch) as results:
+                for result in results:
+                    del left[result.name]
+                    yield result
+        else:
+            ((name, config),) = job.configs.items()
+            train(config, folder / name, device=device, threads=threads, quiet=True)
+            del left[name]
+            yield RunResult(name, folder / name, None)
+    except InterruptedRunError:
+        raise
+    except AnchorInterpError as error:
+        for name in left:
+            yield RunResult(name, folder / name, error)
+
+
 class Queue:
-    """The jobs of an engine, with the next one kept until there is room for it."""
+    """The jobs of an engine; one that does not fit yet is kept."""
 
     def __init__(self, jobs: Iterator[Job | None]) -> None:
         self._jobs = jobs
         self._next: Job | None = None
         self.has_ended = False
-        """Whether there are no more jobs."""
 
-    def peek(self) -> Job | None:
-        """The next job; None if there is nothing to do now, or no more jobs."""
+    def take(self, fits: Callable[[Job], bool] = lambda _: True) -> Job | None:
+        """The next job; None if it does not fit, nothing is to be done now or none is left."""
         if self._next is None and not self.has_ended:
             try:
                 self._next = next(self._jobs)
             except StopIteration:
                 self.has_ended = True
-        return self._next
-
-    def pop(self) -> None:
-        """Remove the job that :meth:`peek` gave."""
+        job = self._next
+        if job is None or not fits(job):
+            return None
         self._next = None
+        return job
 
 
 class Meters:

@@ -22,14 +22,8 @@ from typing import Literal, get_args
 
 import yaml
 
-from anchor_interp._util import files
-from anchor_interp._util.errors import (
-    AnchorInterpError,
-    ConfigError,
-    DivergedError,
-    LockedError,
-    StoreError,
-)
+from anchor_interp._util import errors, files
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.lock import Lock, is_held
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
@@ -57,12 +51,11 @@ class Failure:
     kind: str
     """Name of the error's class."""
     message: str
-    """The error."""
 
     @property
     def final(self) -> bool:
         """Whether trying again would end the same way."""
-        return self.kind == DivergedError.__name__
+        return self.kind == errors.DivergedError.__name__
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,6 @@ class SweepFolder:
     """The files of one sweep."""
 
     path: Path
-    """The folder."""
 
     @property
     def runs(self) -> Path:
@@ -83,19 +75,11 @@ class SweepFolder:
         return self.path / "spec.yaml"
 
     def spec(self) -> Sweep:
-        """Everything that was asked for so far.
-
-        Raises:
-            StoreError: this is not a sweep folder.
-            ConfigError: ``spec.yaml`` is damaged.
-        """
+        """Everything that was asked for; StoreError if this is not a sweep folder."""
         return read_sweep(sweep_folder(self.path).spec_file)
 
     def extend(self, sweep: Sweep) -> Sweep:
-        """Add a sweep to what was asked for; the folder is created if it does not exist.
-
-        Returns:
-            Everything that was asked for so far.
+        """Add a sweep to what was asked for, and return all of it; creates a missing folder.
 
         Raises:
             StoreError: the folder holds something else or cannot be written; LockedError if
@@ -113,9 +97,8 @@ class SweepFolder:
                 if before is not None and not new:
                     return before
                 whole = Sweep((*grids, *new))
-                text = yaml.safe_dump(
-                    to_plain(whole), sort_keys=False, width=100, default_flow_style=None
-                )
+                plain = to_plain(whole)
+                text = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
                 if len(text) > MAX_BYTES:
                     raise ConfigError(
                         f"spec.yaml would have {len(text):,} bytes; expected at most "
@@ -123,9 +106,9 @@ class SweepFolder:
                     )
                 files.write_text(self.spec_file, text)
                 return whole
+        except ConfigError:
+            raise
         except (OSError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
             raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
 
     def state(self, name: str) -> State:
@@ -157,11 +140,7 @@ class SweepFolder:
             return Failure("StoreError", f"{path} is damaged ({error}); remove it")
 
     def note_failure(self, name: str, error: AnchorInterpError) -> None:
-        """Keep a run's error.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Keep a run's error; StoreError if it cannot be written."""
         record = {
             "schema": SCHEMA,
             "run_id": name,
@@ -181,18 +160,13 @@ class SweepFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of ``spec.yaml`` and the table; others hold it for moments only.
-
-        Raises:
-            LockedError: another process held it for a minute.
-            OSError: it cannot be written.
-        """
+        """Hold the lock of ``spec.yaml`` and the table; LockedError if another has it a minute."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
                 lock = Lock.acquire(self.path / ".lock")
                 break
-            except LockedError:
+            except errors.LockedError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
@@ -218,11 +192,7 @@ class SweepFolder:
 
 
 def sweep_folder(path: str | Path) -> SweepFolder:
-    """The sweep folder at a path.
-
-    Raises:
-        StoreError: there is none.
-    """
+    """The sweep folder at a path; StoreError if there is none."""
     folder = SweepFolder(checked_path(path, "the path of the sweep"))
     if not files.is_there(folder.spec_file):
         raise StoreError(f"{folder.path} is not a sweep folder: it has no spec.yaml")

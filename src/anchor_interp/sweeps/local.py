@@ -27,26 +27,17 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, do_job
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""
 
-
 MEMORY_SHARE = 0.8
 """How much of the machine's memory all workers may use."""
 
-
 _POLL_SECONDS = 0.5
-
-
 _PATIENCE_SECONDS = 300.0
-
-
 _LOGGER = logging.getLogger("anchor_interp")
-
-
 _PROGRAM = """
 import json, sys
 setup = json.loads(sys.stdin.readline())
@@ -64,17 +55,12 @@ class LocalEngine:
     """How many jobs to do at a time; if None, one for each usable core, or one on a GPU. Fewer jobs
     run at a time if the memory does not suffice."""
     device: str = "auto"
-    """Where runs train."""
 
     def __post_init__(self) -> None:
         checked(self.workers, int | None, "workers", low=1)
 
     def slots(self) -> int:
-        """How many jobs are done at a time.
-
-        Raises:
-            ConfigError: this machine does not have the device.
-        """
+        """How many jobs are done at a time; ConfigError if this machine lacks the device."""
         from anchor_interp._util.environment import resolve_device  # it loads torch
 
         on_gpu = resolve_device(self.device).type == "cuda"
@@ -103,8 +89,7 @@ def _run(pool: "_Pool", queue: Queue, meters: Meters) -> Generator[RunResult, No
 
     with interruptible(), contextlib.closing(pool):
         while True:
-            while pool.has_slot() and (job := queue.peek()) is not None and pool.has_memory(job):
-                queue.pop()
+            while pool.has_slot() and (job := queue.take(pool.has_memory)) is not None:
                 pool.give(job)
             if queue.has_ended and not pool.busy():
                 return
@@ -122,7 +107,6 @@ class _Worker:
     reports: IO[bytes]
     unread: bytearray = field(default_factory=bytearray)
     job: Job | None = None
-    """What it does now."""
     results: list[RunResult] = field(default_factory=list)
     """Results of its job so far."""
 
@@ -140,15 +124,13 @@ class _Worker:
         }
         # one thread that sleeps while it waits, from before torch is loaded
         environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", _PROGRAM]
         # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
         # process starts with those signals blocked that its parent blocks.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM],
-                stdin=subprocess.PIPE,
-                pass_fds=[sender],
-                env=environment,
+                command, stdin=subprocess.PIPE, pass_fds=[sender], env=environment
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -158,7 +140,6 @@ class _Worker:
         return worker
 
     def give(self, job: Job) -> None:
-        """Let it do a job."""
         self.job, self.results = job, []
         self._send(to_dict(job))
 
@@ -171,8 +152,7 @@ class _Worker:
         """New results; new messages are logged."""
         while part := self.reports.read(1 << 16):  # None without news, b"" once it has ended
             self.unread.extend(part)
-        *lines, rest = self.unread.split(b"\n")
-        self.unread[:] = rest
+        *lines, self.unread[:] = self.unread.split(b"\n")
         before = len(self.results)
         for line in lines:
             kind, *told = json.loads(line)
@@ -228,11 +208,9 @@ class _Pool:
         self._workers: list[_Worker] = []
 
     def busy(self) -> list[_Worker]:
-        """Workers that have a job."""
         return [worker for worker in self._workers if worker.job is not None]
 
     def has_slot(self) -> bool:
-        """Whether another job may run."""
         return len(self.busy()) < self._slots
 
     def has_memory(self, job: Job) -> bool:
@@ -285,7 +263,6 @@ class _Reports(logging.Handler):
         self.send("log", record.levelno, record.getMessage())
 
     def send(self, *told: Any) -> None:
-        """Send a line."""
         with contextlib.suppress(OSError):  # the driver has died
             self._reports.write(json.dumps(told).encode() + b"\n")
 
@@ -294,8 +271,6 @@ def work(folder: str, device: str, reports: int, parent: int, level: int) -> Non
     """The worker process: do the jobs on standard input until it closes.
 
     Args:
-        folder: where the run folders are.
-        device: where runs train.
         reports: file descriptor for messages and results.
         parent: process to end with.
         level: least level of the messages to send.

@@ -49,12 +49,11 @@ def sweep(
     Args:
         spec: the sweep, or the path of its file.
         out: the sweep folder; it is created, or extended by what is new.
-        engine: where runs train; if None, worker processes on this machine.
+        engine: if None, worker processes on this machine.
         measures: what to measure of every run once it is done, or of some runs by their names. The
             values are in the run folders, see :mod:`anchor_interp.runs.measurements`.
         batch: how many runs of one shape a worker trains together at most; 0 trains as many as fit
             into the device's memory, if that is faster.
-        quiet: report no progress.
 
     Returns:
         The folder, with its table up to date. Runs that diverged or failed are rows of the table
@@ -122,7 +121,6 @@ class _Todo:
     device: str
     overall: Overall
     waiting: dict[str, None] = field(default_factory=dict)
-    """Names of runs, in order."""
     running: set[str] = field(default_factory=set)
     elsewhere: set[str] = field(default_factory=set)
     """Runs that another process trains."""
@@ -135,10 +133,8 @@ class _Todo:
     most: dict[Hashable, int] = field(default_factory=dict)
     """How many runs of a shape train together at most."""
     has_warned: bool = False
-    """Whether it was said that only runs of other processes are left."""
 
     def begin(self) -> None:
-        """Find out what there is to do."""
         states = self.folder.states(self.configs)
         ended = {name for name, state in states.items() if self._has_ended(name, state)}
         self.waiting = dict.fromkeys(name for name in states if name not in ended)
@@ -151,7 +147,6 @@ class _Todo:
         self.overall.begin(count, sum(work_of(self.configs[name]) for name in ended))
 
     def progress(self, name: str) -> Progress:
-        """What a run reports to."""
         config = self.configs[name]
         return self.overall.run(name, config.train.steps, work_of(config))
 
