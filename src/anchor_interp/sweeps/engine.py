@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,7 +64,6 @@ class Engine(Protocol):
     @property
     def device(self) -> str:
         """Where runs train: ``auto``, ``cpu``, ``cuda``, ..."""
-        ...
 
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
@@ -80,56 +79,57 @@ class Engine(Protocol):
             An iterator of one result for each run as it ends. A run that fails does not stop the
             others. Closing the iterator early checkpoints and stops the unfinished runs.
         """
-        ...
 
 
 def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
     """Train the runs of a job in this process, and measure each on the CPU once it is finished.
 
     If a measurement fails, its error is the run's. If a batch fails, every unfinished run of it
-    gets its error.
-
-    Raises:
-        InterruptedRunError: SIGINT or SIGTERM; the runs are checkpointed first.
+    gets its error. InterruptedRunError on SIGINT or SIGTERM; the runs are checkpointed first.
     """
     from anchor_interp._util.environment import limited_threads  # it loads torch
 
+    def measure(path: Path) -> None:
+        with limited_threads(threads):
+            measure_run(path, job.measures)
+
+    left = dict.fromkeys(job.configs)
     with contextlib.closing(_train(job, folder, device, threads)) as results:
-        for result in results:
-            error = result.error
-            if error is None and job.measures:
-                try:
-                    with limited_threads(threads):
-                        measure_run(result.path, job.measures)
-                except InterruptedRunError:
-                    raise
-                except AnchorInterpError as failure:
-                    error = failure
-            yield RunResult(result.name, result.path, error)
+        try:
+            for result in results:
+                error = result.error
+                if error is None and job.measures:
+                    error = error_of(measure, result.path)
+                del left[result.name]
+                yield RunResult(result.name, result.path, error)
+        except InterruptedRunError:
+            raise
+        except AnchorInterpError as error:
+            for name in left:
+                yield RunResult(name, folder / name, error)
 
 
 def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
     from anchor_interp.runs.train import train
     from anchor_interp.sweeps.batch import train_batch
 
-    left = dict.fromkeys(job.configs)
+    if len(job.configs) > 1:
+        yield from train_batch(job.configs, folder, device=device, threads=threads)
+    else:
+        ((name, config),) = job.configs.items()
+        train(config, folder / name, device=device, threads=threads, quiet=True)
+        yield RunResult(name, folder / name, None)
+
+
+def error_of(act: Callable[..., object], *arguments: Any) -> AnchorInterpError | None:
+    """Call a function and return its error; an interruption is raised."""
     try:
-        if len(job.configs) > 1:
-            batch = train_batch(job.configs, folder, device=device, threads=threads)
-            with contextlib.closing(batch) as results:
-                for result in results:
-                    del left[result.name]
-                    yield result
-        else:
-            ((name, config),) = job.configs.items()
-            train(config, folder / name, device=device, threads=threads, quiet=True)
-            del left[name]
-            yield RunResult(name, folder / name, None)
+        act(*arguments)
     except InterruptedRunError:
         raise
     except AnchorInterpError as error:
-        for name in left:
-            yield RunResult(name, folder / name, error)
+        return error
+    return None
 
 
 class Queue:
@@ -166,36 +166,34 @@ class Meters:
 
     def read(self, running: Iterable[str]) -> None:
         """Report the runs of these names; forget the others."""
-        self._meters = {
-            name: self._meters.get(name)
-            or _Meter(self._folder / name / "metrics.jsonl", self._progress(name))
-            for name in running
-        }
-        for meter in self._meters.values():
+        meters = {name: self._meters.get(name) or _Meter(self._progress(name)) for name in running}
+        self._meters = meters
+        for name, meter in meters.items():
             if time.monotonic() - meter.last >= self._every:
-                meter.read()
+                meter.read(self._folder / name / "metrics.jsonl")
 
 
+@dataclass
 class _Meter:
     """How far the metrics of one run are read."""
 
-    def __init__(self, file: Path, progress: Progress) -> None:
-        self.last = -math.inf
-        self._file, self._progress, self._position = file, progress, 0
-        self._facts: dict[str, Any] = {}
+    progress: Progress
+    position: int = 0
+    last: float = -math.inf
+    facts: dict[str, Any] = field(default_factory=dict)
 
-    def read(self) -> None:
+    def read(self, path: Path) -> None:
         """Report the new lines; whatever is wrong with the file, the run's own process reports."""
         self.last = time.monotonic()
         with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
-            with files.open_regular(self._file) as file:
-                if os.fstat(file.fileno()).st_size < self._position:
-                    self._position = 0  # the run resumed and cut the lines after its checkpoint
-                file.seek(self._position)
+            with files.open_regular(path) as file:
+                if os.fstat(file.fileno()).st_size < self.position:
+                    self.position = 0  # the run resumed and cut the lines after its checkpoint
+                file.seek(self.position)
                 part = file.read()
             whole = part[: part.rfind(b"\n") + 1]
-            self._position += len(whole)
+            self.position += len(whole)
             for line in whole.splitlines():
-                self._facts.update(json.loads(line))
+                self.facts.update(json.loads(line))
             if whole:
-                self._progress.update(self._facts["step"], self._facts)
+                self.progress.update(self.facts["step"], self.facts)

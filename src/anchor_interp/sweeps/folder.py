@@ -28,18 +28,12 @@ from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.lock import Lock, is_held
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
 
-SCHEMA = 1
-"""Schema number of failures."""
-
+SCHEMA = 1  # of failures
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
-
 STATES: tuple[State, ...] = get_args(State)
-"""All states, in the order in which they are listed."""
-
 ENDED: frozenset[State] = frozenset(("done", "diverged"))
 """States of runs that are not trained any more."""
-
 _PATIENCE_SECONDS = 60.0
 _OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
 
@@ -51,11 +45,6 @@ class Failure:
     kind: str
     """Name of the error's class."""
     message: str
-
-    @property
-    def final(self) -> bool:
-        """Whether trying again would end the same way."""
-        return self.kind == errors.DivergedError.__name__
 
 
 @dataclass(frozen=True)
@@ -118,9 +107,8 @@ class SweepFolder:
             return "done"
         if is_held(run / ".lock"):
             return "running"
-        failure = self.failure(name)
-        if failure is not None:
-            return "diverged" if failure.final else "failed"
+        if failure := self.failure(name):
+            return "diverged" if failure.kind == errors.DivergedError.__name__ else "failed"
         return "begun" if files.is_there(run / "config.json") else "missing"
 
     def states(self, names: Iterable[str]) -> dict[str, State]:
@@ -141,20 +129,16 @@ class SweepFolder:
 
     def note_failure(self, name: str, error: AnchorInterpError) -> None:
         """Keep a run's error; StoreError if it cannot be written."""
-        record = {
-            "schema": SCHEMA,
-            "run_id": name,
-            "kind": type(error).__name__,
-            "message": str(error),
-            "when": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        }
+        when = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        record = {"schema": SCHEMA, "run_id": name, "kind": type(error).__name__}
+        record |= {"message": str(error), "when": when}
         try:
             files.write_json(self._failure_file(name), record)
         except OSError as problem:
             raise StoreError(f"cannot keep the error of {name}: {problem}") from problem
 
     def forget_failure(self, name: str) -> None:
-        """Remove the error of a run that ended after all."""
+        """Remove the error of a run, if there is one."""
         with contextlib.suppress(OSError):
             self._failure_file(name).unlink(missing_ok=True)
 
@@ -183,8 +167,8 @@ class SweepFolder:
             return
         if not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; give the sweep a folder of its own")
-        found = {name for name in os.listdir(self.path) if not name.startswith(".")}
-        if foreign := sorted(found - _OURS):
+        found = set(os.listdir(self.path)) - _OURS
+        if foreign := sorted(name for name in found if not name.startswith(".")):
             raise StoreError(
                 f"{self.path} is not a sweep folder but holds {foreign[0]!r}; give the sweep a "
                 "folder of its own"

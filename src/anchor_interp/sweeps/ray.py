@@ -1,13 +1,11 @@
 """Jobs on a Ray cluster, one task for each.
 
-Ray is an extra (``pip install 'anchor-interp[ray]'``). The driver keeps as many tasks in flight as
-the machines have room for; machines may join later. A task whose machine sees the driver's folder
-trains in the run folder itself. Elsewhere it trains in a temporary folder: the driver sends what
-the run has so far, and gets the whole run folder when the run ends.
-
-A task that dies with its worker or machine starts again where there is room, from the last
-checkpoint in the driver's folder. An error of the run itself is its result. The machines use the
-driver's copy of this package; PyTorch and the others must be installed in the same versions.
+The driver keeps as many tasks in flight as the machines have room for; machines may join later. A
+task whose machine sees the driver's folder trains in the run folder itself. Elsewhere it trains in
+a temporary folder: the driver sends what the run has so far, and gets the whole run folder when the
+run ends. A task that dies with its worker or machine starts again where there is room, from the
+last checkpoint in the driver's folder. The machines use the driver's copy of this package; PyTorch
+and the others must be installed in the same versions.
 """
 
 import contextlib
@@ -32,7 +30,7 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
 
 if TYPE_CHECKING:
     from anchor_interp.sweeps.ray_task import Begun, Ended
@@ -170,16 +168,14 @@ class _Cluster:
             versions=versions(),
             log_level=_LOGGER.getEffectiveLevel(),
         )
-        environment = {
-            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-            "OMP_NUM_THREADS": str(self._order.threads),
-        }
+        policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+        threads = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(self._order.threads)}
         self._work = ray.remote(task).options(
             num_cpus=engine.cpus,
             num_gpus=engine.gpus,
             num_returns="streaming",
             max_retries=0,
-            runtime_env={"env_vars": environment},
+            runtime_env={"env_vars": threads},
         )
 
     def _machines(self) -> list[dict[str, Any]]:
@@ -306,13 +302,10 @@ def _received(ended: "Ended") -> RunResult:
 
     for level, message in ended.logged:
         _LOGGER.log(level, message)
-    result, error = ended.result, ended.result.error
+    result, failure = ended.result, None
     if ended.parcel is not None:
-        try:
-            unpack(ended.parcel, result.path)
-        except AnchorInterpError as failure:
-            error = error or failure
-    return RunResult(result.name, result.path, error)
+        failure = error_of(unpack, ended.parcel, result.path)
+    return RunResult(result.name, result.path, result.error or failure)
 
 
 @contextlib.contextmanager
@@ -331,8 +324,7 @@ def _probe(folder: Path) -> Iterator[Path]:
 
 
 def _first_line(error: Exception | None) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
+    return next(filter(str.strip, str(error).splitlines()), type(error).__name__).strip()
 
 
 def _check_answers(address: str | None) -> None:
