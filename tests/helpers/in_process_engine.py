@@ -4,8 +4,7 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from anchor_interp.sweeps.engine import Job, RunResult
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp.sweeps.engine import Job, RunResult, do_job
 
 
 class Here:

@@ -36,7 +36,7 @@ from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
-from anchor_interp.sweeps.parcel import pack, unpack
+from anchor_interp.sweeps.ray_task import pack, unpack
 from anchor_interp.sweeps.ray import RayEngine
 
 LONG = SHORT | {"steps": 1500, "eval_every": 500, "log_every": 20, "checkpoint_every": 100}

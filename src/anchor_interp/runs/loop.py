@@ -220,10 +220,15 @@ def check_precision(config: TrainConfig, device: torch.device) -> None:
         raise ConfigError(f"train.precision is 'tf32', which only CUDA GPUs have; {found}")
 
 
-def autocast(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Around the forward pass: bfloat16 products if the configuration asks for them."""
+def autocast(
+    config: TrainConfig, device: torch.device, *, cached: bool = True
+) -> contextlib.AbstractContextManager[None]:
+    """Around the forward pass: bfloat16 products if the configuration asks for them.
+
+    The cache of cast weights does not work under vmap.
+    """
     if config.precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
+        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=cached)
     return contextlib.nullcontext()
 
 

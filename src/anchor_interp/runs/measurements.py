@@ -8,10 +8,11 @@ counts as empty: everything in it can be measured again.
 Reading kept values does not load torch.
 """
 
-import importlib
+import contextlib
 import itertools
 import json
 import operator
+import pkgutil
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,13 +27,7 @@ if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
 
 SCHEMA = 1
-"""Schema number of the file."""
-
-
 FILE = "measurements.json"
-"""Name of the file in the run folder."""
-
-
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
@@ -62,10 +57,9 @@ class Measure:
             ConfigError: there is no such function, or its value is None or is not JSON.
             AnchorInterpError: the function failed.
         """
-        module, _, name = self.function.partition(":")
         try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
+            function = pkgutil.resolve_name(self.function)
+        except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"cannot import the measure {self.function}: {error}") from error
         try:
             value = to_dict(function(run))
@@ -88,24 +82,12 @@ class Measure:
 
 
 def kept(path: Path, measure: Measure, step: int) -> Any | None:
-    """The value that a run keeps of a measure; None if it has to be measured.
-
-    Args:
-        path: the run folder.
-        measure: what was measured.
-        step: the checkpoint.
-    """
+    """The value that a run folder keeps of a measure; None if it has to be measured."""
     return _value(_entries(path), path, measure, step)
 
 
 def lacking(path: Path, measures: Iterable[Measure], last: int) -> list[tuple[Measure, int]]:
-    """The measures, each with a step, that a run does not keep yet.
-
-    Args:
-        path: the run folder.
-        measures: what is wanted.
-        last: the step of the last checkpoint.
-    """
+    """The measures, each with a step, that a run folder whose last step is this lacks."""
     entries = _entries(path)
     wanted = [(measure, step) for measure in measures for step in measure.steps or (last,)]
     return [pair for pair in wanted if _value(entries, path, *pair) is None]
@@ -121,13 +103,7 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a measurement in")
-    entry = {
-        "name": measure.name,
-        "version": measure.version,
-        "step": run.step,
-        "weights": _digest(run.path, run.step),
-        "value": value,
-    }
+    entry = _wanted(measure, run.step) | {"weights": _digest(run.path, run.step), "value": value}
     place = operator.itemgetter("name", "step")
     with writing(run.path, run.config) as writer:
         others = [other for other in _entries(run.path) if place(other) != place(entry)]
@@ -136,9 +112,7 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 
 
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
-    """Take and keep every measurement that a finished run lacks.
-
-    Each value is kept at once, so that nothing is lost if the process is stopped.
+    """Take every measurement that a finished run lacks, and keep each at once.
 
     Raises:
         AnchorInterpError: a measurement failed or cannot be kept.
@@ -174,14 +148,16 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def _value(entries: list[dict[str, Any]], path: Path, measure: Measure, step: int) -> Any | None:
-    wanted = {"name": measure.name, "version": measure.version, "step": step}
-    for entry in entries:
-        if wanted.items() <= entry.items():
-            try:
-                return entry["value"] if entry["weights"] == _digest(path, step) else None
-            except StoreError:
-                return None
+    wanted = _wanted(measure, step).items()
+    found = next((entry for entry in entries if wanted <= entry.items()), None)
+    with contextlib.suppress(StoreError):
+        if found and found["weights"] == _digest(path, step):
+            return found["value"]
     return None
+
+
+def _wanted(measure: Measure, step: int) -> dict[str, Any]:
+    return {"name": measure.name, "version": measure.version, "step": step}
 
 
 def _digest(path: Path, step: int) -> str:

@@ -13,21 +13,15 @@ from pathlib import Path
 
 import torch
 
-from anchor_interp._util.environment import (
-    StopRequest,
-    limited_threads,
-    resolve_device,
-    stop_signals,
-)
+from anchor_interp._util import environment
 from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, OutOfMemoryError
-from anchor_interp._util.progress import Progress, reporting
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice, memory_limit
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
-from anchor_interp.sweeps.engine import RunResult
+from anchor_interp.sweeps.engine import RunResult, error_of
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
 from anchor_interp.tasks.sequences import Sequences, sample
 
@@ -36,29 +30,23 @@ MOST_MODELS = 256
 
 _SHARE = 0.8
 """Part of the free memory that a batch may take."""
-
 _COPIES = 4
 """Tensors kept for each activation that :func:`memory_bytes` counts: its gradient, statistics of
 softmax and LayerNorm, queries, keys and values joined. An estimate, rather too large."""
-
 _LOGGER = logging.getLogger(__name__)
 
 
 def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
-    """How many of these runs to train together: on a GPU, as many as fit.
+    """How many of these runs of one shape to train together: on a GPU, as many as fit.
 
     On a CPU that is one. One model keeps a core busy, so a batch of 8 takes about as long as the 8
     one after another (``benchmarks/batched.py``).
-
-    Args:
-        configs: runs with the same :func:`anchor_interp.runs.config.shape_key`.
-        device: where they train.
 
     Raises:
         ConfigError: the runs differ in shape, or the device cannot be used.
     """
     check_one_shape(configs)
-    target = resolve_device(device)
+    target = environment.resolve_device(device)
     return _fitting(configs, target) if configs and target.type == "cuda" else 1
 
 
@@ -68,16 +56,12 @@ def train_batch(
     *,
     device: str = "auto",
     threads: int | None = None,
-    quiet: bool = True,
 ) -> Generator[RunResult, None, None]:
     """Train runs of one shape together, each in ``folder / name``, resuming what is there.
 
     Args:
         configs: runs by name, all with the same :func:`anchor_interp.runs.config.shape_key`.
-        folder: where the run folders are.
-        device: as in :func:`anchor_interp.runs.train.train`.
         threads: CPU threads of this process; if None, PyTorch's setting.
-        quiet: report no progress.
 
     Returns:
         An iterator of one result for each run as it ends. A run that fails does not stop the
@@ -90,27 +74,18 @@ def train_batch(
         InterruptedRunError: SIGINT or SIGTERM; the unfinished runs are checkpointed first.
     """
     check_one_shape(list(configs.values()))
-    target = resolve_device(device)
+    target = environment.resolve_device(device)
     for config in configs.values():
         check_precision(config.train, target)
         check_training_fits(config, target)
-    return _train(configs, checked_path(folder, "folder"), target, threads, quiet)
+    return _train(configs, checked_path(folder, "folder"), target, threads)
 
 
 def _train(
-    configs: Mapping[str, RunConfig],
-    folder: Path,
-    device: torch.device,
-    threads: int | None,
-    quiet: bool,
+    configs: Mapping[str, RunConfig], folder: Path, device: torch.device, threads: int | None
 ) -> Generator[RunResult, None, None]:
-    lengths = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
-    with (
-        stop_signals() as stopped,
-        limited_threads(threads),
-        reporting(lengths, quiet=quiet) as progress,
-    ):
-        batch = _Batch(configs, folder, device, stopped, progress)
+    with environment.stop_signals() as stopped, environment.limited_threads(threads):
+        batch = _Batch(configs, folder, device, stopped)
         try:
             yield from batch.train()
         except (InterruptedRunError, GeneratorExit):
@@ -128,12 +103,10 @@ class _Batch:
         configs: Mapping[str, RunConfig],
         folder: Path,
         device: torch.device,
-        stopped: StopRequest,
-        progress: Mapping[str, Progress],
+        stopped: environment.StopRequest,
     ) -> None:
         self._configs, self._folder, self._device = configs, folder, device
-        self._stopped, self._progress = stopped, progress
-        self._waiting = list(configs)
+        self._stopped, self._waiting = stopped, list(configs)
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, contextlib.ExitStack] = {}
         self._room = _fitting(list(configs.values()), device) if configs else 0
@@ -164,18 +137,11 @@ class _Batch:
     def _fill(self) -> Iterator[RunResult]:
         """Start or resume runs while there is room."""
         while self._waiting and len(self._sessions) < self._room:
-            if self._stopped():
-                raise self._interrupted()
+            self._check_stopped()
             name = self._waiting.pop(0)
-            try:
-                self._begin(name)
-            except InterruptedRunError:
-                raise
-            except AnchorInterpError as error:
+            error = error_of(self._begin, name)
+            if name not in self._sessions:
                 yield RunResult(name, self._folder / name, error)
-            else:
-                if name not in self._sessions:
-                    yield RunResult(name, self._folder / name, None)
 
     def _begin(self, name: str) -> None:
         """Start or resume a run, unless it is done."""
@@ -195,18 +161,16 @@ class _Batch:
 
     def _train_until_one_ends(self) -> Iterator[RunResult]:
         names, sessions = list(self._sessions), list(self._sessions.values())
+        doing, advice = f"training {len(names)} models at once", memory_advice(sessions[0].config)
         ended: list[RunResult] = []
         try:
-            with explained(
-                f"training {len(names)} models at once", memory_advice(sessions[0].config)
-            ):
+            with explained(doing, advice):
                 stack = Stack([Member(s.config, s.state, s.training) for s in sessions])
                 while not ended:
                     n_steps = min(session.next_due - session.state.step for session in sessions)
                     events = stack.advance(n_steps, self._stopped)
                     ended += self._record(stack, dict(zip(names, events, strict=True)))
-                    if self._stopped():
-                        raise self._interrupted()
+                    self._check_stopped()
                     for result in self._judge_trained():
                         ended.append(result)  # one by one: the next may raise
         except OutOfMemoryError as error:
@@ -216,14 +180,8 @@ class _Batch:
     def _record(self, stack: Stack, events: Mapping[str, StepEvent]) -> list[RunResult]:
         """Log and checkpoint what is due; the runs that fail leave."""
         sessions = [self._sessions[name] for name in events]
-        answers = stack.answers(
-            {
-                index: session.probes.tokens
-                for index, session in enumerate(sessions)
-                if session.wants_accuracies
-            }
-        )
-        ended = []
+        wanted = {i: s.probes.tokens for i, s in enumerate(sessions) if s.wants_accuracies}
+        answers, ended = stack.answers(wanted), []
         for index, (name, event) in enumerate(events.items()):
             session = sessions[index]
             try:
@@ -231,7 +189,6 @@ class _Batch:
                     check_finite_step(event, session.config.train)
                 session.log(event, answers.get(index))
                 session.keep()
-                self._progress[name].update(event.step, session.latest)
             except AnchorInterpError as error:
                 ended.append(self._leave(name, error))
         return ended
@@ -240,14 +197,7 @@ class _Batch:
         """Judge the runs that have no step left."""
         for name, session in list(self._sessions.items()):
             if session.is_trained:
-                try:
-                    session.judge(self._stopped)
-                except InterruptedRunError:
-                    raise
-                except AnchorInterpError as error:
-                    yield self._leave(name, error)
-                else:
-                    yield self._leave(name, None)
+                yield self._leave(name, error_of(session.judge, self._stopped))
 
     def _make_room(self, error: OutOfMemoryError) -> list[RunResult]:
         """Go on with half as many runs, each from its newest checkpoint."""
@@ -266,11 +216,12 @@ class _Batch:
         self._held.pop(name).close()
         return RunResult(name, self._folder / name, error)
 
-    def _interrupted(self) -> InterruptedRunError:
-        return InterruptedRunError(
-            f"stopped and checkpointed {len(self._sessions)} runs; give the same command again to "
-            "continue"
-        )
+    def _check_stopped(self) -> None:
+        if self._stopped():
+            raise InterruptedRunError(
+                f"stopped and checkpointed {len(self._sessions)} runs; give the same command again "
+                "to continue"
+            )
 
 
 def _fitting(configs: Sequence[RunConfig], device: torch.device) -> int:

@@ -1,8 +1,8 @@
-"""Engines train and measure runs: what they are given and what they give back.
+"""Engines train and measure runs: what they are given, do and give back.
 
 An :class:`Engine` takes a :class:`Job` when it has room for one and yields a :class:`RunResult` for
 each run as it ends. There are two: :class:`anchor_interp.sweeps.local.LocalEngine` and
-:class:`anchor_interp.sweeps.ray.RayEngine`.
+:class:`anchor_interp.sweeps.ray.RayEngine`. Their workers call :func:`do_job`.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.measurements import Measure
+from anchor_interp.runs.measurements import Measure, measure_run
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,11 @@ class Job:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended."""
+    """How a run ended; the error is None if it is finished and measured."""
 
     name: str
-    """Its name in the job."""
     path: Path
-    """Its folder."""
     error: AnchorInterpError | None
-    """What went wrong; None if the run is finished and measured."""
 
 
 def each_alone(
@@ -67,7 +64,6 @@ class Engine(Protocol):
     @property
     def device(self) -> str:
         """Where runs train: ``auto``, ``cpu``, ``cuda``, ..."""
-        ...
 
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
@@ -77,37 +73,85 @@ class Engine(Protocol):
         Args:
             jobs: a job is pulled only when there is room for it. None means that there is nothing
                 to do now; the engine asks again later and after every result.
-            folder: where the run folders are.
             progress: gives what the run of a name reports to.
 
         Returns:
             An iterator of one result for each run as it ends. A run that fails does not stop the
             others. Closing the iterator early checkpoints and stops the unfinished runs.
         """
-        ...
+
+
+def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
+    """Train the runs of a job in this process, and measure each on the CPU once it is finished.
+
+    If a measurement fails, its error is the run's. If a batch fails, every unfinished run of it
+    gets its error. InterruptedRunError on SIGINT or SIGTERM; the runs are checkpointed first.
+    """
+    from anchor_interp._util.environment import limited_threads  # it loads torch
+
+    def measure(path: Path) -> None:
+        with limited_threads(threads):
+            measure_run(path, job.measures)
+
+    left = dict.fromkeys(job.configs)
+    with contextlib.closing(_train(job, folder, device, threads)) as results:
+        try:
+            for result in results:
+                error = result.error
+                if error is None and job.measures:
+                    error = error_of(measure, result.path)
+                del left[result.name]
+                yield RunResult(result.name, result.path, error)
+        except InterruptedRunError:
+            raise
+        except AnchorInterpError as error:
+            for name in left:
+                yield RunResult(name, folder / name, error)
+
+
+def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
+    from anchor_interp.runs.train import train
+    from anchor_interp.sweeps.batch import train_batch
+
+    if len(job.configs) > 1:
+        yield from train_batch(job.configs, folder, device=device, threads=threads)
+    else:
+        ((name, config),) = job.configs.items()
+        train(config, folder / name, device=device, threads=threads, quiet=True)
+        yield RunResult(name, folder / name, None)
+
+
+def error_of(act: Callable[..., object], *arguments: Any) -> AnchorInterpError | None:
+    """Call a function and return its error; an interruption is raised."""
+    try:
+        act(*arguments)
+    except InterruptedRunError:
+        raise
+    except AnchorInterpError as error:
+        return error
+    return None
 
 
 class Queue:
-    """The jobs of an engine, with the next one kept until there is room for it."""
+    """The jobs of an engine; one that does not fit yet is kept."""
 
     def __init__(self, jobs: Iterator[Job | None]) -> None:
         self._jobs = jobs
         self._next: Job | None = None
         self.has_ended = False
-        """Whether there are no more jobs."""
 
-    def peek(self) -> Job | None:
-        """The next job; None if there is nothing to do now, or no more jobs."""
+    def take(self, fits: Callable[[Job], bool] = lambda _: True) -> Job | None:
+        """The next job; None if it does not fit, nothing is to be done now or none is left."""
         if self._next is None and not self.has_ended:
             try:
                 self._next = next(self._jobs)
             except StopIteration:
                 self.has_ended = True
-        return self._next
-
-    def pop(self) -> None:
-        """Remove the job that :meth:`peek` gave."""
+        job = self._next
+        if job is None or not fits(job):
+            return None
         self._next = None
+        return job
 
 
 class Meters:
@@ -122,36 +166,34 @@ class Meters:
 
     def read(self, running: Iterable[str]) -> None:
         """Report the runs of these names; forget the others."""
-        self._meters = {
-            name: self._meters.get(name)
-            or _Meter(self._folder / name / "metrics.jsonl", self._progress(name))
-            for name in running
-        }
-        for meter in self._meters.values():
+        meters = {name: self._meters.get(name) or _Meter(self._progress(name)) for name in running}
+        self._meters = meters
+        for name, meter in meters.items():
             if time.monotonic() - meter.last >= self._every:
-                meter.read()
+                meter.read(self._folder / name / "metrics.jsonl")
 
 
+@dataclass
 class _Meter:
     """How far the metrics of one run are read."""
 
-    def __init__(self, file: Path, progress: Progress) -> None:
-        self.last = -math.inf
-        self._file, self._progress, self._position = file, progress, 0
-        self._facts: dict[str, Any] = {}
+    progress: Progress
+    position: int = 0
+    last: float = -math.inf
+    facts: dict[str, Any] = field(default_factory=dict)
 
-    def read(self) -> None:
+    def read(self, path: Path) -> None:
         """Report the new lines; whatever is wrong with the file, the run's own process reports."""
         self.last = time.monotonic()
         with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
-            with files.open_regular(self._file) as file:
-                if os.fstat(file.fileno()).st_size < self._position:
-                    self._position = 0  # the run resumed and cut the lines after its checkpoint
-                file.seek(self._position)
+            with files.open_regular(path) as file:
+                if os.fstat(file.fileno()).st_size < self.position:
+                    self.position = 0  # the run resumed and cut the lines after its checkpoint
+                file.seek(self.position)
                 part = file.read()
             whole = part[: part.rfind(b"\n") + 1]
-            self._position += len(whole)
+            self.position += len(whole)
             for line in whole.splitlines():
-                self._facts.update(json.loads(line))
+                self.facts.update(json.loads(line))
             if whole:
-                self._progress.update(self._facts["step"], self._facts)
+                self.progress.update(self.facts["step"], self.facts)

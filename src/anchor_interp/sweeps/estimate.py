@@ -2,8 +2,9 @@
 
 import logging
 import math
-import os
+import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from statistics import mean
@@ -24,10 +25,8 @@ _STEPS = 3
 _SEQUENCES = 128
 """Most sequences of these steps on a CPU, where a batch of the papers takes about ten seconds."""
 _LINE_BYTES = 200
-_REST_BYTES = 40_000
-"""About what configuration, provenance, states and result take of a run folder."""
-_START_SECONDS = 5.0
-"""About how long a run takes beside its steps: loading, drawing its data, judging."""
+_REST_BYTES = 40_000  # about what configuration, provenance, states and result take
+_START_SECONDS = 5.0  # about what loading, drawing the data and judging take
 _MODEL = tuple(field.name for field in fields(ModelConfig))
 _LOGGER = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ _Shape = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left of a sweep, and what it will take."""
+    """What is left of a sweep, and what it will take with so many workers."""
 
     runs: int
     """Runs that were asked for."""
@@ -46,11 +45,9 @@ class Estimate:
     core_seconds: float
     """Time of these runs one after another, on one core or one device."""
     seconds: float
-    """Time of these runs with so many workers."""
     disk_bytes: int
     """Size of their folders at most; while a run trains, two optimizer states more."""
     free_bytes: int
-    """Free space on the disk."""
     basis: str
     """What the times are taken from."""
 
@@ -75,31 +72,30 @@ def estimate(
     timed: dict[_Shape, float] = {}
     total, from_runs = 0.0, 0
     for config in todo.values():
-        model, steps = config.model, config.train.steps
-        task, train = config.task, config.train
-        shape = (
-            *(getattr(model, name) for name in _MODEL),
-            *(task.length, train.batch_size, train.precision),
-        )
+        model, task, train = config.model, config.task, config.train
+        own = (getattr(model, name) for name in _MODEL)
+        shape = (*own, task.length, train.batch_size, train.precision)
         if shape in known:
             from_runs += 1
-            total += known[shape] * steps
+            total += known[shape] * train.steps
             continue
         if shape not in timed:
             _LOGGER.info("timing a model of %d layers, width %d", model.n_layers, model.d_model)
             timed[shape] = _seconds_per_step(config, target)
-        total += _START_SECONDS + timed[shape] * steps
+        total += _START_SECONDS + timed[shape] * train.steps
     parts = (
         f"finished runs for {from_runs}" if from_runs else "",
         f"{_STEPS} steps of each of {len(timed)} shapes" if timed else "",
     )
+    path = folder.path.absolute()
+    place = next(place for place in (path, *path.parents) if place.exists())
     return Estimate(
         runs=len(configs),
         todo=len(todo),
         core_seconds=total,
         seconds=total / max(1, min(workers, len(todo))),
         disk_bytes=sum(map(disk_bytes, todo.values())),
-        free_bytes=_free_bytes(folder),
+        free_bytes=shutil.disk_usage(place).free,
         basis=", ".join(filter(None, parts)) or "nothing is left to do",
     )
 
@@ -118,11 +114,11 @@ def disk_bytes(config: RunConfig) -> int:
 
 def _known_rates(found: Iterable[TableRow]) -> dict[_Shape, float]:
     """Mean seconds a step of the runs that were done in one session, by shape."""
-    rates: dict[_Shape, list[float]] = {}
+    rates: dict[_Shape, list[float]] = defaultdict(list)
     for row in found:
         if row["status"] == "done" and row["sessions"] == 1 and row["seconds"]:
             shape = tuple(row[name] for name in (*_MODEL, "length", "batch_size", "precision"))
-            rates.setdefault(shape, []).append(row["seconds"] / row["steps"])
+            rates[shape].append(row["seconds"] / row["steps"])
     return {shape: mean(values) for shape, values in rates.items()}
 
 
@@ -139,11 +135,3 @@ def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
             event = train_step(state, objective)
         event.loss.item()  # waits for a GPU
         return (time.perf_counter() - began) / _STEPS * batch / part
-
-
-def _free_bytes(folder: SweepFolder) -> int:
-    place = folder.path.absolute()
-    while not place.exists():
-        place = place.parent
-    disk = os.statvfs(place)
-    return disk.f_bavail * disk.f_frsize

@@ -22,30 +22,18 @@ from typing import Literal, get_args
 
 import yaml
 
-from anchor_interp._util import files
-from anchor_interp._util.errors import (
-    AnchorInterpError,
-    ConfigError,
-    DivergedError,
-    LockedError,
-    StoreError,
-)
+from anchor_interp._util import errors, files
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.lock import Lock, is_held
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
 
-SCHEMA = 1
-"""Schema number of failures."""
-
+SCHEMA = 1  # of failures
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
-
 STATES: tuple[State, ...] = get_args(State)
-"""All states, in the order in which they are listed."""
-
 ENDED: frozenset[State] = frozenset(("done", "diverged"))
 """States of runs that are not trained any more."""
-
 _PATIENCE_SECONDS = 60.0
 _OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
 
@@ -57,12 +45,6 @@ class Failure:
     kind: str
     """Name of the error's class."""
     message: str
-    """The error."""
-
-    @property
-    def final(self) -> bool:
-        """Whether trying again would end the same way."""
-        return self.kind == DivergedError.__name__
 
 
 @dataclass(frozen=True)
@@ -70,7 +52,6 @@ class SweepFolder:
     """The files of one sweep."""
 
     path: Path
-    """The folder."""
 
     @property
     def runs(self) -> Path:
@@ -83,19 +64,11 @@ class SweepFolder:
         return self.path / "spec.yaml"
 
     def spec(self) -> Sweep:
-        """Everything that was asked for so far.
-
-        Raises:
-            StoreError: this is not a sweep folder.
-            ConfigError: ``spec.yaml`` is damaged.
-        """
+        """Everything that was asked for; StoreError if this is not a sweep folder."""
         return read_sweep(sweep_folder(self.path).spec_file)
 
     def extend(self, sweep: Sweep) -> Sweep:
-        """Add a sweep to what was asked for; the folder is created if it does not exist.
-
-        Returns:
-            Everything that was asked for so far.
+        """Add a sweep to what was asked for, and return all of it; creates a missing folder.
 
         Raises:
             StoreError: the folder holds something else or cannot be written; LockedError if
@@ -113,9 +86,8 @@ class SweepFolder:
                 if before is not None and not new:
                     return before
                 whole = Sweep((*grids, *new))
-                text = yaml.safe_dump(
-                    to_plain(whole), sort_keys=False, width=100, default_flow_style=None
-                )
+                plain = to_plain(whole)
+                text = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
                 if len(text) > MAX_BYTES:
                     raise ConfigError(
                         f"spec.yaml would have {len(text):,} bytes; expected at most "
@@ -123,9 +95,9 @@ class SweepFolder:
                     )
                 files.write_text(self.spec_file, text)
                 return whole
+        except ConfigError:
+            raise
         except (OSError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
             raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
 
     def state(self, name: str) -> State:
@@ -135,9 +107,8 @@ class SweepFolder:
             return "done"
         if is_held(run / ".lock"):
             return "running"
-        failure = self.failure(name)
-        if failure is not None:
-            return "diverged" if failure.final else "failed"
+        if failure := self.failure(name):
+            return "diverged" if failure.kind == errors.DivergedError.__name__ else "failed"
         return "begun" if files.is_there(run / "config.json") else "missing"
 
     def states(self, names: Iterable[str]) -> dict[str, State]:
@@ -157,42 +128,29 @@ class SweepFolder:
             return Failure("StoreError", f"{path} is damaged ({error}); remove it")
 
     def note_failure(self, name: str, error: AnchorInterpError) -> None:
-        """Keep a run's error.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        record = {
-            "schema": SCHEMA,
-            "run_id": name,
-            "kind": type(error).__name__,
-            "message": str(error),
-            "when": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        }
+        """Keep a run's error; StoreError if it cannot be written."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        record = {"schema": SCHEMA, "run_id": name, "kind": type(error).__name__}
+        record |= {"message": str(error), "when": when}
         try:
             files.write_json(self._failure_file(name), record)
         except OSError as problem:
             raise StoreError(f"cannot keep the error of {name}: {problem}") from problem
 
     def forget_failure(self, name: str) -> None:
-        """Remove the error of a run that ended after all."""
+        """Remove the error of a run, if there is one."""
         with contextlib.suppress(OSError):
             self._failure_file(name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of ``spec.yaml`` and the table; others hold it for moments only.
-
-        Raises:
-            LockedError: another process held it for a minute.
-            OSError: it cannot be written.
-        """
+        """Hold the lock of ``spec.yaml`` and the table; LockedError if another has it a minute."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
                 lock = Lock.acquire(self.path / ".lock")
                 break
-            except LockedError:
+            except errors.LockedError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
@@ -209,8 +167,8 @@ class SweepFolder:
             return
         if not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; give the sweep a folder of its own")
-        found = {name for name in os.listdir(self.path) if not name.startswith(".")}
-        if foreign := sorted(found - _OURS):
+        found = set(os.listdir(self.path)) - _OURS
+        if foreign := sorted(name for name in found if not name.startswith(".")):
             raise StoreError(
                 f"{self.path} is not a sweep folder but holds {foreign[0]!r}; give the sweep a "
                 "folder of its own"
@@ -218,11 +176,7 @@ class SweepFolder:
 
 
 def sweep_folder(path: str | Path) -> SweepFolder:
-    """The sweep folder at a path.
-
-    Raises:
-        StoreError: there is none.
-    """
+    """The sweep folder at a path; StoreError if there is none."""
     folder = SweepFolder(checked_path(path, "the path of the sweep"))
     if not files.is_there(folder.spec_file):
         raise StoreError(f"{folder.path} is not a sweep folder: it has no spec.yaml")

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
@@ -27,26 +27,17 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, do_job
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""
 
-
 MEMORY_SHARE = 0.8
 """How much of the machine's memory all workers may use."""
 
-
 _POLL_SECONDS = 0.5
-
-
 _PATIENCE_SECONDS = 300.0
-
-
 _LOGGER = logging.getLogger("anchor_interp")
-
-
 _PROGRAM = """
 import json, sys
 setup = json.loads(sys.stdin.readline())
@@ -64,17 +55,12 @@ class LocalEngine:
     """How many jobs to do at a time; if None, one for each usable core, or one on a GPU. Fewer jobs
     run at a time if the memory does not suffice."""
     device: str = "auto"
-    """Where runs train."""
 
     def __post_init__(self) -> None:
         checked(self.workers, int | None, "workers", low=1)
 
     def slots(self) -> int:
-        """How many jobs are done at a time.
-
-        Raises:
-            ConfigError: this machine does not have the device.
-        """
+        """How many jobs are done at a time; ConfigError if this machine lacks the device."""
         from anchor_interp._util.environment import resolve_device  # it loads torch
 
         on_gpu = resolve_device(self.device).type == "cuda"
@@ -88,7 +74,7 @@ class LocalEngine:
         Raises:
             ConfigError: this machine does not have the device.
         """
-        return _run(_Pool(folder, self.device, self.slots()), Queue(jobs), Meters(folder, progress))
+        return _run(folder, self.device, self.slots(), Queue(jobs), Meters(folder, progress))
 
 
 def available_cores() -> int:
@@ -98,38 +84,78 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run(pool: "_Pool", queue: Queue, meters: Meters) -> Generator[RunResult, None, None]:
+def _run(
+    folder: Path, device: str, slots: int, queue: Queue, meters: Meters
+) -> Generator[RunResult, None, None]:
     from anchor_interp._util.environment import interruptible
+    from anchor_interp.runs.memory import memory_limit
 
-    with interruptible(), contextlib.closing(pool):
-        while True:
-            while pool.has_slot() and (job := queue.peek()) is not None and pool.has_memory(job):
-                queue.pop()
-                pool.give(job)
-            if queue.has_ended and not pool.busy():
-                return
-            pool.wait()
-            meters.read(name for worker in pool.busy() for name in worker.unfinished())
-            yield from pool.results()
+    memory = MEMORY_SHARE * memory_limit()
+    workers: list[_Worker] = []
+
+    def busy() -> list[_Worker]:
+        return [worker for worker in workers if worker.job is not None]
+
+    def fits(job: Job) -> bool:
+        """Whether the memory suffices for this job too; always if no other is running."""
+        jobs = [worker.job for worker in busy() if worker.job is not None]
+        return not jobs or sum(map(_needed_bytes, [job, *jobs])) <= memory
+
+    with interruptible():
+        try:
+            while True:
+                while len(busy()) < slots and (job := queue.take(fits)) is not None:
+                    idle = [worker for worker in workers if worker.job is None]
+                    if not idle:
+                        idle = [_Worker(folder, device)]
+                        workers += idle
+                    idle[0].give(job)
+                if queue.has_ended and not busy():
+                    return
+                # until a worker reports or dies, which closes its pipe
+                wait([worker.reports.fileno() for worker in workers], _POLL_SECONDS)
+                meters.read(name for worker in busy() for name in worker.unfinished())
+                for worker in list(workers):
+                    if worker.process.poll() is None:
+                        yield from worker.news()
+                    else:
+                        workers.remove(worker)
+                        yield from worker.end()
+        finally:  # busy workers checkpoint
+            for worker in busy():
+                worker.process.terminate()
+            for worker in workers:
+                worker.end()
 
 
-@dataclass
+def _needed_bytes(job: Job) -> int:
+    """Memory of a worker with this job, rather too little than too much."""
+    return WORKER_BYTES + sum(sum(memory_bytes(config).values()) for config in job.configs.values())
+
+
 class _Worker:
     """A process that does jobs and reports messages and results through a pipe."""
 
-    folder: Path
-    process: subprocess.Popen[bytes]
-    reports: IO[bytes]
-    unread: bytearray = field(default_factory=bytearray)
-    job: Job | None = None
-    """What it does now."""
-    results: list[RunResult] = field(default_factory=list)
-    """Results of its job so far."""
-
-    @classmethod
-    def start(cls, folder: Path, device: str) -> "_Worker":
+    def __init__(self, folder: Path, device: str) -> None:
+        self._folder, self._unread = folder, b""
+        self.job: Job | None = None
+        self._results: list[RunResult] = []  # of its job so far
         receiver, sender = os.pipe()
         os.set_blocking(receiver, False)
+        # one thread that sleeps while it waits, from before torch is loaded
+        environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", _PROGRAM]
+        # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
+        # process starts with those signals blocked that its parent blocks.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=[sender], env=environment
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(sender)
+        self.reports = os.fdopen(receiver, "rb", buffering=0)
         setup = {
             "import_path": list(map(str, sys.path)),
             "folder": os.fspath(folder),
@@ -138,42 +164,23 @@ class _Worker:
             "parent": os.getpid(),
             "level": _LOGGER.getEffectiveLevel(),
         }
-        # one thread that sleeps while it waits, from before torch is loaded
-        environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
-        # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
-        # process starts with those signals blocked that its parent blocks.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM],
-                stdin=subprocess.PIPE,
-                pass_fds=[sender],
-                env=environment,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            os.close(sender)
-        worker = cls(folder, process, os.fdopen(receiver, "rb", buffering=0))
-        worker._send(setup)
-        return worker
+        self._send(setup)
 
     def give(self, job: Job) -> None:
-        """Let it do a job."""
-        self.job, self.results = job, []
+        self.job, self._results = job, []
         self._send(to_dict(job))
 
     def unfinished(self) -> list[str]:
         """The runs of its job that have no result."""
-        ended = {result.name for result in self.results}
+        ended = {result.name for result in self._results}
         return [name for name in self.job.configs if name not in ended] if self.job else []
 
     def news(self) -> list[RunResult]:
         """New results; new messages are logged."""
         while part := self.reports.read(1 << 16):  # None without news, b"" once it has ended
-            self.unread.extend(part)
-        *lines, rest = self.unread.split(b"\n")
-        self.unread[:] = rest
-        before = len(self.results)
+            self._unread += part
+        *lines, self._unread = self._unread.split(b"\n")
+        before = len(self._results)
         for line in lines:
             kind, *told = json.loads(line)
             if kind == "log":
@@ -181,10 +188,10 @@ class _Worker:
             elif kind == "result":
                 name, error = told
                 failure = None if error is None else getattr(errors, error[0])(error[1])
-                self.results.append(RunResult(name, self.folder / name, failure))
+                self._results.append(RunResult(name, self._folder / name, failure))
             elif kind == "idle":
                 self._fail("ended its job without a result of it")
-        return self.results[before:]
+        return self._results[before:]
 
     def end(self) -> list[RunResult]:
         """Wait until the process has ended; the results of its runs."""
@@ -192,7 +199,7 @@ class _Worker:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
         code = self.process.wait()
-        before = len(self.results)
+        before = len(self._results)
         with self.reports:
             self.news()
         if self.job is not None:
@@ -200,14 +207,14 @@ class _Worker:
             if code == -signal.SIGKILL:
                 how += ", perhaps for lack of memory"
             self._fail(f"died ({how})")
-        return self.results[before:]
+        return self._results[before:]
 
     def _fail(self, what: str) -> None:
         """End the job; every unfinished run of it gets an error."""
         for name in self.unfinished():
-            path = self.folder / name
+            path = self._folder / name
             failure = AnchorInterpError(f"the worker of {path} {what}; start again to resume it")
-            self.results.append(RunResult(name, path, failure))
+            self._results.append(RunResult(name, path, failure))
         self.job = None
 
     def _send(self, data: Any) -> None:
@@ -215,63 +222,6 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
             self.process.stdin.write(json.dumps(data).encode() + b"\n")
             self.process.stdin.flush()
-
-
-class _Pool:
-    """The worker processes of an engine; they start when there is a job for them."""
-
-    def __init__(self, folder: Path, device: str, slots: int) -> None:
-        from anchor_interp.runs.memory import memory_limit
-
-        self._folder, self._device, self._slots = folder, device, slots
-        self._memory = MEMORY_SHARE * memory_limit()
-        self._workers: list[_Worker] = []
-
-    def busy(self) -> list[_Worker]:
-        """Workers that have a job."""
-        return [worker for worker in self._workers if worker.job is not None]
-
-    def has_slot(self) -> bool:
-        """Whether another job may run."""
-        return len(self.busy()) < self._slots
-
-    def has_memory(self, job: Job) -> bool:
-        """Whether the memory suffices for this job too; always if no other is running."""
-        jobs = [worker.job for worker in self.busy() if worker.job is not None]
-        return not jobs or sum(map(_needed_bytes, [job, *jobs])) <= self._memory
-
-    def give(self, job: Job) -> None:
-        """Let an idle or a new worker do a job."""
-        idle = next((worker for worker in self._workers if worker.job is None), None)
-        if idle is None:
-            idle = _Worker.start(self._folder, self._device)
-            self._workers.append(idle)
-        idle.give(job)
-
-    def wait(self) -> None:
-        """Wait until a worker reports or dies, which closes its pipe, or half a second."""
-        wait([worker.reports.fileno() for worker in self._workers], _POLL_SECONDS)
-
-    def results(self) -> Iterator[RunResult]:
-        """New results, also of workers that died."""
-        for worker in list(self._workers):
-            if worker.process.poll() is None:
-                yield from worker.news()
-            else:
-                self._workers.remove(worker)
-                yield from worker.end()
-
-    def close(self) -> None:
-        """Let busy workers checkpoint, and wait until all have ended."""
-        for worker in self.busy():
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.end()
-
-
-def _needed_bytes(job: Job) -> int:
-    """Memory of a worker with this job, rather too little than too much."""
-    return WORKER_BYTES + sum(sum(memory_bytes(config).values()) for config in job.configs.values())
 
 
 class _Reports(logging.Handler):
@@ -285,7 +235,6 @@ class _Reports(logging.Handler):
         self.send("log", record.levelno, record.getMessage())
 
     def send(self, *told: Any) -> None:
-        """Send a line."""
         with contextlib.suppress(OSError):  # the driver has died
             self._reports.write(json.dumps(told).encode() + b"\n")
 
@@ -294,8 +243,6 @@ def work(folder: str, device: str, reports: int, parent: int, level: int) -> Non
     """The worker process: do the jobs on standard input until it closes.
 
     Args:
-        folder: where the run folders are.
-        device: where runs train.
         reports: file descriptor for messages and results.
         parent: process to end with.
         level: least level of the messages to send.

@@ -1,45 +1,43 @@
 """Jobs on a Ray cluster, one task for each.
 
-Ray is an extra (``pip install 'anchor-interp[ray]'``). The driver keeps as many tasks in flight as
-the machines have room for; machines may join later. A task whose machine sees the driver's folder
-trains in the run folder itself. Elsewhere it trains in a temporary folder: the driver sends what
-the run has so far, and gets the whole run folder when the run ends.
-
-A task that dies with its worker or machine starts again where there is room, from the last
-checkpoint in the driver's folder. An error of the run itself is its result. The machines use the
-driver's copy of this package; PyTorch and the others must be installed in the same versions.
+The driver keeps as many tasks in flight as the machines have room for; machines may join later. A
+task whose machine sees the driver's folder trains in the run folder itself. Elsewhere it trains in
+a temporary folder: the driver sends what the run has so far, and gets the whole run folder when the
+run ends. A task that dies with its worker or machine starts again where there is room, from the
+last checkpoint in the driver's folder. The machines use the driver's copy of this package; PyTorch
+and the others must be installed in the same versions.
 """
 
 import contextlib
+import functools
+import importlib
 import logging
 import os
 import secrets
+import signal
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_interp._util.errors import (
-    AnchorInterpError,
-    ConfigError,
-    InterruptedRunError,
-    OutOfMemoryError,
-    StoreError,
-)
+import anchor_interp
+from anchor_interp._util import errors
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.files import is_there
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
-from anchor_interp.sweeps.ray_connection import check_answers, connected, first_line, import_ray
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
 
 if TYPE_CHECKING:
     from anchor_interp.sweeps.ray_task import Begun, Ended
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
 _LOGGER = logging.getLogger("anchor_interp")
 
 
@@ -74,8 +72,17 @@ class RayEngine:
                 versions, or ``shared`` is True and a machine does not see the folder.
         """
         self._check()
-        ray = import_ray()
-        check_answers(self.address)
+        # print nothing about dead workers, report nothing about the use
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            ray = importlib.import_module("ray")
+        except ImportError as error:
+            raise ConfigError(
+                "the engine ray needs a package that is not installed: "
+                "pip install 'anchor-interp[ray]'"
+            ) from error
+        _check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
         return _run(ray, self, Queue(jobs), folder.absolute(), meters)
 
@@ -107,14 +114,12 @@ class RayEngine:
 
 @dataclass
 class _Task:
-    """A task in flight."""
+    """A task in flight: the runs left without a result, and Ray's generator of its messages."""
 
     job: Job
     left: dict[str, RunConfig]
-    """Runs without a result."""
     attempt: int
     stream: Any
-    """Ray's generator of the task's messages."""
     begun: "Begun | None" = None
     failure: Exception | None = None
 
@@ -125,7 +130,7 @@ def _run(
     from anchor_interp._util.environment import interruptible
 
     with (
-        connected(ray, engine.address),
+        _connected(ray, engine.address),
         interruptible(),
         _probe(folder) as probe,
         contextlib.closing(_Cluster(ray, engine, folder, probe)) as cluster,
@@ -134,8 +139,7 @@ def _run(
         warned = False
         while True:
             room = cluster.room()
-            while len(cluster.tasks) < room and (job := queue.peek()) is not None:
-                queue.pop()
+            while len(cluster.tasks) < room and (job := queue.take()) is not None:
                 yield from cluster.start(job)
             if queue.has_ended and not cluster.tasks:
                 return
@@ -154,28 +158,24 @@ class _Cluster:
 
         self.tasks: list[_Task] = []
         self._ray, self._engine, self._folder = ray, engine, folder
-        device = engine.device
-        if device == "auto":
-            device = "cuda" if engine.gpus else "cpu"
+        auto = "cuda" if engine.gpus else "cpu"
         self._order = Order(
             folder=folder,
             probe=probe,
             shared=engine.shared,
-            device=device,
+            device=auto if engine.device == "auto" else engine.device,
             threads=max(1, int(engine.cpus)),
             versions=versions(),
             log_level=_LOGGER.getEffectiveLevel(),
         )
-        environment = {
-            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-            "OMP_NUM_THREADS": str(self._order.threads),
-        }
+        policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+        threads = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(self._order.threads)}
         self._work = ray.remote(task).options(
             num_cpus=engine.cpus,
             num_gpus=engine.gpus,
             num_returns="streaming",
             max_retries=0,
-            runtime_env={"env_vars": environment},
+            runtime_env={"env_vars": threads},
         )
 
     def _machines(self) -> list[dict[str, Any]]:
@@ -191,11 +191,7 @@ class _Cluster:
         )
 
     def check_fits(self) -> None:
-        """Refuse a task that fits no machine.
-
-        Raises:
-            ConfigError: lists the machines.
-        """
+        """Refuse a task that fits no machine."""
         if not self.room():
             found = ", ".join(
                 f"{node['NodeManagerHostname']} ({node['Resources'].get('CPU', 0):g} CPUs, "
@@ -210,7 +206,7 @@ class _Cluster:
 
     def start(self, job: Job, attempt: int = 0) -> Iterator[RunResult]:
         """Give a job to the cluster; yields the runs whose folder cannot be read."""
-        from anchor_interp.sweeps.parcel import pack
+        from anchor_interp.sweeps.ray_task import pack
 
         left, parcels = dict(job.configs), {}
         for name in job.configs:
@@ -227,11 +223,7 @@ class _Cluster:
             self.tasks.append(_Task(job, dict(left), attempt, stream))
 
     def news(self) -> Iterator[RunResult]:
-        """The results that arrive within half a second.
-
-        Raises:
-            ConfigError: a machine cannot run any task.
-        """
+        """The results that arrive within half a second."""
         from anchor_interp.sweeps.ray_task import Begun, Ended
 
         if not self.tasks:
@@ -246,7 +238,7 @@ class _Cluster:
                     task.begun = begun
                 case Ended() as ended:
                     del task.left[ended.result.name]
-                    yield self._received(ended)
+                    yield _received(ended)
                 case None:
                     self.tasks.remove(task)
                     yield from self._unfinished(task)
@@ -269,25 +261,11 @@ class _Cluster:
             task.failure = error
             return error
 
-    def _received(self, ended: "Ended") -> RunResult:
-        """A result, once the run folder that came with it is written."""
-        from anchor_interp.sweeps.parcel import unpack
-
-        for level, message in ended.logged:
-            _LOGGER.log(level, message)
-        result, error = ended.result, ended.result.error
-        if ended.parcel is not None:
-            try:
-                unpack(ended.parcel, result.path)
-            except AnchorInterpError as failure:
-                error = error or failure
-        return RunResult(result.name, result.path, error)
-
     def _unfinished(self, task: _Task) -> Iterator[RunResult]:
         """Start the runs again that a dead task has left; else they get its error."""
         if not task.left:
             return
-        exceptions, reason = self._ray.exceptions, first_line(task.failure)
+        exceptions, reason = self._ray.exceptions, _first_line(task.failure)
         failed = isinstance(task.failure, exceptions.RayTaskError)
         cause = getattr(task.failure, "cause", None) if failed else None
         if isinstance(cause, ConfigError):
@@ -296,30 +274,38 @@ class _Cluster:
             raise ConfigError(
                 f"a machine of the cluster cannot use this package: {reason}; see Ray's logs there"
             )
-        if failed and not isinstance(cause, InterruptedRunError | exceptions.RayError):
+        if failed and not isinstance(cause, errors.InterruptedRunError | exceptions.RayError):
             what = f"failed ({type(cause).__name__}: {cause})"
         else:
             if task.begun is not None:
                 for name in task.left:
                     lock.forget(self._folder / name / ".lock", task.begun.host, task.begun.pid)
-            if task.attempt < self._engine.retries:
+            attempt, retries = task.attempt + 1, self._engine.retries
+            if attempt <= retries:
                 again = Job(task.left, task.job.measures)
-                _LOGGER.warning(
-                    "%s was lost (%s); it starts again from its last checkpoint, %d of %d",
-                    again.name,
-                    reason,
-                    task.attempt + 1,
-                    self._engine.retries,
-                )
-                yield from self.start(again, task.attempt + 1)
+                message = "%s was lost (%s); it starts again from its last checkpoint, %d of %d"
+                _LOGGER.warning(message, again.name, reason, attempt, retries)
+                yield from self.start(again, attempt)
                 return
-            what = f"was lost {task.attempt + 1} times with its worker or machine ({reason})"
+            what = f"was lost {attempt} times with its worker or machine ({reason})"
         is_memory = isinstance(task.failure, exceptions.OutOfMemoryError)
-        kind = OutOfMemoryError if is_memory else AnchorInterpError
+        kind = errors.OutOfMemoryError if is_memory else AnchorInterpError
         for name in task.left:
             path = self._folder / name
             error = kind(f"the task of {path} {what}; start again to resume it")
             yield RunResult(name, path, error)
+
+
+def _received(ended: "Ended") -> RunResult:
+    """A result, once the run folder that came with it is written."""
+    from anchor_interp.sweeps.ray_task import unpack
+
+    for level, message in ended.logged:
+        _LOGGER.log(level, message)
+    result, failure = ended.result, None
+    if ended.parcel is not None:
+        failure = error_of(unpack, ended.parcel, result.path)
+    return RunResult(result.name, result.path, result.error or failure)
 
 
 @contextlib.contextmanager
@@ -330,8 +316,69 @@ def _probe(folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         path.touch(exist_ok=False)
     except OSError as error:
-        raise StoreError(f"cannot write to {folder}: {error}") from error
+        raise errors.StoreError(f"cannot write to {folder}: {error}") from error
     try:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _first_line(error: Exception | None) -> str:
+    return next(filter(str.strip, str(error).splitlines()), type(error).__name__).strip()
+
+
+def _check_answers(address: str | None) -> None:
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdecimal():  # Ray knows what auto and the like mean
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str | None, error: Exception) -> ConfigError:
+    where = "on this machine" if address is None else f"at the address {shown(address)}"
+    return ConfigError(
+        f"no Ray cluster can be reached {where}: {_first_line(error).rstrip('.')}; start one with "
+        "ray start --head, or give the HOST:PORT of its head"
+    )
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str | None) -> Iterator[None]:
+    """Connect to a cluster; a connection that exists is used and kept."""
+    if ray.is_initialized():
+        if address is not None:
+            raise ConfigError(
+                f"address is {shown(address)}, but this process is connected to a Ray cluster "
+                "already; leave the address out, or call ray.shutdown() first"
+            )
+        yield
+        return
+    package = {"py_modules": [anchor_interp], "excludes": ["specimens/", "__pycache__/"]}
+    connect = functools.partial(
+        ray.init, log_to_driver=False, configure_logging=False, runtime_env=package
+    )
+    logger, on_sigterm = logging.getLogger("ray"), signal.getsignal(signal.SIGTERM)
+    level, mode = logger.level, os.environ.get("RAY_AUTH_MODE")
+    logger.setLevel(logging.ERROR)
+    try:
+        try:
+            connect(address=address or "auto")
+        except ConnectionError:
+            if address is not None:
+                raise
+            connect(address="local", include_dashboard=False)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise _unreachable(address, error) from error
+    finally:
+        logger.setLevel(level)
+        with contextlib.suppress(ValueError):  # raised outside the main thread
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        if mode is None:  # Ray sets it when it starts a cluster
+            os.environ.pop("RAY_AUTH_MODE", None)

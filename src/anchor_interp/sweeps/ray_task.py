@@ -1,4 +1,7 @@
-"""What a task on a Ray cluster is given, does and sends; see :mod:`anchor_interp.sweeps.ray`."""
+"""What a task on a Ray cluster is given, does and sends; see :mod:`anchor_interp.sweeps.ray`.
+
+A run folder travels as one value, a :class:`Parcel`, to and from machines that do not see it.
+"""
 
 import contextlib
 import importlib
@@ -14,23 +17,38 @@ from typing import Any, no_type_check
 
 import torch
 
+from anchor_interp._util import files
 from anchor_interp._util.environment import describe_environment
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.files import is_there
-from anchor_interp.sweeps.engine import Job, RunResult
-from anchor_interp.sweeps.parcel import Parcel, pack, unpack
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.runs import measurements
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.writer import writing
+from anchor_interp.sweeps.engine import Job, RunResult, do_job
 
+MAX_BYTES = 1 << 30
+"""Largest file of a parcel, beside those of checkpoints, whose limit follows from the model."""
+
+_FIRST = ("provenance.json", "metrics.jsonl")
+_LAST = (measurements.FILE, "result.json")
 _LOGGER = logging.getLogger("anchor_interp")
 
 
 @dataclass(frozen=True)
+class Parcel:
+    """The contents of a run folder: files by name, and each checkpoint's files by step and name."""
+
+    config: RunConfig
+    files: dict[str, bytes]
+    checkpoints: dict[int, dict[str, bytes]]
+
+
+@dataclass(frozen=True)
 class Order:
-    """What a task is given, beside its job."""
+    """What a task is given, beside its job; ``probe`` is there if it sees the driver's folder."""
 
     folder: Path
     probe: Path
-    """A file that exists if the machine sees the driver's folder."""
     shared: bool | None
     device: str
     threads: int
@@ -55,6 +73,43 @@ class Ended:
     logged: list[tuple[int, str]]
 
 
+def pack(path: Path) -> Parcel:
+    """Read a run folder.
+
+    Raises:
+        StoreError: a file is too large or cannot be read.
+    """
+    folder = RunFolder(path)
+    names = [name for name in (*_FIRST, *_LAST) if files.is_there(path / name)]
+    return Parcel(
+        folder.config(),
+        {name: files.read_bytes(path / name, limit=MAX_BYTES) for name in names},
+        {step: folder.checkpoint_files(step) for step in folder.steps()},
+    )
+
+
+def unpack(parcel: Parcel, path: Path) -> None:
+    """Write a run folder in the order in which training writes it.
+
+    Metrics come before the checkpoints that rely on them and ``result.json`` comes last, so that a
+    kill at any moment leaves a run that can be resumed. A checkpoint that is there already stays.
+
+    Raises:
+        StoreError: a file has a name that no run has, or the folder cannot be written; LockedError
+            if another process is writing it.
+    """
+    if unknown := sorted(parcel.files.keys() - {*_FIRST, *_LAST}):
+        raise StoreError(f"{path} was sent a file {unknown[0]!r:.80}, which no run has")
+    first, last = ([n for n in names if n in parcel.files] for names in (_FIRST, _LAST))
+    with writing(path, parcel.config) as writer:
+        for name in first:
+            writer.copy_file(name, parcel.files[name])
+        for step, contents in sorted(parcel.checkpoints.items()):
+            writer.copy_checkpoint(step, contents, parcel.config.train.checkpoint_every)
+        for name in last:
+            writer.copy_file(name, parcel.files[name])
+
+
 def versions() -> dict[str, str]:
     """Versions that every machine must share, without the suffix of a build."""
     found = describe_environment(torch.device("cpu"))["versions"]
@@ -69,13 +124,7 @@ def task(job, order, parcels):
 
 
 def _messages(job: Job, order: Order, parcels: Mapping[str, Any]) -> Iterator[Begun | Ended]:
-    """What a task does; yields its messages.
-
-    Args:
-        job: its job.
-        order: how and where.
-        parcels: Ray's references to the runs' folders, for a machine that does not see them.
-    """
+    """Do a job; ``parcels`` are Ray's references to run folders that a machine may not see."""
     host, here = socket.gethostname(), versions()
     for package, wanted in order.versions.items():
         if here[package] != wanted:
@@ -108,6 +157,6 @@ def _messages(job: Job, order: Order, parcels: Mapping[str, Any]) -> Iterator[Be
             error = result.error and type(result.error)(renamed(str(result.error)))
             said = [(record.levelno, renamed(record.getMessage())) for record in logged.buffer]
             logged.buffer.clear()
-            is_sent = not seen and is_there(result.path / "config.json")
+            is_sent = not seen and files.is_there(result.path / "config.json")
             parcel = pack(result.path) if is_sent else None
             yield Ended(RunResult(result.name, order.folder / result.name, error), parcel, said)

@@ -17,10 +17,9 @@ No operation mixes two rows, so a model's result does not depend on the others: 
 alone up to the rounding of sums.
 """
 
-import contextlib
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,22 +53,20 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Member:
-    """A model of a stack."""
+    """A model of a stack: its run, its weights, moments and step, and its training sequences."""
 
     config: RunConfig
-    """The run."""
     state: TrainState
-    """Weights, moments and step."""
     training: Sequences
-    """The training sequences."""
+
+    @property
+    def data_key(self) -> Hashable:
+        """Equal for members with equal training sequences."""
+        return self.config.task, len(self.training), self.config.seed
 
 
 def check_one_shape(configs: Sequence[RunConfig]) -> None:
-    """Refuse runs that cannot share a stack.
-
-    Raises:
-        ConfigError: they differ in :func:`anchor_interp.runs.config.shape_key`.
-    """
+    """Refuse runs that differ in :func:`anchor_interp.runs.config.shape_key` with a ConfigError."""
     shapes = len({shape_key(config) for config in configs})
     if shapes > 1:
         raise ConfigError(
@@ -85,13 +82,10 @@ class Stack:
     :class:`TrainState` is up to date whenever :meth:`advance` returns.
 
     Args:
-        members: models on one device with the same :func:`anchor_interp.runs.config.shape_key`;
-            each may be at another step.
+        members: models of one shape on one device; each may be at another step. ConfigError if they
+            differ in shape.
         together: whether one pass serves all models, or they are worked through one after another;
             if None, what is faster on the device.
-
-    Raises:
-        ConfigError: the members differ in shape.
     """
 
     def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:
@@ -112,47 +106,40 @@ class Stack:
         self._batches = _Batches(members, self._device)
 
     def advance(self, n_steps: int, stopped: Callable[[], bool] = lambda: False) -> list[StepEvent]:
-        """Train every model.
+        """Train every model; the last step of each, with tensors on the CPU.
 
         Args:
             n_steps: updates; at most :data:`MOST_STEPS` are made.
             stopped: asked after every step whether to stop there.
-
-        Returns:
-            The last step of every model, with tensors on the CPU.
         """
         n_steps = min(n_steps, MOST_STEPS)
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
         losses = norms = torch.empty(0)
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
-            tokens, targets = self._batches.at(rows)
+            tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
             with float32_products(self._config.train):
-                losses = self._differentiate(tokens, targets)
+                losses = self._differentiate(tokens.long(), targets.long())
             norms = self._update(factors)
             for member in self._members:
                 member.state.step += 1
             if stopped():
                 break
-        self._steps.copy_(torch.tensor([[member.state.step] for member in self._members]))
-        return [
-            StepEvent(
-                one.state.step, loss, norm, learning_rate(one.config.train, one.state.step - 1)
-            )
-            for one, loss, norm in zip(self._members, losses.cpu(), norms.cpu(), strict=True)
-        ]
+        steps = [member.state.step for member in self._members]
+        self._steps.copy_(torch.tensor(steps)[:, None])
+        rates = [learning_rate(one.config.train, one.state.step - 1) for one in self._members]
+        return list(map(StepEvent, steps, losses.cpu(), norms.cpu(), rates))
 
     @torch.no_grad()
     def answers(
         self, tokens: Mapping[int, UInt8[np.ndarray, "_ pos"]]
     ) -> dict[int, Int64[np.ndarray, " _"]]:
-        """What models predict for the last position.
+        """What models predict for the last position, by the index of the model.
+
+        Models whose logits are not finite are left out. Empty if the models are worked through one
+        after another: a stack gains nothing there.
 
         Args:
             tokens: sequences by the index of the model; their numbers may differ.
-
-        Returns:
-            Answers by the index of the model, without models whose logits are not finite. Nothing
-            if the models are worked through one after another: a stack gains nothing there.
         """
         if not tokens or not self._together:
             return {}
@@ -161,19 +148,14 @@ class Stack:
         for place, rows in enumerate(tokens.values()):
             padded[place, : len(rows)] = rows
         size = self._config.train.batch_size  # so many fit into memory
-        sizes = [min(size, n_rows - start) for start in range(0, n_rows, size)]
         chosen = torch.tensor(list(tokens), device=self._device)
         leaves = {name: leaf[chosen] for name, leaf in self._leaves.items()}
-        logits = torch.cat(
-            [
-                self._side_by_side(leaves, part.to(self._device))
-                for part in torch.from_numpy(padded).split_with_sizes(sizes, dim=1)
-            ],
-            dim=1,
-        )  # [model, n, d_vocab]
-        finite, found = logits.isfinite().all(-1).cpu(), logits.argmax(-1).cpu().numpy()
+        parts = torch.from_numpy(padded).split(size, dim=1)
+        found = [self._side_by_side(leaves, part.to(self._device)) for part in parts]
+        logits = torch.cat(found, dim=1)  # [model, n, d_vocab]
+        finite, best = logits.isfinite().all(-1).cpu(), logits.argmax(-1).cpu().numpy()
         return {
-            index: found[place, : len(rows)]
+            index: best[place, : len(rows)]
             for place, (index, rows) in enumerate(tokens.items())
             if finite[place, : len(rows)].all()
         }
@@ -183,22 +165,23 @@ class Stack:
     ) -> Float[Tensor, " model"]:
         """Losses; the gradients go into their matrix."""
         if self._together:
-            with autocast(self._config.train, self._device), _uncached():
+            with autocast(self._config.train, self._device, cached=False):
                 losses = self._side_by_side(self._leaves, tokens, targets)
             # a loss depends on one model only, so the sum has each model's own gradient
-            gradients = torch.autograd.grad(losses.sum(), list(self._leaves.values()))
-            for place, gradient in zip(self._places.values(), gradients, strict=True):
-                place.of(self._gradients).copy_(gradient)
+            self._keep_gradients(losses.sum(), self._leaves.values(), self._gradients)
             return losses.detach()
         found = []
         for index, model in enumerate(self._models):
             with autocast(self._config.train, self._device):
                 loss = model(tokens[index], targets[index])
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            for place, gradient in zip(self._places.values(), gradients, strict=True):
-                place.of(self._gradients[index]).copy_(gradient)
+            self._keep_gradients(loss, model.parameters(), self._gradients[index])
             found.append(loss.detach())
         return torch.stack(found)
+
+    def _keep_gradients(self, loss: Tensor, leaves: Iterable[Tensor], rows: Tensor) -> None:
+        gradients = torch.autograd.grad(loss, list(leaves))
+        for place, gradient in zip(self._places.values(), gradients, strict=True):
+            place.of(rows).copy_(gradient)
 
     def _side_by_side(self, leaves: dict[str, Tensor], *arguments: Tensor) -> Tensor:
         """Loss or logits of models whose parameters and arguments are stacked."""
@@ -242,14 +225,13 @@ class Stack:
     @torch.no_grad()
     def _adopt(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Matrices of weights, moments and step counts; the members' become views."""
-        models = [member.state.model for member in self._members]
-        states = [member.state.optimizer.state for member in self._members]
         width = sum(place.width for place in self._places.values())
-        zeros = torch.zeros(len(models), width, dtype=self._dtype, device=self._device)
+        zeros = torch.zeros(len(self._members), width, dtype=self._dtype, device=self._device)
         weights, moment1, moment2 = zeros, zeros.clone(), zeros.clone()
-        steps = torch.zeros(len(models), len(self._places), device=self._device)
-        for row, model, state in zip(range(len(models)), models, states, strict=True):
-            for column, (name, parameter) in enumerate(model.named_parameters()):
+        steps = torch.zeros(len(self._members), len(self._places), device=self._device)
+        for row, member in enumerate(self._members):
+            state = member.state.optimizer.state
+            for column, (name, parameter) in enumerate(member.state.model.named_parameters()):
                 place = self._places[name]
                 views = {
                     "exp_avg": place.of(moment1[row]),
@@ -265,15 +247,11 @@ class Stack:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a parameter is in a row."""
+    """Where a parameter is in a row, and how many numbers it takes with the zeros after it."""
 
     start: int
+    width: int
     shape: torch.Size
-
-    @property
-    def width(self) -> int:
-        """How many numbers it takes, with the zeros after it."""
-        return math.ceil(self.shape.numel() / _ALIGNMENT) * _ALIGNMENT
 
     def of(self, rows: Float[Tensor, "*model width"]) -> Float[Tensor, "..."]:
         """The parameter, as a view of one row or of all rows."""
@@ -284,8 +262,9 @@ class _Place:
 def _places(model: HookedTransformer) -> dict[str, _Place]:
     places, start = {}, 0
     for name, parameter in model.named_parameters():
-        places[name] = _Place(start, parameter.shape)
-        start += places[name].width
+        width = math.ceil(parameter.numel() / _ALIGNMENT) * _ALIGNMENT
+        places[name] = _Place(start, width, parameter.shape)
+        start += width
     return places
 
 
@@ -310,13 +289,13 @@ class _Batches:
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         self._members, self._device = members, device
         self._size = members[0].config.train.batch_size
-        sets = {_data_key(member): member.training for member in members}
+        sets = {member.data_key: member.training for member in members}
         starts = itertools.accumulate(map(len, sets.values()), initial=0)
         self._starts = dict(zip(sets, starts, strict=False))
         tokens = np.concatenate([part.tokens for part in sets.values()])
         targets = np.concatenate([part.targets for part in sets.values()])
-        self._tokens = torch.from_numpy(tokens).to(device)
-        self._targets = torch.from_numpy(targets).to(device)
+        self.tokens = torch.from_numpy(tokens).to(device)
+        self.targets = torch.from_numpy(targets).to(device)
         self._orders: dict[Hashable, Tensor] = {}
 
     def rows(self, n_steps: int) -> Int64[Tensor, "step model batch"]:
@@ -332,20 +311,9 @@ class _Batches:
                     self._orders[key] = epoch_order_on(self._device, n, epoch, seed=seed)
                 used[key] = self._orders[key]
                 parts.append(used[key][part])
-            mine = torch.cat(parts).view(n_steps, self._size)
-            found.append(mine + self._starts[_data_key(member)])
+            found.append(torch.cat(parts) + self._starts[member.data_key])
         self._orders = used  # forget past epochs
-        return torch.stack(found, dim=1)
-
-    def at(
-        self, rows: Int64[Tensor, "model batch"]
-    ) -> tuple[Int64[Tensor, "model batch pos"], Int64[Tensor, "model batch"]]:
-        """Tokens and targets of a step."""
-        return self._tokens[rows].long(), self._targets[rows].long()
-
-
-def _data_key(member: Member) -> Hashable:
-    return member.config.task, len(member.training), member.config.seed
+        return torch.stack(found).view(-1, n_steps, self._size).transpose(0, 1)
 
 
 def epoch_order_on(device: torch.device, n: int, epoch: int, *, seed: int) -> Int64[Tensor, " n"]:
@@ -370,14 +338,3 @@ def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step fa
     unbias1, unbias2 = 1 - beta1 ** (steps + 1), np.sqrt(1 - beta2 ** (steps + 1))
     factors = (clip, 1 - lr * wd, 1 - beta1, 1 - beta2, lr / unbias1 * unbias2, eps * unbias2)
     return torch.from_numpy(np.stack(np.broadcast_arrays(*factors, steps)[:-1], axis=1)[..., None])
-
-
-@contextlib.contextmanager
-def _uncached() -> Iterator[None]:
-    """Autocast without its cache of cast weights, which does not work under vmap."""
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)

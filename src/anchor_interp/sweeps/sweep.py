@@ -27,10 +27,8 @@ from anchor_interp.sweeps.table import counts, write_table
 
 TRIES = 3
 """How often a run is tried before it counts as failed, until the sweep is started again."""
-
 TABLE_SECONDS = 60.0
 """Seconds between tables while runs are unfinished."""
-
 _LOOK_SECONDS = 2.0
 _LOGGER = logging.getLogger(__name__)
 
@@ -49,12 +47,11 @@ def sweep(
     Args:
         spec: the sweep, or the path of its file.
         out: the sweep folder; it is created, or extended by what is new.
-        engine: where runs train; if None, worker processes on this machine.
+        engine: if None, worker processes on this machine.
         measures: what to measure of every run once it is done, or of some runs by their names. The
             values are in the run folders, see :mod:`anchor_interp.runs.measurements`.
         batch: how many runs of one shape a worker trains together at most; 0 trains as many as fit
             into the device's memory, if that is faster.
-        quiet: report no progress.
 
     Returns:
         The folder, with its table up to date. Runs that diverged or failed are rows of the table
@@ -122,7 +119,6 @@ class _Todo:
     device: str
     overall: Overall
     waiting: dict[str, None] = field(default_factory=dict)
-    """Names of runs, in order."""
     running: set[str] = field(default_factory=set)
     elsewhere: set[str] = field(default_factory=set)
     """Runs that another process trains."""
@@ -135,23 +131,18 @@ class _Todo:
     most: dict[Hashable, int] = field(default_factory=dict)
     """How many runs of a shape train together at most."""
     has_warned: bool = False
-    """Whether it was said that only runs of other processes are left."""
 
     def begin(self) -> None:
-        """Find out what there is to do."""
         states = self.folder.states(self.configs)
         ended = {name for name, state in states.items() if self._has_ended(name, state)}
         self.waiting = dict.fromkeys(name for name in states if name not in ended)
         if self.batch != 1:
-            self.shapes = {
-                name: (shape_key(config), self.measures[name])
-                for name, config in self.configs.items()
-            }
+            configs = self.configs.items()
+            self.shapes = {name: (shape_key(run), self.measures[name]) for name, run in configs}
         count = sum(1 + _n_values(self.measures[name]) for name in ended)
         self.overall.begin(count, sum(work_of(self.configs[name]) for name in ended))
 
     def progress(self, name: str) -> Progress:
-        """What a run reports to."""
         config = self.configs[name]
         return self.overall.run(name, config.train.steps, work_of(config))
 
@@ -210,31 +201,26 @@ class _Todo:
 
     def _next(self) -> list[str]:
         """The names of the next job, by what the folder shows now."""
-        while self.waiting:
-            name = next(iter(self.waiting))
-            del self.waiting[name]
-            if self._is_free(name):
-                return [name, *self._companions(name)]
-        return []
-
-    def _companions(self, name: str) -> list[str]:
-        """Other waiting runs that one worker can train together with this one."""
         found: list[str] = []
-        if self.batch == 1 or name in self.alone:
-            return found
-        shape = self.shapes[name]
-        for other in list(self.waiting):
-            if len(found) + 1 >= self._most(shape):
+        for name in list(self.waiting):
+            if found and len(found) >= self._most(found[0]):
                 break
-            if self.shapes[other] == shape and other not in self.alone:
-                del self.waiting[other]
-                if self._is_free(other):
-                    found.append(other)
+            if not found or self._can_join(name, found[0]):
+                del self.waiting[name]
+                if self._is_free(name):
+                    found.append(name)
         return found
 
-    def _most(self, shape: Hashable) -> int:
+    def _can_join(self, name: str, first: str) -> bool:
+        return name not in self.alone and self.shapes[name] == self.shapes[first]
+
+    def _most(self, name: str) -> int:
+        """How many runs may train together with this one, itself included."""
+        if self.batch == 1 or name in self.alone:
+            return 1
         if self.batch:
             return self.batch
+        shape = self.shapes[name]
         if shape not in self.most:
             from anchor_interp.sweeps.batch import batch_size  # it loads torch
 
@@ -270,9 +256,8 @@ class _Todo:
     def _warn_if_only_elsewhere(self) -> None:
         if self.elsewhere and not self.running and not self.has_warned:
             self.has_warned = True
+            lock = self.folder.runs / min(self.elsewhere) / ".lock"
             _LOGGER.warning(
-                "waiting for %d runs that other processes train, such as the one that %s names; if "
-                "it is gone, remove that file",
-                len(self.elsewhere),
-                self.folder.runs / min(self.elsewhere) / ".lock",
+                f"waiting for {len(self.elsewhere)} runs that other processes train, such as the "
+                f"one that {lock} names; if it is gone, remove that file"
             )
