@@ -6,6 +6,7 @@ every worker set it. Beside a neighbour, a command should take at most 1.5 times
 thread::
 
     python benchmarks/busy.py --json
+    python benchmarks/busy.py --threads --json    # a training step on one thread and on all
     python benchmarks/busy.py --source OLD/src --commands train evaluate    # another version
     python benchmarks/busy.py --table docs/evidence/busy.json
 """
@@ -38,6 +39,27 @@ COMMANDS: dict[str, list[str]] = {
 }  # fmt: skip
 """Commands by name; OUT stands for a fresh folder."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+WIDTHS = (64, 128, 192, 256, 400)
+"""Widths of the `tiny` shape whose step is measured on one thread and on all."""
+STEP = """
+import sys, time, torch
+from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.presets import preset
+width, cpu = int(sys.argv[1]), torch.device("cpu")
+config = preset("tiny", d_model=width, d_head=width // 2, d_mlp=2 * width, n_sequences=20_000)
+state, objective = TrainState.fresh(config, cpu), AnchorObjective(config, cpu)
+every = torch.get_num_threads()
+best = {1: 1e9, every: 1e9}
+for _ in range(5):
+    for threads in best:
+        torch.set_num_threads(threads)
+        train_step(state, objective)
+        began = time.perf_counter()
+        for _ in range(10):
+            train_step(state, objective)
+        best[threads] = min(best[threads], (time.perf_counter() - began) / 10)
+print(best[1], best[every], every)
+"""
 
 
 def main() -> None:
@@ -46,11 +68,16 @@ def main() -> None:
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="the package measured")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--threads", action="store_true", help="measure threads instead")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", type=Path, help="a measurement to print")
     given = parser.parse_args()
     if given.table is not None:
         print(as_table(json.loads(given.table.read_text())["commands"]))
+        return
+    if given.threads:
+        steps = [step_on_threads(width) for width in WIDTHS]
+        print(json.dumps({"machine": machine(), "steps": steps}, indent=1))
         return
     rows = [measure(name, given.source.resolve(), given.turns) for name in given.commands]
     found = {"machine": machine(), "aim": AIM, "turns": given.turns, "commands": rows}
@@ -86,6 +113,15 @@ def run(command: list[str], source: Path, extra: dict[str, str]) -> float:
             env=environment, check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         return time.perf_counter() - began
+
+
+def step_on_threads(width: int) -> Row:
+    """The fewest milliseconds of a training step on one thread and on all."""
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, "-c", STEP, str(width)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    one, every, threads = map(float, done.stdout.split())
+    return {"d_model": width, "one_ms": 1e3 * one, "all_ms": 1e3 * every, "threads": int(threads)}
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.tracking import Track, check_tracker, tracking
 from anchor_interp.runs.writer import writing
 
+_NARROW = 256
+
 
 def train(
     config: RunConfig,
@@ -33,7 +35,8 @@ def train(
     Args:
         out: the run folder; created, resumed, or refused if it holds anything else.
         device: ``auto`` (a CUDA GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
-        threads: CPU threads of this process; PyTorch's setting if None.
+        threads: CPU threads of this process. If None, one for a model narrower than 256, which
+            gains nothing from more (``docs/performance.md``), and PyTorch's setting for others.
         track: also show the metrics in ``tensorboard`` or ``wandb``, which never stops the run
             (:mod:`anchor_interp.runs.tracking`).
 
@@ -50,6 +53,8 @@ def train(
     check_precision(config.train, target)
     check_training_fits(config, target)
     path = checked_path(out, "out")
+    if threads is None and config.model.d_model < _NARROW:
+        threads = 1
     with (
         environment.stop_signals() as stopped,
         environment.limited_threads(threads),
