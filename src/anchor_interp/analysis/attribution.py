@@ -126,7 +126,6 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
     found = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
     seen = {name: at_least_float32(activation[:, -1]) for name, activation in found.items()}
-
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
