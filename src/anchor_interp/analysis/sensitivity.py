@@ -96,8 +96,9 @@ def sensitivity(
     varies = variance > 1e-9 * float((everything**2).sum(1).mean())
     found = []
     for factor in get_args(Factor):
-        moved = read(first.exchanged(factor, second))
-        differs = first.differs(factor, second)
+        own, other = getattr(first, factor), getattr(second, factor)
+        moved = read(dataclasses.replace(first, **{factor: other}))
+        differs = (own != other).reshape(n, -1).any(1)
         step = np.linalg.norm(moved - one, axis=1)[differs]
         stays = moved.argmax(1)[differs] == one.argmax(1)[differs]
         found.append(

@@ -77,10 +77,7 @@ def last_logits(
 
 
 def fast_last_logits(
-    model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    *,
-    n_input_tokens: int | None = None,
+    model: HookedTransformer, tokens: Int[Tensor, "batch pos"], *, n_input_tokens: int | None = None
 ) -> Float[Tensor, "batch d_vocab"]:
     """The fast path of :func:`last_logits`, without checks; it fires no hooks."""
     n_tokens = n_input_tokens or model.cfg.d_vocab
