@@ -7,7 +7,6 @@ near keys similar. So:
   everything that depends on the anchor alone.
 * Items of equal value are compared with *near misses*, items of other anchors whose values differ
   by 1 or 2, in the same *stratum*: the same |x - x'| and, for pairs, the same anchors in common.
-  (1, 2) and (1, 3) share their first anchor, so they are compared only with pairs that do so too.
   Mean cosines are taken in each stratum that has both kinds, weighted by its number of equal
   values. Vectors u(a1, x) + w(a2, x) then have no contrast on average, however smooth in x.
 
@@ -32,14 +31,12 @@ from einops import rearrange
 from jaxtyping import Float64, Int64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.states import finite
 from anchor_interp.analysis.statistics import permutation_p
+from anchor_interp.models.finite import check_finite
 from anchor_interp.tasks.anchor import Ints
 from anchor_interp.tasks.factors import Floats
 
-NEAR = (1, 2)
-"""A near miss differs in value by one of these."""
-
+NEAR = (1, 2)  # how much a near miss differs in value
 _DRAWN = 999
 _EXACT_UP_TO = 10_000
 Group = tuple[int, ...]
@@ -52,24 +49,20 @@ class SimilarityContrast:
     equal: float
     """Mean centred cosine of items of equal value."""
     near: float
-    """Mean centred cosine of near misses, with the same distribution over strata."""
+    """The same of near misses, with the same distribution over strata."""
     difference: float
     """``equal - near``, from -2 to 2: the number to compare over seeds."""
     effect: float | None
-    """The difference in standard deviations of the cosines in a stratum (Cohen's d); None where
-    they do not scatter. Comparisons share items: this is a size, not a basis for a test."""
+    """The difference in standard deviations of the cosines in a stratum (Cohen's d), if any."""
     p_value: float
     """Share of relabellings with a difference at least as large (one-sided)."""
     n_permutations: int
-    """Relabellings tried."""
     exact: bool
     """Whether all relabellings were tried."""
     distances: tuple[int, ...]
     """The |x - x'| with comparisons of both kinds."""
     n_equal: int
-    """Comparisons of equal value in strata that have both kinds."""
     n_near: int
-    """Near misses in those strata."""
 
 
 Cosines = Float64[np.ndarray, "group key group key"]
@@ -87,7 +80,7 @@ def cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
 
 def centred_cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
     """Cosines without each group's mean over keys; what is only rounding becomes 0."""
-    centred = finite(vectors) - vectors.mean(2, keepdims=True)
+    centred = check_finite(vectors, "the model's activations") - vectors.mean(2, keepdims=True)
     scale = np.linalg.norm(vectors, axis=-1, keepdims=True).max(initial=0)
     length = np.linalg.norm(centred, axis=-1, keepdims=True)
     return cosines(np.where(length > 1e-5 * scale, centred, 0))
@@ -103,11 +96,8 @@ def similarity_contrast(
 ) -> SimilarityContrast:
     """Compare equal values with near misses in the same strata; see the module's text.
 
-    ``groups`` are anchors or pairs of anchors, ``values`` what the rule gives each item, ``keys``
-    ascend. The seed draws relabellings if there are too many to try all.
-
-    Raises:
-        ConfigError: no stratum has both equal values and near misses.
+    ``groups`` are anchors or pairs of anchors, ``values`` what the rule gives each item. A task
+    without a stratum that has both kinds is a ConfigError.
     """
     matched = _matched(groups, values, keys)
     is_equal, weight = matched.is_equal, matched.weight
@@ -126,10 +116,9 @@ def similarity_contrast(
     found = flat[matched.one, matched.two]
     equal, near = (float((found * weight)[kind].sum()) for kind in (is_equal, ~is_equal))
     variance = 0.0
-    for kind in (is_equal, ~is_equal):
-        for stratum in range(int(matched.stratum.max()) + 1):
-            chosen = kind & (matched.stratum == stratum)
-            variance += float(weight[chosen].sum() * found[chosen].var()) / 2
+    for kind, stratum in itertools.product((is_equal, ~is_equal), np.unique(matched.stratum)):
+        chosen = kind & (matched.stratum == stratum)
+        variance += float(weight[chosen].sum() * found[chosen].var()) / 2
     spread = math.sqrt(variance)
     return SimilarityContrast(
         equal=equal,
@@ -174,8 +163,8 @@ def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
     kept = np.isin(stratum, both)
     if not kept.any():
         raise ConfigError(
-            "no |x - x'| has both equal values and near misses with the same anchors in "
-            "common: the contrast is not defined for this task's functions"
+            "no |x - x'| has both equal values and near misses with the same anchors in common: "
+            "the contrast is not defined for this task's functions"
         )
     one, two, is_equal = one[kept], two[kept], is_equal[kept]
     stratum = np.searchsorted(both, stratum[kept])
@@ -205,10 +194,8 @@ def _relabellings(groups: Sequence[Group], seed: int) -> tuple[list[tuple[list[i
     def order(renamed: Sequence[int]) -> list[int] | None:
         """For each group the one whose vectors it gets; None if that one is not there."""
         new = dict(zip(anchors, renamed, strict=True))
-        try:
-            return [index[tuple(new[anchor] for anchor in group)] for group in groups]
-        except KeyError:
-            return None
+        moved = [tuple(new[anchor] for anchor in group) for group in groups]
+        return [index[group] for group in moved] if set(moved) <= index.keys() else None
 
     if 2 * math.factorial(len(anchors)) <= _EXACT_UP_TO:
         every = [order(renamed) for renamed in itertools.permutations(anchors)]
