@@ -56,12 +56,8 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
 
-SCHEMA = 1
-"""Schema number of ``analysis.json``."""
-
-MOST_EDGES = 1_000
-"""A circuit is pruned only if at most this many edges can reach the output."""
-
+SCHEMA = 1  # of analysis.json
+MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 _CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 _LOGGER = logging.getLogger(__name__)
@@ -70,22 +66,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MaskLeak:
-    """How much a mask leaves; see :func:`anchor_interp.interventions.masks.leak`."""
+    """How much a mask leaves, 0 to 1; see :func:`anchor_interp.interventions.masks.leak`."""
 
     place: Place
     paths: Paths
     renormalise: bool
     leak: float
-    """0 if nothing is left, 1 if the mask does nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """Activation patching of one contrast."""
+    """Activation patching of one contrast: the logit difference of the two targets."""
 
     contrast: Perturbation
     result: PatchResult
-    """Logit difference of the two targets after every patch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +87,11 @@ class MechanismAnalysis:
     """What a model of an anchor task does inside; :attr:`Analysis.left_out` explains each None."""
 
     flow: InformationFlow | None
-    """The attention graph of the papers' probe sequence, or of a similar one on another task."""
     routes: RouteScores | None
     circuit: Circuit | None
-    """Edges that suffice, found on one set of sequences."""
+    """Edges that suffice; ``scores`` and ``comparison`` judge them on other sequences."""
     scores: CircuitScores | None
-    """How well these edges do on another set."""
     comparison: Comparison | None
-    """How well other circuits do on that set."""
     leaks: tuple[MaskLeak, ...]
     patches: tuple[Patched, ...]
     interchanges: tuple[InterchangeResult, ...]
@@ -108,54 +99,46 @@ class MechanismAnalysis:
     similarities: tuple[Similarity, ...]
     clusters: tuple[Clusters, ...]
     keys: tuple[int, ...]
-    """The task's keys, in the order of ``embedding``."""
     embedding: EmbeddingStructure | None
     attention: tuple[AttentionExample, ...]
-    """Attention in an unseen and a seen sequence."""
     sensitivity: Sensitivity | None
-    """How much key, pair, position and noise matter to the answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Development:
-    """Stable ranks along training."""
+    """Stable ranks of named matrices along training; layers count from 1."""
 
     steps: tuple[int, ...]
     names: tuple[str, ...]
-    """The matrices; layers count from 1."""
     stable_rank: Float[np.ndarray, "step matrix"]
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """Everything measured of one checkpoint."""
+    """Everything measured of one checkpoint.
+
+    A model that is not a run has no identity, configuration, step and decision, and one without an
+    anchor task no mechanism. ``neurons`` are those of W_Q(1).
+    """
 
     name: str
     run_id: str | None
-    """None for a model that is not a run, as are the configuration, the step and the decision."""
     config: RunConfig | None
     step: int | None
-    """The checkpoint, as updates done."""
     decision: Decision | None
-    """The phase by behaviour, and why."""
     mechanism: MechanismAnalysis | None
-    """None without an anchor task."""
     complexity: Complexity
-    """Complexity of every weight matrix, and of every head's QK and OV."""
     neurons: CosineMatrix | None
-    """Cosines between the input weights of W_Q(1)'s neurons; None for a single neuron."""
     development: Development | None
-    """None for a run with a single checkpoint."""
     left_out: tuple[str, ...]
     """What was not measured, and why."""
     schema: int = SCHEMA
 
 
 def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "cpu") -> Analysis:
-    """Analyse a run at one checkpoint.
+    """Analyse a run folder, a named model or a Run (on its own device) at one checkpoint.
 
-    ``path`` is a run folder, the name of a model (see :func:`anchor_interp.load`) or a Run, which
-    stays on its own device. Without ``step`` the checkpoint is the newest, or the Run's own.
+    Without ``step`` the checkpoint is the newest, or the Run's own.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -198,12 +181,10 @@ def analyze_model(
     """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask | None, "task")
-    attempt = _Attempts(name)
     mechanism = None
-    if task is None:
-        attempt.left_out.append("everything but the complexity: the model has no anchor task")
-    else:
-        mechanism = _mechanism(model, task, initial, seed, attempt)
+    left_out = ["everything but the complexity: the model has no anchor task"]
+    if task is not None:
+        mechanism, left_out = _mechanism(model, task, initial, seed, name)
     _LOGGER.info("%s: complexity of the weights", name)
     query = first_query_matrix(model)
     return Analysis(
@@ -216,24 +197,8 @@ def analyze_model(
         complexity=complexity(model, initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
         development=None,
-        left_out=tuple(attempt.left_out),
+        left_out=tuple(left_out),
     )
-
-
-class _Attempts:
-    """Runs analyses; if one refuses the model, notes the reason and gives None."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.left_out: list[str] = []
-
-    def __call__(self, what: str, measure: Callable[[], T]) -> T | None:
-        _LOGGER.info("%s: %s", self.name, what)
-        try:
-            return measure()
-        except ConfigError as error:
-            self.left_out.append(f"{what}: {error}")
-            return None
 
 
 def _mechanism(
@@ -241,8 +206,19 @@ def _mechanism(
     task: AnchorTask,
     initial: HookedTransformer | None,
     seed: int,
-    attempt: _Attempts,
-) -> MechanismAnalysis:
+    name: str,
+) -> tuple[MechanismAnalysis, list[str]]:
+    """All analyses, and those that refused the model with their reasons."""
+    left_out = []
+
+    def attempt(what: str, measure: Callable[[], T]) -> T | None:
+        _LOGGER.info("%s: %s", name, what)
+        try:
+            return measure()
+        except ConfigError as error:
+            left_out.append(f"{what}: {error}")
+            return None
+
     def ask(what: str, measure: Callable[..., T], **options: Any) -> T | None:
         return attempt(what, lambda: measure(model, task, seed=seed, **options))
 
@@ -252,7 +228,7 @@ def _mechanism(
         circuit = found[1]
         scores = attempt("circuit, scores", lambda: score_circuit(*found, seed=seed))
         comparison = attempt("circuit, rivals", lambda: compare_circuit(*found, seed=seed))
-    return MechanismAnalysis(
+    analysis = MechanismAnalysis(
         flow=ask("information flow", _flow),
         routes=ask("routes", route_scores),
         circuit=circuit,
@@ -276,10 +252,10 @@ def _mechanism(
         attention=attention_examples(model, task),
         sensitivity=ask("sensitivity", sensitivity),
     )
+    return analysis, left_out
 
 
 def _done(*found: T | None) -> tuple[T, ...]:
-    """The attempts that succeeded."""
     return tuple(one for one in found if one is not None)
 
 
@@ -288,7 +264,7 @@ def _probe_position(task: AnchorTask) -> int:
 
 
 def _circuit(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Bench, Circuit]:
-    """A pruned circuit, and other sequences to judge it on."""
+    """Sequences to judge a circuit on, and one pruned on others."""
     position = _probe_position(task)
 
     def bench(seed: int) -> Bench:
@@ -318,9 +294,8 @@ def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Ma
     position = _probe_position(task)
     sequences = aligned_sequences(task, position, 48, seed=seed)
     modes: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
-    places: list[Place] = ["key", "first"]
-    if position + 2 < task.length - 1:  # no mask can hide the last token
-        places.append("second")
+    hides_second = position + 2 < task.length - 1  # no mask can hide the last token
+    places: list[Place] = ["key", "first", "second"] if hides_second else ["key", "first"]
     found = []
     for place, (paths, renormalise) in itertools.product(places, modes):
         left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)

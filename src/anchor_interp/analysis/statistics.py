@@ -26,42 +26,30 @@ from scipy.stats import nct, permutation_test, t
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 
-EXACT_UP_TO = 200_000
-"""All relabellings are tried up to this number: 17 runs against zero, ten runs against ten."""
-
-DRAWN = 9_999
-"""Relabellings drawn if there are more."""
-
+EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
+DRAWN = 9_999  # if there are more
 CONFIDENCE = 0.95
-"""Coverage of every interval."""
-
-_LARGEST_T = 30_000
-"""The noncentral t distribution is NaN at noncentralities a few times larger."""
-
+_LARGEST_T = 30_000  # the noncentral t distribution is NaN at noncentralities a few times larger
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class MeanComparison:
-    """A mean against zero, or the difference of two means."""
+    """A mean against zero, or the difference of two means, with 95 % intervals (low and high)."""
 
     n: tuple[int, ...]
     """Values in each sample."""
     mean: float
-    """The mean, or the difference of the means."""
     low: float
-    """Lower end of its 95 % interval; ``high`` is the upper end."""
     high: float
     effect: float | None
     """The mean in units of the spread: d_z or Cohen's d; None if nothing scatters."""
     effect_low: float | None
-    """Lower end of the effect's 95 % interval; None if the values scatter so little around their
-    mean that the noncentral t distribution cannot be computed."""
+    """None, too, if the values scatter too little for the noncentral t distribution."""
     effect_high: float | None
     p_value: float
     """Share of relabellings with a difference at least as large, in either direction."""
     n_permutations: int
-    """Relabellings tried."""
     exact: bool
     """Whether all relabellings were tried."""
 
@@ -69,11 +57,8 @@ class MeanComparison:
 def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComparison:
     """Whether values scatter around zero: a sign-flip test of their mean, with d_z.
 
-    Give one value for each independent run, such as the differences of a paired design. The seed
-    draws sign patterns if there are too many.
-
-    Raises:
-        ConfigError: fewer than two values, or one that is not finite.
+    Give one value for each independent run, such as the differences of a paired design. Fewer than
+    two values, or one that is not finite, are a ConfigError here and in the next two functions.
     """
     sample = _sample(values, "values")
     n, spread = len(sample), _spread(sample)
@@ -88,20 +73,15 @@ def two_samples(
     """Whether two samples differ in their mean: a permutation test, with Cohen's d.
 
     Give one value for each independent run; the difference is first - second. Cohen's d divides by
-    the pooled standard deviation. The seed draws divisions if there are too many.
-
-    Raises:
-        ConfigError: fewer than two values in a sample, or one that is not finite.
+    the pooled standard deviation.
     """
     one, two = _sample(first, "first"), _sample(second, "second")
     n, m = len(one), len(two)
-    test = _permutation_test(
-        (one, two),
-        lambda x, y, axis: np.abs(x.mean(axis) - y.mean(axis)),
-        "independent",
-        math.comb(n + m, n),
-        seed,
-    )
+
+    def apart(x: Floats, y: Floats, axis: int) -> Floats:
+        return np.abs(x.mean(axis) - y.mean(axis))
+
+    test = _permutation_test((one, two), apart, "independent", math.comb(n + m, n), seed)
     parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
@@ -112,11 +92,7 @@ def two_samples(
 
 
 def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way.
-
-    Raises:
-        ConfigError: fewer than two values, or one that is not finite.
-    """
+    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way."""
     sample = _sample(values, "values")
     n, mean = len(sample), float(sample.mean())
     reach = _quantile(float(n - 1)) * _spread(sample) / math.sqrt(n)
@@ -141,11 +117,7 @@ def smallest_p(n: tuple[int, ...]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's adjustment: p-values that hold for all tests together (Holm 1979).
-
-    Raises:
-        ConfigError: a value is not a probability.
-    """
+    """Holm's adjustment: p-values that hold for all tests together (Holm 1979)."""
     found = [checked(p, float, f"p_values[{i}]", low=0, high=1) for i, p in enumerate(p_values)]
     adjusted, largest = [0.0] * len(found), 0.0
     for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
