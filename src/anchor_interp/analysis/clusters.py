@@ -1,8 +1,7 @@
 """Whether vectors cluster by ordered pair of anchors, by unordered pair or otherwise.
 
 A model that maps each pair by itself has one cluster for each ordered pair. A model that takes the
-anchors together has (a, b) and (b, a) in one (NeurIPS paper, section 5.1; complexity-control paper,
-section V-A). Scores use the vectors themselves; t-SNE is only for pictures.
+anchors together has (a, b) and (b, a) in one. No score uses t-SNE, which is for pictures.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.states import State, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.transformer import HookedTransformer, check_fits
-from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
+from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair, pair_indices
 from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.sequences import Place, Sequences
 
@@ -137,24 +136,16 @@ def pair_clusters(
     points = read_state(model, state, layer, place, sequences)
     if centre:
         labels = [sequences.position] + [sequences.tokens[:, -1]] * (place == "last")
-        points = _without(points, labels)
+        known = np.hstack([np.equal.outer(each, np.unique(each)) for each in labels]).astype(float)
+        points = points - known @ np.linalg.lstsq(known, points, rcond=None)[0]
     return _clusters(state, layer, task, sequences, points, tsne, seed)
 
 
-def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> npt.NDArray[np.int64]:
-    """Indices of at least two different pairs."""
+def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
     index = pair_indices(task, pairs)
     if len(set(index.tolist())) < 2:
         raise ConfigError(f"pairs are {shown(list(pairs))}; expected at least two to tell apart")
     return index
-
-
-def _without(points: Floats, nuisances: Sequence[npt.NDArray[np.uint8]]) -> Floats:
-    """Points minus the mean effect of labels that do not count here, by least squares."""
-    labels = [np.equal.outer(labels, np.unique(labels)) for labels in nuisances]
-    known = np.concatenate(labels, axis=1).astype(np.float64)  # [n, label]
-    fitted: Floats = known @ np.linalg.lstsq(known, points, rcond=None)[0]
-    return points - fitted
 
 
 def _clusters(
@@ -213,7 +204,7 @@ def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:
 
 
 def _tsne(points: Floats, seed: int) -> Floats:
-    """t-SNE of distinct points; fewer than five, without neighbourhoods, get principal components."""
+    """t-SNE of the distinct points; fewer than five have no neighbourhoods, so principal ones."""
     away = points - points.mean(0)
     grid = 1e-5 * np.linalg.norm(points, axis=1).max(initial=1e-300)
     distinct, index = np.unique(np.round(away / grid), axis=0, return_inverse=True)
@@ -223,5 +214,4 @@ def _tsne(points: Floats, seed: int) -> Floats:
     else:
         perplexity = min(30.0, (len(distinct) - 1) / 3)
         mapped = TSNE(perplexity=perplexity, random_state=seed).fit_transform(distinct)
-    found: Floats = mapped[index.reshape(-1)].astype(np.float64)
-    return found
+    return np.asarray(mapped[index.reshape(-1)], np.float64)

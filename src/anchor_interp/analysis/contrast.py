@@ -1,7 +1,6 @@
 """Whether vectors are similar where the rule makes values equal: equal values against near misses.
 
-A high cosine shows little by itself. All vectors share a mean, and number embeddings alone make
-near keys similar. So:
+All vectors share a mean, and number embeddings alone make near keys similar. So:
 
 * Vectors are *centred*: the mean over all keys is removed for each anchor (or pair), and with it
   everything that depends on the anchor alone.
@@ -12,18 +11,16 @@ near keys similar. So:
 
 Comparisons share items, and keys are smooth, so neither may be shuffled. The permutation test
 renames whole anchors: the vectors of a, all keys together, change places with those of a', those of
-(a, b) with those of (a', b'), and the order of all keys may be reversed. This changes only which
-values are equal. Four anchors have 4! x 2 = 48 such relabellings, and all are tried. A relabelling
-must map the pairs that follow the rule onto themselves: without (3, 4) and (4, 3), 8 are left. So p
-is at least 1/48 for anchors and 1/8 for such pairs, which is no evidence in one run;
-:mod:`anchor_interp.analysis.statistics` compares the contrasts of several seeds.
+(a, b) with those of (a', b'), and the order of all keys may be reversed. Four anchors have 4! x 2 =
+48 such relabellings. One must map the pairs that follow the rule onto themselves: without (3, 4)
+and (4, 3), 8 are left. So p is at least 1/48 for anchors and 1/8 for such pairs, which is no
+evidence in one run; :mod:`anchor_interp.analysis.statistics` compares several seeds.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,25 +96,24 @@ def similarity_contrast(
     ``groups`` are anchors or pairs of anchors, ``values`` what the rule gives each item. A task
     without a stratum that has both kinds is a ConfigError.
     """
-    matched = _matched(groups, values, keys)
-    is_equal, weight = matched.is_equal, matched.weight
+    one, two, is_equal, strata, weight, distances = _matched(groups, values, keys)
     signed = np.where(is_equal, weight, -weight)
     flat = centred.reshape(values.size, values.size)
     grid = np.arange(values.size).reshape(values.shape)
 
     def difference(moved: Ints) -> float:
         # equal minus near if item i has the vector of item moved[i]
-        return float(np.dot(signed, flat[moved[matched.one], moved[matched.two]]))
+        return float(np.dot(signed, flat[moved[one], moved[two]]))
 
     orders, exact = _relabellings(groups, seed)
     # rounded, so that relabellings that change nothing tie with the observed difference
     relabelled = np.round([difference(grid[order][:, ::way].ravel()) for order, way in orders], 9)
     observed = round(difference(grid.ravel()), 9)
-    found = flat[matched.one, matched.two]
+    found = flat[one, two]
     equal, near = (float((found * weight)[kind].sum()) for kind in (is_equal, ~is_equal))
     variance = 0.0
-    for kind, stratum in itertools.product((is_equal, ~is_equal), np.unique(matched.stratum)):
-        chosen = kind & (matched.stratum == stratum)
+    for kind, stratum in itertools.product((is_equal, ~is_equal), np.unique(strata)):
+        chosen = kind & (strata == stratum)
         variance += float(weight[chosen].sum() * found[chosen].var()) / 2
     spread = math.sqrt(variance)
     return SimilarityContrast(
@@ -128,24 +124,19 @@ def similarity_contrast(
         p_value=permutation_p(observed, relabelled, exact=exact),
         n_permutations=len(relabelled),
         exact=exact,
-        distances=matched.distances,
+        distances=distances,
         n_equal=int(is_equal.sum()),
         n_near=int((~is_equal).sum()),
     )
 
 
-class _Matched(NamedTuple):
-    """Comparisons of two items in the strata that have both kinds; arrays are [comparison]."""
+def _matched(
+    groups: Sequence[Group], values: Ints, keys: Ints
+) -> tuple[Ints, Ints, npt.NDArray[np.bool_], Ints, Floats, tuple[int, ...]]:
+    """Comparisons of two items in the strata that have both kinds.
 
-    one: Ints  # flat index of an item
-    two: Ints
-    is_equal: npt.NDArray[np.bool_]  # else a near miss
-    stratum: Ints
-    weight: Floats  # in the mean of its kind
-    distances: tuple[int, ...]
-
-
-def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
+    The flat index of each item, whether they are equal, stratum and weight; and the distances.
+    """
     n_groups, n_keys = values.shape
     apart = np.abs(np.subtract.outer(keys, keys))
     patterns: dict[Group, int] = {}
@@ -173,7 +164,7 @@ def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
     # near misses get the distribution over strata that equal values have
     weight = np.where(is_equal, 1.0, (n_equal / n_near)[stratum]) / n_equal.sum()
     distances = tuple(np.unique(distance[kept]).tolist())
-    return _Matched(one, two, is_equal, stratum, weight, distances)
+    return one, two, is_equal, stratum, weight, distances
 
 
 def _in_common(one: Group, two: Group) -> Group:

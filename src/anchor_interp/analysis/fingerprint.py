@@ -16,25 +16,14 @@ import numpy as np
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import check_fields, checked, from_dict, to_dict
+from anchor_interp.analysis import similarity
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
-from anchor_interp.analysis.similarity import (
-    Similarity,
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
 from anchor_interp.interventions.composition import composition
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.sites import Site
-from anchor_interp.models.complexity import (
-    complexity,
-    condensation,
-    first_query_matrix,
-    measured,
-    stable_rank,
-)
+from anchor_interp.models import complexity
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs.config import run_id
@@ -229,7 +218,7 @@ def _of_activations(
     """Measurements of the activations on seen pairs."""
     last, seen = model.cfg.n_layers - 1, task.seen
 
-    def contrast(measure: Callable[..., Similarity], **options: Any) -> float:
+    def contrast(measure: Callable[..., similarity.Similarity], **options: Any) -> float:
         return measure(model, task, seed=seed, **options).contrast.difference
 
     def order(**where: Any) -> float | None:
@@ -237,7 +226,7 @@ def _of_activations(
 
     def value() -> Numbers:
         layers = range(1, last + 1)
-        found = [contrast(value_similarity, state="OV", layer=layer) for layer in layers]
+        found = [contrast(similarity.value_similarity, state="OV", layer=layer) for layer in layers]
         return {"value": max(found, default=0.0)}
 
     def exchanged() -> Numbers:
@@ -266,22 +255,30 @@ def _of_activations(
         return {name: getattr(found, name) for name in names}
 
     yield value
-    yield lambda: {"answer": contrast(answer_similarity, layer=last)}
+    yield lambda: {"answer": contrast(similarity.answer_similarity, layer=last)}
     yield from (exchanged, routes)
     yield lambda: {"order_logits": order()}
     yield lambda: {"order_first": order(state="X_ao", layer=0)}
     yield lambda: {"order_last": order(state="X_ao", layer=last)}
-    yield from (key_mask, merged, lambda: {"blocks": contrast(block_similarity)}, composed)
+    yield from (
+        key_mask,
+        merged,
+        lambda: {"blocks": contrast(similarity.block_similarity)},
+        composed,
+    )
 
 
 def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> Numbers:
-    query = first_query_matrix(model)
-    rank = measured(stable_rank, query)
-    numbers = {"stable_rank": rank, "condensation": measured(condensation, query)}
+    query = complexity.first_query_matrix(model)
+    rank = complexity.measured(complexity.stable_rank, query)
+    numbers = {
+        "stable_rank": rank,
+        "condensation": complexity.measured(complexity.condensation, query),
+    }
     if initial is None:
         return numbers
-    start = measured(stable_rank, first_query_matrix(initial))
-    found = [entry.distance for entry in complexity(model, initial).matrices]
+    start = complexity.measured(complexity.stable_rank, complexity.first_query_matrix(initial))
+    found = [entry.distance for entry in complexity.complexity(model, initial).matrices]
     distances = [distance for distance in found if distance is not None]
     return numbers | {
         "rank_share": rank / start if rank is not None and start else None,

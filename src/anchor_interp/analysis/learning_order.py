@@ -37,15 +37,13 @@ _BATCH = 4096
 
 @dataclass(frozen=True, eq=False)
 class LearningCurves:
-    """Accuracy and loss of groups of training data at every checkpoint."""
+    """Accuracy and loss (in nats) of groups of training data (with sizes) at every checkpoint."""
 
     groups: tuple[Any, ...]
     sizes: tuple[int, ...]
-    """Sequences measured of each group."""
     steps: Int64[np.ndarray, " step"]
     accuracy: Float[np.ndarray, "step group"]
     loss: Float[np.ndarray, "step group"]
-    """Mean cross-entropy, in nats."""
 
 
 @dataclass(frozen=True)

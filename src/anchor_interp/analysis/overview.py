@@ -16,25 +16,12 @@ from jaxtyping import Float
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
+from anchor_interp.analysis import circuits, similarity
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    CircuitScores,
-    Comparison,
-    compare_circuit,
-    prune,
-    score_circuit,
-)
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
-from anchor_interp.analysis.similarity import (
-    Similarity,
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
 from anchor_interp.interventions.ablation import Bench
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.masks import Paths, leak
@@ -88,15 +75,13 @@ class MechanismAnalysis:
 
     flow: InformationFlow | None
     routes: RouteScores | None
-    circuit: Circuit | None
-    """Edges that suffice; ``scores`` and ``comparison`` judge them on other sequences."""
-    scores: CircuitScores | None
-    comparison: Comparison | None
+    circuit: circuits.Circuit | None
+    scores: circuits.CircuitScores | None
+    comparison: circuits.Comparison | None
     leaks: tuple[MaskLeak, ...]
     patches: tuple[Patched, ...]
     interchanges: tuple[InterchangeResult, ...]
-    """The state at the first anchor after each layer, put into other sequences."""
-    similarities: tuple[Similarity, ...]
+    similarities: tuple[similarity.Similarity, ...]
     clusters: tuple[Clusters, ...]
     keys: tuple[int, ...]
     embedding: EmbeddingStructure | None
@@ -118,7 +103,7 @@ class Analysis:
     """Everything measured of one checkpoint.
 
     A model that is not a run has no identity, configuration, step and decision, and one without an
-    anchor task no mechanism. ``neurons`` are those of W_Q(1).
+    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1).
     """
 
     name: str
@@ -131,7 +116,6 @@ class Analysis:
     neurons: CosineMatrix | None
     development: Development | None
     left_out: tuple[str, ...]
-    """What was not measured, and why."""
     schema: int = SCHEMA
 
 
@@ -208,7 +192,7 @@ def _mechanism(
     seed: int,
     name: str,
 ) -> tuple[MechanismAnalysis, list[str]]:
-    """All analyses, and those that refused the model with their reasons."""
+    """All analyses, and the reasons of those that refused the model."""
     left_out = []
 
     def attempt(what: str, measure: Callable[[], T]) -> T | None:
@@ -222,12 +206,16 @@ def _mechanism(
     def ask(what: str, measure: Callable[..., T], **options: Any) -> T | None:
         return attempt(what, lambda: measure(model, task, seed=seed, **options))
 
+    def embedding() -> EmbeddingStructure:
+        start = None if initial is None else key_embeddings(initial, task)
+        return embedding_structure(key_embeddings(model, task), start)
+
     circuit, scores, comparison = None, None, None
     found = ask("circuit", _circuit)
     if found is not None:
         circuit = found[1]
-        scores = attempt("circuit, scores", lambda: score_circuit(*found, seed=seed))
-        comparison = attempt("circuit, rivals", lambda: compare_circuit(*found, seed=seed))
+        scores = attempt("circuit, scores", lambda: circuits.score_circuit(*found, seed=seed))
+        comparison = attempt("circuit, rivals", lambda: circuits.compare_circuit(*found, seed=seed))
     analysis = MechanismAnalysis(
         flow=ask("information flow", _flow),
         routes=ask("routes", route_scores),
@@ -238,17 +226,17 @@ def _mechanism(
         patches=_done(*(ask(f"patching, {kind}", _patched, contrast=kind) for kind in _CONTRASTS)),
         interchanges=ask("interchange", _interchanges) or (),
         similarities=_done(
-            ask("similarity, V", value_similarity),
-            ask("similarity, OV", value_similarity, state="OV"),
-            ask("similarity, X_ao at the last position", answer_similarity),
-            ask("similarity, second anchor masked", block_similarity),
+            ask("similarity, V", similarity.value_similarity),
+            ask("similarity, OV", similarity.value_similarity, state="OV"),
+            ask("similarity, X_ao at the last position", similarity.answer_similarity),
+            ask("similarity, second anchor masked", similarity.block_similarity),
         ),
         clusters=_done(
             ask("clusters, key masked", key_mask_clusters, tsne=True),
             ask("clusters, X_ao of layer 1", pair_clusters, n=800, tsne=True),
         ),
         keys=tuple(task.keys.tolist()),
-        embedding=attempt("embedding", lambda: _embedding(model, task, initial)),
+        embedding=attempt("embedding", embedding),
         attention=attention_examples(model, task),
         sensitivity=ask("sensitivity", sensitivity),
     )
@@ -263,7 +251,9 @@ def _probe_position(task: AnchorTask) -> int:
     return min(PROBE_POSITION, task.length - 3)
 
 
-def _circuit(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Bench, Circuit]:
+def _circuit(
+    model: HookedTransformer, task: AnchorTask, *, seed: int
+) -> tuple[Bench, circuits.Circuit]:
     """Sequences to judge a circuit on, and one pruned on others."""
     position = _probe_position(task)
 
@@ -279,11 +269,11 @@ def _circuit(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[
             f"{n_edges:,} edges can reach the output; pruning tries each and stops at "
             f"{MOST_EDGES:,}: call anchor_interp.analysis.circuits.prune for it"
         )
-    return others, prune(own)
+    return others, circuits.prune(own)
 
 
 def _flow(model: HookedTransformer, task: AnchorTask, *, seed: int) -> InformationFlow:
-    """The papers' probe if the task has its tokens, else one test-key sequence."""
+    """The papers' probe if the task has its tokens, else another sequence."""
     fits = task.length == len(PROBE) and set(PROBE) <= {*task.tokens, *task.keys.tolist()}
     if fits and set(PROBE[3:5]) <= set(task.tokens):
         return information_flow(model, PROBE, position=PROBE_POSITION)
@@ -319,13 +309,6 @@ def _interchanges(
     pairs = interchange_pairs(task, 500, seed=seed)
     sites = [Site("resid_post", layer, "first") for layer in range(model.cfg.n_layers)]
     return tuple(interchange(model, pairs, site) for site in sites)
-
-
-def _embedding(
-    model: HookedTransformer, task: AnchorTask, initial: HookedTransformer | None
-) -> EmbeddingStructure:
-    start = None if initial is None else key_embeddings(initial, task)
-    return embedding_structure(key_embeddings(model, task), start)
 
 
 def _development(run: Run) -> Development:

@@ -1,13 +1,12 @@
 """How much key, pair, key position, noise and the order of the anchors matter to a state.
 
-The papers' pictures fix noise and position and assume that both matter little. This module
-measures it, for any state or for the logits.
+The papers' pictures fix noise and position and assume that both matter little.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -121,15 +120,12 @@ def order_influence(
     if not both:
         raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
     index = pair_indices(task, both)
-    options: dict[str, Any] = {"index": index, "maskable": True}
-    first = Factors.draw(task, n, seed, "order/first", **options)
-    second = Factors.draw(task, n, seed, "order/second", **options)
+    first = Factors.draw(task, n, seed, "order/first", index=index, maskable=True)
+    second = Factors.draw(task, n, seed, "order/second", index=index, maskable=True)
     reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
     swapped = dataclasses.replace(first, pair=reverse[first.pair])
-    one, two, moved = (
-        read_state(model, state, layer, place, factors.sequences(task))
-        for factors in (first, second, swapped)
-    )
+    drawn = (factors.sequences(task) for factors in (first, second, swapped))
+    one, two, moved = (read_state(model, state, layer, place, each) for each in drawn)
     unrelated = float(np.linalg.norm(one - two, axis=1).mean())
     step = float(np.linalg.norm(moved - one, axis=1).mean())
     same = float((moved.argmax(1) == one.argmax(1)).mean()) if state is None else None

@@ -101,7 +101,12 @@ def answer_similarity(
     pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
     contexts = _contexts(model, task, n_contexts, seed)
-    groups = _ruled_pairs(task)
+    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), _MOST_ANCHORS))
+    anchors = {task.tokens[i] for i in some.round().astype(int)}
+    ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
+    groups = [pair for pair in ruled if set(pair) <= anchors]
+    if len(groups) < 2:
+        raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
     values = np.stack([task.composed(pair, task.keys) for pair in groups])
     if pairs is None:
         pairs = PAPER_PAIRS if set(PAPER_PAIRS) <= set(groups) else groups[:4]
@@ -179,20 +184,8 @@ def _probe(task: AnchorTask) -> Factors | None:
 
 
 def _single_anchors(task: AnchorTask) -> tuple[list[Group], Ints]:
-    """Each anchor as a group, and g(x; a) of every key: [group, key]."""
     values = np.stack([task.function(anchor)(task.keys) for anchor in task.tokens])
     return [(anchor,) for anchor in task.tokens], values
-
-
-def _ruled_pairs(task: AnchorTask) -> list[Pair]:
-    """The ordered pairs that follow the rule, of at most four anchors, evenly spaced."""
-    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), _MOST_ANCHORS))
-    anchors = {task.tokens[i] for i in some.round().astype(int)}
-    ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
-    chosen = [pair for pair in ruled if set(pair) <= anchors]
-    if len(chosen) < 2:
-        raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
-    return chosen
 
 
 def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
@@ -207,10 +200,7 @@ def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
 
 
 def _pair_index(task: AnchorTask, group: Group, second: int) -> int:
-    """The index of a group's pair; a single anchor takes the context's second one.
-
-    If it was never seen with that one, it takes another: attention is causal.
-    """
+    """The index of a group's pair; a single anchor takes the context's or another seen second."""
     seen = [b for a, b in task.seen if a == group[0]]
     if len(group) == 1 and second not in seen:
         if not seen:

@@ -1,15 +1,12 @@
 """Permutation tests, and effect sizes with their intervals.
 
-A *permutation test* asks how often relabelled data show a difference as large as the observed one.
-If there are few relabellings all are tried and p is exact. Otherwise some are drawn and the
-observed one counts among them, p = (1 + as large) / (1 + drawn), so p is never 0 and the test keeps
-its level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n: 0.0625 for
-five seeds, 0.031 for six, 0.002 for ten.
+A *permutation test* tries all relabellings if there are few: p is exact. Otherwise some are drawn
+and the observed one counts among them, p = (1 + as large) / (1 + drawn), so that the test keeps its
+level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n.
 
 An *effect size* is a difference in units of the spread between runs: Cohen's d for two samples,
 d_z for one (Cohen 1988, sections 2.2 and 2.3). Its interval inverts the noncentral t distribution
-(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's. The
-intervals assume that runs scatter normally; p does not.
+(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's.
 """
 
 import functools
@@ -100,10 +97,9 @@ def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
-    """How often a relabelling reaches the observed statistic: p of a one-sided permutation test.
+    """How often a relabelling reaches the observed statistic, with room for rounding (one-sided).
 
-    Ties count as reached, with room for rounding. If ``exact``, these are all relabellings, the
-    identity among them; otherwise the observed one counts as one more.
+    If ``exact``, these are all relabellings; otherwise the observed one counts as one more.
     """
     room = 1e-9 * max(abs(observed), float(np.abs(relabelled).max(initial=0)), 1e-300)
     reached = int((relabelled >= observed - room).sum())
@@ -143,7 +139,6 @@ def _comparison(
 
 @functools.cache
 def _quantile(df: float) -> float:
-    """How many standard errors a 95 % interval reaches each way."""
     return float(t.ppf((1 + CONFIDENCE) / 2, df))
 
 
