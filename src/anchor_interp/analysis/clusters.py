@@ -42,7 +42,6 @@ class Clusters:
     layer: int | None
     pairs: tuple[Pair, ...]
     pair: Int64[np.ndarray, " n"]
-    """The ordered pair of each point, as an index in ``pairs``."""
     key: Int64[np.ndarray, " n"]
     n_ordered: int
     n_unordered: int
@@ -54,13 +53,11 @@ class Clusters:
     counts: tuple[int, ...]
     """Numbers of clusters tried: 2 to ``n_ordered`` + 4, none if all points coincide."""
     silhouettes: tuple[float, ...]
-    """Silhouette of Ward's clustering for each number."""
     n_clusters: int
-    """The number with the largest silhouette; 1 if all points coincide. See ``at_limit``."""
+    """The number with the largest silhouette; 1 if all points coincide."""
     agreement_ordered: float
     agreement_unordered: float
     embedding: Float64[np.ndarray, "n 2"] | None
-    """t-SNE of the points, if asked for, for a picture."""
 
     @property
     def at_limit(self) -> bool:

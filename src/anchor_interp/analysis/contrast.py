@@ -44,9 +44,8 @@ class SimilarityContrast:
     """Whether equal values have more similar vectors than near misses in the same strata."""
 
     equal: float
-    """Mean centred cosine of items of equal value."""
+    """Mean centred cosine, as ``near`` is of near misses with the same distribution over strata."""
     near: float
-    """The same of near misses, with the same distribution over strata."""
     difference: float
     """``equal - near``, from -2 to 2: the number to compare over seeds."""
     effect: float | None
@@ -55,7 +54,6 @@ class SimilarityContrast:
     """Share of relabellings with a difference at least as large (one-sided)."""
     n_permutations: int
     exact: bool
-    """Whether all relabellings were tried."""
     distances: tuple[int, ...]
     """The |x - x'| with comparisons of both kinds."""
     n_equal: int
@@ -133,10 +131,7 @@ def similarity_contrast(
 def _matched(
     groups: Sequence[Group], values: Ints, keys: Ints
 ) -> tuple[Ints, Ints, npt.NDArray[np.bool_], Ints, Floats, tuple[int, ...]]:
-    """Comparisons of two items in the strata that have both kinds.
-
-    The flat index of each item, whether they are equal, stratum and weight; and the distances.
-    """
+    """Comparisons in strata of both kinds: two items, is equal, stratum, weight; all distances."""
     n_groups, n_keys = values.shape
     apart = np.abs(np.subtract.outer(keys, keys))
     patterns: dict[Group, int] = {}

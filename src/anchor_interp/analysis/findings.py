@@ -21,16 +21,13 @@ class Findings:
     """One run at its newest checkpoint; ``sessions`` is the provenance of each training session."""
 
     name: str
-    """Its name in the report; unique there."""
     path: Path
     run_id: str
     config: RunConfig
     step: int
     done: bool
-    """Whether training has reached its last step."""
     metrics: Sequence[Row]
     evaluation: Evaluation
-    """The stored evaluation; a new one if the run is not done."""
     decision: Decision
     attention: tuple[AttentionExample, ...]
     complexity: Complexity

@@ -1,8 +1,8 @@
 """The mechanism of a checkpoint in numbers, without running a sequence of an unseen pair.
 
 The phase (:mod:`anchor_interp.runs.phase`) is read off behaviour, on unseen pairs too. A
-:class:`Fingerprint` describes the same checkpoint from its weights and from its activations on
-pairs that it was trained on. :mod:`anchor_interp.analysis.verdict` names the phase from it.
+:class:`Fingerprint` describes weights and activations on seen pairs, from which
+:mod:`anchor_interp.analysis.verdict` names the phase.
 """
 
 import contextlib
@@ -44,9 +44,7 @@ class Fingerprint:
     """
 
     run_id: str | None
-    """The run's identity; None for a model that is not a run."""
     step: int | None = field(metadata={"low": 0})
-    """The checkpoint, as updates done."""
     key_share: float | None
     """Share of the logits' variance over seen pairs that the key has a part in (Sobol' total)."""
     pair_share: float | None
@@ -54,8 +52,7 @@ class Fingerprint:
     noise_share: float | None
     """Share that the noise has a part in: near 0 for the rule, near 1 if it knows sequences."""
     value: float | None
-    """OV at the first anchor: centred cosine of equal g(x; a1) minus that of near misses, in the
-    layer from the second on where it is largest (N, figure 4c)."""
+    """Largest contrast of a layer's OV at the first anchor: equal g(x; a1) (N, figure 4c)."""
     answer: float | None
     """X^ao(L) at the last position: the same for equal answers of seen pairs (N, figure 4a, 4b)."""
     interchange: float | None = field(metadata=_SHARE)
@@ -65,7 +62,6 @@ class Fingerprint:
     route_inferential: float | None
     """Share on the inferential route (N, figure 3c)."""
     route_gathered: float | None
-    """Share that meets at the second anchor."""
     order_logits: float | None = field(metadata={"low": 0})
     """Change of the logits if the anchors change places, over that between unrelated sequences."""
     order_first: float | None = field(metadata={"low": 0})

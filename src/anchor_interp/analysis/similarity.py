@@ -34,7 +34,6 @@ from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, asse
 PAPER_KEYS = range(30, 41)  # of the heatmaps (NeurIPS paper, figure 4)
 PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))  # figure 4a, 4b
 PAPER_VALUES = range(51, 61)  # of the blocks (complexity-control paper, figure 4D)
-_MOST_ANCHORS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +43,9 @@ class Similarity:
     state: str
     layer: int | None
     anchors: tuple[Group, ...]
-    """The anchor or the pair of anchors of each item."""
+    """The anchor or the pair of anchors of each item; ``values`` are the rule's."""
     keys: Int64[np.ndarray, " item"]
     values: Int64[np.ndarray, " item"]
-    """The value that the rule gives each item."""
     cosine: Float64[np.ndarray, "item item"]
     centred: Float64[np.ndarray, "item item"]
     """Cosines of vectors whose mean over all keys is removed, anchor by anchor."""
@@ -101,7 +99,7 @@ def answer_similarity(
     pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
     contexts = _contexts(model, task, n_contexts, seed)
-    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), _MOST_ANCHORS))
+    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), 4))
     anchors = {task.tokens[i] for i in some.round().astype(int)}
     ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
     groups = [pair for pair in ruled if set(pair) <= anchors]

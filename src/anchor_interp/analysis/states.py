@@ -28,7 +28,7 @@ import torch
 from einops import einsum, rearrange
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
@@ -74,10 +74,7 @@ def read_masked(
     sequences: Sequences,
     mask: AbstractContextManager[None],
 ) -> Floats:
-    """A tensor at the last position under a mask; zeros if the mask leaves only rounding.
-
-    A state counts as rounding if it varies by less than 1e-4 of what it varies without the mask.
-    """
+    """A tensor at the last position under a mask; zeros where it varies 10,000 times less."""
     whole = read_state(model, state, layer, "last", sequences)
     with mask:
         masked = read_state(model, state, layer, "last", sequences)
@@ -95,11 +92,7 @@ def _hidden(
 ) -> torch.Tensor:
     n_layers = model.cfg.n_layers
     checked(state, State, "state")
-    checked(layer, int, "layer")
-    if not 0 <= layer < n_layers:
-        raise ConfigError(
-            f"layer is {shown(layer)}; expected 0 to {n_layers - 1} (the papers' layer 2 is 1)"
-        )
+    checked(layer, int, "layer (0 is the papers' layer 1)", low=0, high=n_layers - 1)
     if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
         raise ConfigError(
             "X_ao is what the MLP reads after attention; this model has no such state"

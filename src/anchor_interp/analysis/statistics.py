@@ -35,20 +35,17 @@ class MeanComparison:
     """A mean against zero, or the difference of two means, with 95 % intervals (low and high)."""
 
     n: tuple[int, ...]
-    """Values in each sample."""
     mean: float
     low: float
     high: float
     effect: float | None
     """The mean in units of the spread: d_z or Cohen's d; None if nothing scatters."""
     effect_low: float | None
-    """None, too, if the values scatter too little for the noncentral t distribution."""
     effect_high: float | None
     p_value: float
     """Share of relabellings with a difference at least as large, in either direction."""
     n_permutations: int
     exact: bool
-    """Whether all relabellings were tried."""
 
 
 def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComparison:
@@ -75,7 +72,7 @@ def two_samples(
     one, two = _sample(first, "first"), _sample(second, "second")
     n, m = len(one), len(two)
 
-    def apart(x: Floats, y: Floats, axis: int) -> Floats:
+    def apart(x: Floats, y: Floats, axis: int) -> Any:
         return np.abs(x.mean(axis) - y.mean(axis))
 
     test = _permutation_test((one, two), apart, "independent", math.comb(n + m, n), seed)

@@ -18,8 +18,8 @@ other          a number that is needed is missing, or the task has no unseen pai
 =============  =====================================================================================
 
 The thresholds of composed states are those of the phases (complexity-control paper, section IV),
-except that for ``commutes``. It and those for ``noise_share`` and ``value`` were fixed on other runs
-than those on which ``docs/results.md`` judges the verdict.
+except that for ``commutes``. It and those for ``noise_share`` and ``value`` were fixed on other
+runs than those on which ``docs/results.md`` judges.
 """
 
 from dataclasses import dataclass

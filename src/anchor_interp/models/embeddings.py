@@ -134,7 +134,7 @@ def covariance_eigenvalues(
     """
     vectors = _vectors(rows)
     singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
-    return (singular**2 / (len(vectors) - 1))[: len(vectors) - 1]
+    return np.asarray(singular**2 / (len(vectors) - 1))[: len(vectors) - 1]
 
 
 def arithmetic_steps(

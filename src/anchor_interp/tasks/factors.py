@@ -44,9 +44,9 @@ class Factors:
         def drawn(options: Sequence[int] | Ints, part: str, count: int = n) -> Ints:
             # the prefix decides what is drawn: another name would change every number
             name = f"representations/{stream}/{part}"
-            return np.asarray(options, np.int64)[
-                random_integers(count, len(options), seed=seed, stream=name)
-            ]
+            picked = random_integers(count, len(options), seed=seed, stream=name)
+            values: Ints = np.asarray(options, np.int64)[picked]
+            return values
 
         return cls(
             key=drawn(task.keys if keys is None else keys, "key"),

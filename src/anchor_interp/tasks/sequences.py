@@ -196,7 +196,8 @@ def drawn_sequences(
     keys: Keys,
 ) -> Sequences:
     """The first n drawn sequences for which ``wanted`` is true."""
-    total, kept = checked(n, int, "n", low=1), np.empty(0)
+    total = checked(n, int, "n", low=1)
+    kept: np.ndarray = np.empty(0, np.int64)
     while len(kept) < n:
         total *= 2
         drawn = draw(task, pairs, keys, total, seed=seed, stream="flow")
