@@ -67,10 +67,6 @@ def value_similarity(
     A model that computes g(x; a1) at the first anchor has parallel vectors there wherever
     g(x; a) = g(x'; a'). ``V`` is the papers' V^(2). The items shown have the given keys,
     :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all keys.
-
-    Raises:
-        ConfigError: an argument out of range, or a task without near misses at the |x - x'| of
-            equal values.
     """
     checked(state, Literal["V", "OV"], "state")
     contexts = _contexts(model, task, n_contexts, seed)

@@ -134,7 +134,8 @@ def covariance_eigenvalues(
     """
     vectors = _vectors(rows)
     singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
-    return np.asarray(singular**2 / (len(vectors) - 1))[: len(vectors) - 1]
+    values: np.ndarray = singular[: len(vectors) - 1] ** 2 / (len(vectors) - 1)
+    return values
 
 
 def arithmetic_steps(
@@ -154,8 +155,9 @@ def arithmetic_steps(
     if not claimed or min(claimed) < 2:
         raise ConfigError(f"steps is {shown(claimed)}; expected one or more, each at least 2")
     if n < 4 * max(claimed):
-        few = f"{n} numbers are too few for a step of {max(claimed)}"
-        raise ConfigError(f"{few}; expected {4 * max(claimed)} or more")
+        raise ConfigError(
+            f"{n} numbers are too few for a step of {max(claimed)}; expected 4 times it"
+        )
     every = np.arange(1, n // 4 + 1)
     places = [step - 1 for step in claimed]
     # waves over the numbers whose period is at least twice the largest step
