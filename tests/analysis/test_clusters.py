@@ -170,23 +170,23 @@ def test_activations_that_are_not_finite_are_refused(value: float) -> None:
         model.W_U[:, 3] = value
     of_logits: list[Any] = [block_similarity, key_mask_clusters, sensitivity]
     for analysis in of_logits:
-        with pytest.raises(ConfigError, match="not all finite"):
+        with pytest.raises(ConfigError, match="activations are not finite"):
             analysis(model, SMALL)
-    with pytest.raises(ConfigError, match="not all finite"):
+    with pytest.raises(ConfigError, match="activations are not finite"):
         leak(model, SMALL, draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="leak"), "key")
     block: Any = model.blocks[0]
     with torch.no_grad():
         block.attn.W_O[0, 0, 0] = value
     of_states: list[Any] = [value_similarity, answer_similarity, pair_clusters]
     for analysis in of_states:
-        with pytest.raises(ConfigError, match="not all finite"):
+        with pytest.raises(ConfigError, match="activations are not finite"):
             analysis(model, SMALL)
-    with pytest.raises(ConfigError, match="not all finite"):
+    with pytest.raises(ConfigError, match="activations are not finite"):
         centred_cosines(np.full((1, 4, 24, 3), value))
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    (value_similarity, {"layer": 2}, "expected 0 to 1"),
+    (value_similarity, {"layer": 2}, "expected at most 1"),
     (value_similarity, {"keys": [10]}, "keys"),
     (value_similarity, {"n_contexts": 0}, "n_contexts"),
     (value_similarity, {"state": "X"}, "state"),

@@ -11,9 +11,9 @@ import torch
 from small_models import LAYOUTS
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.init import gamma_std, weight_matrices
+from anchor_interp.models.init import gamma_std
 from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, Normalization
-from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer import HookedTransformer, build_model
 
 SHAPE = ModelConfig(n_layers=2, n_heads=3, d_model=96, d_head=40, d_mlp=160, bias=True)
 D_IN = {
@@ -39,6 +39,11 @@ def assert_std(weight: torch.Tensor, std: float) -> None:
     n = weight.numel()
     assert abs(float(weight.std()) / std - 1) < 5 / math.sqrt(2 * n)
     assert abs(float(weight.mean())) < 5 * std / math.sqrt(n)
+
+
+def weight_matrices(model: HookedTransformer) -> dict[str, torch.Tensor]:
+    named = model.named_parameters()
+    return {name: weight for name, weight in named if name.rsplit(".", 1)[-1].startswith("W_")}
 
 
 @pytest.mark.parametrize(("gamma", "normalization"), list(itertools.product((0.3, 0.9), LAYOUTS)))

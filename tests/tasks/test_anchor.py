@@ -105,7 +105,7 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: AnchorTask(anchors=()), "anchors is empty"),
+        (lambda: AnchorTask(anchors=()), "number of task.anchors is 0; expected at least 1"),
         (lambda: AnchorTask(anchors=(Anchor(1), Anchor(1))), "use a token twice"),
         (lambda: AnchorTask(anchors=(Anchor(30),)), "30, which is also a key"),
         (lambda: AnchorTask(key_min=50, key_max=50), "expected more than key_min 50"),
@@ -127,7 +127,7 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: AnchorTask(key_min=True), "key_min is True; expected an integer"),
         (
             lambda: AnchorTask(anchors=tuple(Anchor(token) for token in range(17))),
-            "has 17 anchors; expected at most 16",
+            "is 17; expected at most 16",
         ),
         (lambda: Affine(mul=10**30), "expected at most 1000000"),
         (lambda: Affine(modulus=1), "modulus is 1; expected at least 2"),

@@ -1,8 +1,7 @@
 """Whether vectors cluster by ordered pair of anchors, by unordered pair or otherwise.
 
 A model that maps each pair by itself has one cluster for each ordered pair. A model that takes the
-anchors together has (a, b) and (b, a) in one (NeurIPS paper, section 5.1; complexity-control paper,
-section V-A). Scores use the vectors themselves; t-SNE is only for pictures.
+anchors together has (a, b) and (b, a) in one. No score uses t-SNE, which is for pictures.
 """
 
 import dataclasses
@@ -23,60 +22,46 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.states import State, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.transformer import HookedTransformer, check_fits
-from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
+from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair, pair_indices
 from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.sequences import Place, Sequences
 
 _SCORED = 2_000
-_FEWEST_MAPPED = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """How vectors cluster by pair of anchors; all silhouettes are means over points.
+    """How vectors cluster by pair of anchors.
 
-    The papers' tasks have 16 ordered and 10 unordered pairs, or 12 and 6 of unequal anchors.
+    Silhouettes are means over points, and None with too few of them: 1 for tight clusters far
+    apart, 0 where they overlap. Agreements are adjusted Rand indices with the best clustering: 1 if
+    equal, 0 by chance.
     """
 
     state: str
-    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
-    """0-based layer; None for logits."""
     pairs: tuple[Pair, ...]
     pair: Int64[np.ndarray, " n"]
-    """The ordered pair of each point, as an index in ``pairs``."""
     key: Int64[np.ndarray, " n"]
     n_ordered: int
     n_unordered: int
     silhouette_ordered: float | None
-    """Silhouette of the ordered pairs: 1 for tight clusters far apart, 0 where they overlap; None
-    if there are too few points."""
     silhouette_unordered: float | None
-    """Silhouette of the unordered pairs."""
     silhouette_order: float | None
-    """Silhouette of (a, b) against (b, a) among their own points: near 0 if the order leaves no
-    trace, towards 1 if it separates them; None without such a pair."""
+    """Of (a, b) against (b, a) among their own points: near 0 if the order leaves no trace."""
     silhouette_key: float | None
-    """Silhouette of the keys; None if all keys are alike."""
     counts: tuple[int, ...]
     """Numbers of clusters tried: 2 to ``n_ordered`` + 4, none if all points coincide."""
     silhouettes: tuple[float, ...]
-    """Silhouette of Ward's clustering for each number."""
     n_clusters: int
-    """The number with the largest silhouette; 1 if all points coincide. See ``at_limit``."""
+    """The number with the largest silhouette; 1 if all points coincide."""
     agreement_ordered: float
-    """Adjusted Rand index of that clustering with the ordered pairs: 1 if equal, 0 by chance."""
     agreement_unordered: float
-    """Adjusted Rand index with the unordered pairs."""
     embedding: Float64[np.ndarray, "n 2"] | None
-    """t-SNE of the points, for a picture; None if not asked for. No score uses it."""
 
     @property
     def at_limit(self) -> bool:
-        """Whether ``n_clusters`` is the smallest or the largest number tried.
-
-        Then it can stand for a number beyond, or for points without clusters.
-        """
+        """Whether ``n_clusters`` is the smallest or largest number tried, and may lie beyond."""
         return self.n_clusters in (*self.counts[:1], *self.counts[-1:])
 
 
@@ -93,18 +78,12 @@ def key_mask_clusters(
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters of the logits while the key is masked.
+    """Clusters of the logits, or of a state at the last position, while the key is masked.
 
-    There are n sequences of each pair (2 to 10,000), each with its own test key and noise and with
-    the key at ``position``. By default the pairs are those of two unequal anchors. ``state`` is
-    read at the last position; by default the logits, as in the paper. ``renormalise`` is that of
+    There are n sequences of each pair (2 to 10,000; by default the pairs of unequal anchors), each
+    with its own noise and a test key at ``position``. ``renormalise`` is that of
     :func:`anchor_interp.interventions.masks.mask_edges`; ``tsne`` asks for the picture as well.
-
     Source: complexity-control paper, section V-A, figure 4A, 4C.
-
-    Raises:
-        ConfigError: fewer than two pairs, an n out of range, a position without test keys or whose
-            second anchor is the last token, or a model too small for the task.
     """
     check_fits(model, task)
     unequal = tuple(pair for pair in task.pairs if pair[0] != pair[1])
@@ -140,17 +119,10 @@ def pair_clusters(
     """Clusters of a state over sequences; X_ao of layer 1 at the last position by default.
 
     n is 500 to 10,000 (the paper shows 10,000); scores use the first 2,000. Sequences whose second
-    anchor is the last token are left out: there the last position holds it anyway.
-
-    ``centre`` removes the mean effect of the last position's own token and of the key's position.
-    Each of the 80 tokens and 6 positions would otherwise form clusters of its own, as in the
-    paper's picture. ``tsne`` asks for the picture; 10,000 points take about a minute.
-
-    Source: NeurIPS paper, section 5.1, figure 3b.
-
-    Raises:
-        ConfigError: fewer than two pairs, an n out of range, an unknown state or layer, or a model
-            too small for the task.
+    anchor is the last token are left out: there the last position holds it anyway. ``centre``
+    removes the mean effect of the last position's own token and of the key's position, which would
+    otherwise form clusters of their own. ``tsne`` asks for the picture, in about a minute for
+    10,000 points. Source: NeurIPS paper, section 5.1, figure 3b.
     """
     check_fits(model, task)
     index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)
@@ -161,24 +133,16 @@ def pair_clusters(
     points = read_state(model, state, layer, place, sequences)
     if centre:
         labels = [sequences.position] + [sequences.tokens[:, -1]] * (place == "last")
-        points = _without(points, labels)
+        known = np.hstack([np.equal.outer(each, np.unique(each)) for each in labels]).astype(float)
+        points = points - known @ np.linalg.lstsq(known, points, rcond=None)[0]
     return _clusters(state, layer, task, sequences, points, tsne, seed)
 
 
-def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> npt.NDArray[np.int64]:
-    """Indices of at least two different pairs."""
+def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
     index = pair_indices(task, pairs)
     if len(set(index.tolist())) < 2:
         raise ConfigError(f"pairs are {shown(list(pairs))}; expected at least two to tell apart")
     return index
-
-
-def _without(points: Floats, nuisances: Sequence[npt.NDArray[np.uint8]]) -> Floats:
-    """Points minus the mean effect of labels that do not count here, by least squares."""
-    labels = [np.equal.outer(labels, np.unique(labels)) for labels in nuisances]
-    known = np.concatenate(labels, axis=1).astype(np.float64)  # [n, label]
-    fitted: Floats = known @ np.linalg.lstsq(known, points, rcond=None)[0]
-    return points - fitted
 
 
 def _clusters(
@@ -237,18 +201,14 @@ def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:
 
 
 def _tsne(points: Floats, seed: int) -> Floats:
-    """t-SNE of the points; those that coincide up to rounding are mapped together.
-
-    Fewer than five distinct points have no neighbourhoods: they get their principal components.
-    """
+    """t-SNE of the distinct points; fewer than five have no neighbourhoods, so principal ones."""
     away = points - points.mean(0)
     grid = 1e-5 * np.linalg.norm(points, axis=1).max(initial=1e-300)
     distinct, index = np.unique(np.round(away / grid), axis=0, return_inverse=True)
-    if len(distinct) < _FEWEST_MAPPED:
+    if len(distinct) < 5:
         left, size, _ = np.linalg.svd(distinct - distinct.mean(0), full_matrices=False)
         mapped = np.pad(left * size, ((0, 0), (0, 2)))[:, :2]
     else:
         perplexity = min(30.0, (len(distinct) - 1) / 3)
         mapped = TSNE(perplexity=perplexity, random_state=seed).fit_transform(distinct)
-    found: Floats = mapped[index.reshape(-1)].astype(np.float64)
-    return found
+    return np.asarray(mapped[index.reshape(-1)], np.float64)

@@ -1,30 +1,26 @@
 """Whether vectors are similar where the rule makes values equal: equal values against near misses.
 
-A high cosine shows little by itself. All vectors share a mean, and number embeddings alone make
-near keys similar. So:
+All vectors share a mean, and number embeddings alone make near keys similar. So:
 
 * Vectors are *centred*: the mean over all keys is removed for each anchor (or pair), and with it
   everything that depends on the anchor alone.
 * Items of equal value are compared with *near misses*, items of other anchors whose values differ
   by 1 or 2, in the same *stratum*: the same |x - x'| and, for pairs, the same anchors in common.
-  (1, 2) and (1, 3) share their first anchor, so they are compared only with pairs that do so too.
   Mean cosines are taken in each stratum that has both kinds, weighted by its number of equal
   values. Vectors u(a1, x) + w(a2, x) then have no contrast on average, however smooth in x.
 
 Comparisons share items, and keys are smooth, so neither may be shuffled. The permutation test
 renames whole anchors: the vectors of a, all keys together, change places with those of a', those of
-(a, b) with those of (a', b'), and the order of all keys may be reversed. This changes only which
-values are equal. Four anchors have 4! x 2 = 48 such relabellings, and all are tried. A relabelling
-must map the pairs that follow the rule onto themselves: without (3, 4) and (4, 3), 8 are left. So p
-is at least 1/48 for anchors and 1/8 for such pairs, which is no evidence in one run;
-:mod:`anchor_interp.analysis.statistics` compares the contrasts of several seeds.
+(a, b) with those of (a', b'), and the order of all keys may be reversed. Four anchors have 4! x 2 =
+48 such relabellings. One must map the pairs that follow the rule onto themselves: without (3, 4)
+and (4, 3), 8 are left. So p is at least 1/48 for anchors and 1/8 for such pairs, which is no
+evidence in one run; :mod:`anchor_interp.analysis.statistics` compares several seeds.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +28,12 @@ from einops import rearrange
 from jaxtyping import Float64, Int64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.states import finite
 from anchor_interp.analysis.statistics import permutation_p
+from anchor_interp.models.finite import check_finite
 from anchor_interp.tasks.anchor import Ints
 from anchor_interp.tasks.factors import Floats
 
-NEAR = (1, 2)
-"""A near miss differs in value by one of these."""
-
+NEAR = (1, 2)  # how much a near miss differs in value
 _DRAWN = 999
 _EXACT_UP_TO = 10_000
 Group = tuple[int, ...]
@@ -50,26 +44,20 @@ class SimilarityContrast:
     """Whether equal values have more similar vectors than near misses in the same strata."""
 
     equal: float
-    """Mean centred cosine of items of equal value."""
+    """Mean centred cosine, as ``near`` is of near misses with the same distribution over strata."""
     near: float
-    """Mean centred cosine of near misses, with the same distribution over strata."""
     difference: float
     """``equal - near``, from -2 to 2: the number to compare over seeds."""
     effect: float | None
-    """The difference in standard deviations of the cosines in a stratum (Cohen's d); None where
-    they do not scatter. Comparisons share items: this is a size, not a basis for a test."""
+    """The difference in standard deviations of the cosines in a stratum (Cohen's d), if any."""
     p_value: float
     """Share of relabellings with a difference at least as large (one-sided)."""
     n_permutations: int
-    """Relabellings tried."""
     exact: bool
-    """Whether all relabellings were tried."""
     distances: tuple[int, ...]
     """The |x - x'| with comparisons of both kinds."""
     n_equal: int
-    """Comparisons of equal value in strata that have both kinds."""
     n_near: int
-    """Near misses in those strata."""
 
 
 Cosines = Float64[np.ndarray, "group key group key"]
@@ -87,7 +75,7 @@ def cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
 
 def centred_cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
     """Cosines without each group's mean over keys; what is only rounding becomes 0."""
-    centred = finite(vectors) - vectors.mean(2, keepdims=True)
+    centred = check_finite(vectors, "the model's activations") - vectors.mean(2, keepdims=True)
     scale = np.linalg.norm(vectors, axis=-1, keepdims=True).max(initial=0)
     length = np.linalg.norm(centred, axis=-1, keepdims=True)
     return cosines(np.where(length > 1e-5 * scale, centred, 0))
@@ -103,33 +91,28 @@ def similarity_contrast(
 ) -> SimilarityContrast:
     """Compare equal values with near misses in the same strata; see the module's text.
 
-    ``groups`` are anchors or pairs of anchors, ``values`` what the rule gives each item, ``keys``
-    ascend. The seed draws relabellings if there are too many to try all.
-
-    Raises:
-        ConfigError: no stratum has both equal values and near misses.
+    ``groups`` are anchors or pairs of anchors, ``values`` what the rule gives each item. A task
+    without a stratum that has both kinds is a ConfigError.
     """
-    matched = _matched(groups, values, keys)
-    is_equal, weight = matched.is_equal, matched.weight
+    one, two, is_equal, strata, weight, distances = _matched(groups, values, keys)
     signed = np.where(is_equal, weight, -weight)
     flat = centred.reshape(values.size, values.size)
     grid = np.arange(values.size).reshape(values.shape)
 
     def difference(moved: Ints) -> float:
         # equal minus near if item i has the vector of item moved[i]
-        return float(np.dot(signed, flat[moved[matched.one], moved[matched.two]]))
+        return float(np.dot(signed, flat[moved[one], moved[two]]))
 
     orders, exact = _relabellings(groups, seed)
     # rounded, so that relabellings that change nothing tie with the observed difference
     relabelled = np.round([difference(grid[order][:, ::way].ravel()) for order, way in orders], 9)
     observed = round(difference(grid.ravel()), 9)
-    found = flat[matched.one, matched.two]
+    found = flat[one, two]
     equal, near = (float((found * weight)[kind].sum()) for kind in (is_equal, ~is_equal))
     variance = 0.0
-    for kind in (is_equal, ~is_equal):
-        for stratum in range(int(matched.stratum.max()) + 1):
-            chosen = kind & (matched.stratum == stratum)
-            variance += float(weight[chosen].sum() * found[chosen].var()) / 2
+    for kind, stratum in itertools.product((is_equal, ~is_equal), np.unique(strata)):
+        chosen = kind & (strata == stratum)
+        variance += float(weight[chosen].sum() * found[chosen].var()) / 2
     spread = math.sqrt(variance)
     return SimilarityContrast(
         equal=equal,
@@ -139,24 +122,16 @@ def similarity_contrast(
         p_value=permutation_p(observed, relabelled, exact=exact),
         n_permutations=len(relabelled),
         exact=exact,
-        distances=matched.distances,
+        distances=distances,
         n_equal=int(is_equal.sum()),
         n_near=int((~is_equal).sum()),
     )
 
 
-class _Matched(NamedTuple):
-    """Comparisons of two items in the strata that have both kinds; arrays are [comparison]."""
-
-    one: Ints  # flat index of an item
-    two: Ints
-    is_equal: npt.NDArray[np.bool_]  # else a near miss
-    stratum: Ints
-    weight: Floats  # in the mean of its kind
-    distances: tuple[int, ...]
-
-
-def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
+def _matched(
+    groups: Sequence[Group], values: Ints, keys: Ints
+) -> tuple[Ints, Ints, npt.NDArray[np.bool_], Ints, Floats, tuple[int, ...]]:
+    """Comparisons in strata of both kinds: two items, is equal, stratum, weight; all distances."""
     n_groups, n_keys = values.shape
     apart = np.abs(np.subtract.outer(keys, keys))
     patterns: dict[Group, int] = {}
@@ -174,8 +149,8 @@ def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
     kept = np.isin(stratum, both)
     if not kept.any():
         raise ConfigError(
-            "no |x - x'| has both equal values and near misses with the same anchors in "
-            "common: the contrast is not defined for this task's functions"
+            "no |x - x'| has both equal values and near misses with the same anchors in common: "
+            "the contrast is not defined for this task's functions"
         )
     one, two, is_equal = one[kept], two[kept], is_equal[kept]
     stratum = np.searchsorted(both, stratum[kept])
@@ -184,7 +159,7 @@ def _matched(groups: Sequence[Group], values: Ints, keys: Ints) -> _Matched:
     # near misses get the distribution over strata that equal values have
     weight = np.where(is_equal, 1.0, (n_equal / n_near)[stratum]) / n_equal.sum()
     distances = tuple(np.unique(distance[kept]).tolist())
-    return _Matched(one, two, is_equal, stratum, weight, distances)
+    return one, two, is_equal, stratum, weight, distances
 
 
 def _in_common(one: Group, two: Group) -> Group:
@@ -205,10 +180,8 @@ def _relabellings(groups: Sequence[Group], seed: int) -> tuple[list[tuple[list[i
     def order(renamed: Sequence[int]) -> list[int] | None:
         """For each group the one whose vectors it gets; None if that one is not there."""
         new = dict(zip(anchors, renamed, strict=True))
-        try:
-            return [index[tuple(new[anchor] for anchor in group)] for group in groups]
-        except KeyError:
-            return None
+        moved = [tuple(new[anchor] for anchor in group) for group in groups]
+        return [index[group] for group in moved] if set(moved) <= index.keys() else None
 
     if 2 * math.factorial(len(anchors)) <= _EXACT_UP_TO:
         every = [order(renamed) for renamed in itertools.permutations(anchors)]

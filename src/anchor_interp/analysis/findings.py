@@ -18,27 +18,21 @@ from anchor_interp.runs.zoo import find
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """One run at its newest checkpoint."""
+    """One run at its newest checkpoint; ``sessions`` is the provenance of each training session."""
 
     name: str
-    """Its name in the report; unique there."""
     path: Path
     run_id: str
     config: RunConfig
     step: int
-    """The checkpoint, as updates done."""
     done: bool
-    """Whether training has reached its last step."""
     metrics: Sequence[Row]
     evaluation: Evaluation
-    """The stored evaluation; a new one if the run is not done."""
     decision: Decision
     attention: tuple[AttentionExample, ...]
     complexity: Complexity
     complexity_at_init: Complexity
-    """Complexity of the initial weights."""
     sessions: Sequence[Row]
-    """Provenance, one entry for each session that trained the run."""
     total_decay: float
     """Learning rate x weight decay, summed over the run's steps."""
 
@@ -46,11 +40,7 @@ class Findings:
 def gather(paths: Sequence[str | Path]) -> list[Findings]:
     """Measure runs. A run is named after its folder, or its path if two folders share a name.
 
-    A specimen of the zoo keeps its own name.
-
-    Raises:
-        StoreError: a folder without a run, a run without a checkpoint, or a damaged file.
-        ConfigError: a damaged configuration.
+    A specimen of the zoo keeps its own name. A damaged run is a StoreError or a ConfigError.
     """
     folders = [checked_path(path, "the path of the run") for path in paths]
     names = [path.resolve().name if find(path) == path else str(path) for path in folders]

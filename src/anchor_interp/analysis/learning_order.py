@@ -1,10 +1,8 @@
 """Finding data that break the rule by how late they are learned.
 
 A model of small initial weights learns first what follows the common rule, and later what breaks
-it: "For a set of data with unknown distribution, we can differentiate ... by studying the
-convergence rate of different types of data using models with small initialization"
-(complexity-control paper, end of section VIII). So divide the training data into *groups* and rank
-them by how late a model of small initialisation learns them, or by their mean loss::
+it (complexity-control paper, end of section VIII). So divide the training data into *groups* and
+rank them by how late a model of small initialisation learns them, or by their mean loss::
 
     config = ai.preset("inferential", gamma=0.7, steps=1500, checkpoint_every=50)
     curves = learning_curves(ai.train(config, "runs/mine"))
@@ -33,24 +31,19 @@ from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, Pair
 from anchor_interp.tasks.sequences import Sequences, sample
 
-LEARNED = 0.6
-"""Accuracy from which a group counts as learned (complexity-control paper, figure 8B)."""
-
+LEARNED = 0.6  # accuracy of a learned group (complexity-control paper, figure 8B)
 _BATCH = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class LearningCurves:
-    """Accuracy and loss of groups of training data at every checkpoint."""
+    """Accuracy and loss (in nats) of groups of training data (with sizes) at every checkpoint."""
 
     groups: tuple[Any, ...]
     sizes: tuple[int, ...]
-    """Sequences measured of each group."""
     steps: Int64[np.ndarray, " step"]
     accuracy: Float[np.ndarray, "step group"]
-    """Share answered with the training target."""
     loss: Float[np.ndarray, "step group"]
-    """Mean cross-entropy, in nats."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +53,7 @@ class Detection:
     auroc: float
     """Broken groups against all others."""
     neighbours: float | None
-    """Against innocent groups made only of the broken ones' anchors, such as (3, 3) if (3, 4) is
-    broken; None without such a group."""
+    """Against those of the broken ones' anchors alone, such as (3, 3) if (3, 4) is broken."""
     strangers: float | None
     """Against all other innocent groups; None without one."""
 
@@ -73,12 +65,7 @@ def learning_curves(
 
     ``groups`` names the group of each training sequence; by default its ordered pair. The first n
     sequences of each group are measured. Lateness is read between checkpoints, so keep many of
-    them (``checkpoint_every``).
-
-    Raises:
-        ConfigError: ``groups`` does not have one entry for each training sequence, or the run has
-            fewer than two checkpoints.
-        StoreError: a damaged checkpoint.
+    them (``checkpoint_every``), at least two.
     """
     checked(run, Run, "run")
     checked(n, int, "n", low=1)
@@ -101,21 +88,19 @@ def learning_curves(
     names = sorted(members) if groups is None else list(members)
     chosen = [members[name][:n] for name in names]
     sizes = tuple(map(len, chosen))
-    accuracy, loss = [], []
-    for step in run.steps:
-        right, losses = _answers(run.at(step), training, np.concatenate(chosen))
-        parts = np.cumsum(sizes)[:-1]
-        accuracy.append([float(part.mean()) for part in np.split(right, parts)])
-        loss.append([float(part.mean()) for part in np.split(losses, parts)])
-    steps = np.array(run.steps, dtype=np.int64)
-    return LearningCurves(tuple(names), sizes, steps, np.array(accuracy), np.array(loss))
+    rows, ends = np.concatenate(chosen), np.cumsum(sizes)[:-1]
+    found = [
+        [[float(part.mean()) for part in np.split(values, ends)] for values in measured]
+        for measured in (_answers(run.at(step), training, rows) for step in run.steps)
+    ]
+    accuracy, loss = np.array(found).swapaxes(0, 1)
+    return LearningCurves(tuple(names), sizes, np.array(run.steps, np.int64), accuracy, loss)
 
 
 def lateness(curves: LearningCurves, *, level: float = LEARNED) -> Float[np.ndarray, " group"]:
     """The step at which each group is learned: its accuracy reaches ``level`` and stays there.
 
-    Steps are interpolated between checkpoints. A group that is below the level at the last
-    checkpoint is infinitely late.
+    Steps are interpolated between checkpoints. A group below it at the last one is infinitely late.
     """
     checked(level, float, "level", above=0, high=1)
     found = np.full(len(curves.groups), np.inf)
@@ -140,14 +125,7 @@ def ranked(curves: LearningCurves, *, level: float = LEARNED) -> list[tuple[Any,
 def detection(
     scores: Float[np.ndarray, " group"], groups: Sequence[Pair], broken: Sequence[Pair]
 ) -> Detection:
-    """Areas under the ROC curve of a score that should be larger for broken pairs.
-
-    ``groups`` are ordered pairs, ``broken`` those that break the rule. A score may be infinite.
-
-    Raises:
-        ConfigError: a score is NaN or minus infinity, or not both broken and innocent pairs are
-            among the groups.
-    """
+    """Areas under the ROC curve of a score that should be larger for broken pairs, or infinite."""
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any() or np.isneginf(values).any():
         raise ConfigError("scores hold NaN or minus infinity; expected numbers or infinity")

@@ -16,25 +16,12 @@ from jaxtyping import Float
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
+from anchor_interp.analysis import circuits, similarity
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    CircuitComparison,
-    CircuitScores,
-    compare_circuit,
-    prune,
-    score_circuit,
-)
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
-from anchor_interp.analysis.similarity import (
-    Similarity,
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
 from anchor_interp.interventions.ablation import Bench
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.masks import Paths, leak
@@ -56,12 +43,8 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
 
-SCHEMA = 1
-"""Schema number of ``analysis.json``."""
-
-MOST_EDGES = 1_000
-"""A circuit is pruned only if at most this many edges can reach the output."""
-
+SCHEMA = 1  # of analysis.json
+MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 _CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 _LOGGER = logging.getLogger(__name__)
@@ -70,22 +53,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MaskLeak:
-    """How much a mask leaves; see :func:`anchor_interp.interventions.masks.leak`."""
+    """How much a mask leaves, 0 to 1; see :func:`anchor_interp.interventions.masks.leak`."""
 
     place: Place
     paths: Paths
     renormalise: bool
     leak: float
-    """0 if nothing is left, 1 if the mask does nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """Activation patching of one contrast."""
+    """Activation patching of one contrast: the logit difference of the two targets."""
 
     contrast: Perturbation
     result: PatchResult
-    """Logit difference of the two targets after every patch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,69 +74,55 @@ class MechanismAnalysis:
     """What a model of an anchor task does inside; :attr:`Analysis.left_out` explains each None."""
 
     flow: InformationFlow | None
-    """The attention graph of the papers' probe sequence, or of a similar one on another task."""
     routes: RouteScores | None
-    circuit: Circuit | None
-    """Edges that suffice, found on one set of sequences."""
-    scores: CircuitScores | None
-    """How well these edges do on another set."""
-    comparison: CircuitComparison | None
-    """How well other circuits do on that set."""
+    circuit: circuits.Circuit | None
+    scores: circuits.CircuitScores | None
+    comparison: circuits.CircuitComparison | None
     leaks: tuple[MaskLeak, ...]
     patches: tuple[Patched, ...]
     interchanges: tuple[InterchangeResult, ...]
-    """The state at the first anchor after each layer, put into other sequences."""
-    similarities: tuple[Similarity, ...]
+    similarities: tuple[similarity.Similarity, ...]
     clusters: tuple[Clusters, ...]
     keys: tuple[int, ...]
-    """The task's keys, in the order of ``embedding``."""
     embedding: EmbeddingStructure | None
     attention: tuple[AttentionExample, ...]
-    """Attention in an unseen and a seen sequence."""
     sensitivity: Sensitivity | None
-    """How much key, pair, position and noise matter to the answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Development:
-    """Stable ranks along training."""
+    """Stable ranks of named matrices along training; layers count from 1."""
 
     steps: tuple[int, ...]
     names: tuple[str, ...]
-    """The matrices; layers count from 1."""
     stable_rank: Float[np.ndarray, "step matrix"]
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """Everything measured of one checkpoint."""
+    """Everything measured of one checkpoint.
+
+    A model that is not a run has no identity, configuration, step and decision, and one without an
+    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1).
+    """
 
     name: str
     run_id: str | None
-    """None for a model that is not a run, as are the configuration, the step and the decision."""
     config: RunConfig | None
     step: int | None
-    """The checkpoint, as updates done."""
     decision: Decision | None
-    """The phase by behaviour, and why."""
     mechanism: MechanismAnalysis | None
-    """None without an anchor task."""
     complexity: Complexity
-    """Complexity of every weight matrix, and of every head's QK and OV."""
     neurons: CosineMatrix | None
-    """Cosines between the input weights of W_Q(1)'s neurons; None for a single neuron."""
     development: Development | None
-    """None for a run with a single checkpoint."""
     left_out: tuple[str, ...]
-    """What was not measured, and why."""
     schema: int = SCHEMA
 
 
 def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "cpu") -> Analysis:
-    """Analyse a run at one checkpoint.
+    """Analyse a run folder, a named model or a Run (on its own device) at one checkpoint.
 
-    ``path`` is a run folder, the name of a model (see :func:`anchor_interp.load`) or a Run, which
-    stays on its own device. Without ``step`` the checkpoint is the newest, or the Run's own.
+    Without ``step`` the checkpoint is the newest, or the Run's own.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -198,12 +165,10 @@ def analyze_model(
     """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask | None, "task")
-    attempt = _Attempts(name)
     mechanism = None
-    if task is None:
-        attempt.left_out.append("everything but the complexity: the model has no anchor task")
-    else:
-        mechanism = _mechanism(model, task, initial, seed, attempt)
+    left_out = ["everything but the complexity: the model has no anchor task"]
+    if task is not None:
+        mechanism, left_out = _mechanism(model, task, initial, seed, name)
     _LOGGER.info("%s: complexity of the weights", name)
     query = first_query_matrix(model)
     return Analysis(
@@ -216,24 +181,8 @@ def analyze_model(
         complexity=complexity(model, initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
         development=None,
-        left_out=tuple(attempt.left_out),
+        left_out=tuple(left_out),
     )
-
-
-class _Attempts:
-    """Runs analyses; if one refuses the model, notes the reason and gives None."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.left_out: list[str] = []
-
-    def __call__(self, what: str, measure: Callable[[], T]) -> T | None:
-        _LOGGER.info("%s: %s", self.name, what)
-        try:
-            return measure()
-        except ConfigError as error:
-            self.left_out.append(f"{what}: {error}")
-            return None
 
 
 def _mechanism(
@@ -241,18 +190,33 @@ def _mechanism(
     task: AnchorTask,
     initial: HookedTransformer | None,
     seed: int,
-    attempt: _Attempts,
-) -> MechanismAnalysis:
+    name: str,
+) -> tuple[MechanismAnalysis, list[str]]:
+    """All analyses, and the reasons of those that refused the model."""
+    left_out = []
+
+    def attempt(what: str, measure: Callable[[], T]) -> T | None:
+        _LOGGER.info("%s: %s", name, what)
+        try:
+            return measure()
+        except ConfigError as error:
+            left_out.append(f"{what}: {error}")
+            return None
+
     def ask(what: str, measure: Callable[..., T], **options: Any) -> T | None:
         return attempt(what, lambda: measure(model, task, seed=seed, **options))
+
+    def embedding() -> EmbeddingStructure:
+        start = None if initial is None else key_embeddings(initial, task)
+        return embedding_structure(key_embeddings(model, task), start)
 
     circuit, scores, comparison = None, None, None
     found = ask("circuit", _circuit)
     if found is not None:
         circuit = found[1]
-        scores = attempt("circuit, scores", lambda: score_circuit(*found, seed=seed))
-        comparison = attempt("circuit, rivals", lambda: compare_circuit(*found, seed=seed))
-    return MechanismAnalysis(
+        scores = attempt("circuit, scores", lambda: circuits.score_circuit(*found, seed=seed))
+        comparison = attempt("circuit, rivals", lambda: circuits.compare_circuit(*found, seed=seed))
+    analysis = MechanismAnalysis(
         flow=ask("information flow", _flow),
         routes=ask("routes", route_scores),
         circuit=circuit,
@@ -262,24 +226,24 @@ def _mechanism(
         patches=_done(*(ask(f"patching, {kind}", _patched, contrast=kind) for kind in _CONTRASTS)),
         interchanges=ask("interchange", _interchanges) or (),
         similarities=_done(
-            ask("similarity, V", value_similarity),
-            ask("similarity, OV", value_similarity, state="OV"),
-            ask("similarity, X_ao at the last position", answer_similarity),
-            ask("similarity, second anchor masked", block_similarity),
+            ask("similarity, V", similarity.value_similarity),
+            ask("similarity, OV", similarity.value_similarity, state="OV"),
+            ask("similarity, X_ao at the last position", similarity.answer_similarity),
+            ask("similarity, second anchor masked", similarity.block_similarity),
         ),
         clusters=_done(
             ask("clusters, key masked", key_mask_clusters, tsne=True),
             ask("clusters, X_ao of layer 1", pair_clusters, n=800, tsne=True),
         ),
         keys=tuple(task.keys.tolist()),
-        embedding=attempt("embedding", lambda: _embedding(model, task, initial)),
+        embedding=attempt("embedding", embedding),
         attention=attention_examples(model, task),
         sensitivity=ask("sensitivity", sensitivity),
     )
+    return analysis, left_out
 
 
 def _done(*found: T | None) -> tuple[T, ...]:
-    """The attempts that succeeded."""
     return tuple(one for one in found if one is not None)
 
 
@@ -287,8 +251,10 @@ def _probe_position(task: AnchorTask) -> int:
     return min(PROBE_POSITION, task.length - 3)
 
 
-def _circuit(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Bench, Circuit]:
-    """A pruned circuit, and other sequences to judge it on."""
+def _circuit(
+    model: HookedTransformer, task: AnchorTask, *, seed: int
+) -> tuple[Bench, circuits.Circuit]:
+    """Sequences to judge a circuit on, and one pruned on others."""
     position = _probe_position(task)
 
     def bench(seed: int) -> Bench:
@@ -303,11 +269,11 @@ def _circuit(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[
             f"{n_edges:,} edges can reach the output; pruning tries each and stops at "
             f"{MOST_EDGES:,}: call anchor_interp.analysis.circuits.prune for it"
         )
-    return others, prune(own)
+    return others, circuits.prune(own)
 
 
 def _flow(model: HookedTransformer, task: AnchorTask, *, seed: int) -> InformationFlow:
-    """The papers' probe if the task has its tokens, else one test-key sequence."""
+    """The papers' probe if the task has its tokens, else another sequence."""
     fits = task.length == len(PROBE) and set(PROBE) <= {*task.tokens, *task.keys.tolist()}
     if fits and set(PROBE[3:5]) <= set(task.tokens):
         return information_flow(model, PROBE, position=PROBE_POSITION)
@@ -318,9 +284,8 @@ def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Ma
     position = _probe_position(task)
     sequences = aligned_sequences(task, position, 48, seed=seed)
     modes: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
-    places: list[Place] = ["key", "first"]
-    if position + 2 < task.length - 1:  # no mask can hide the last token
-        places.append("second")
+    hides_second = position + 2 < task.length - 1  # no mask can hide the last token
+    places: list[Place] = ["key", "first", "second"] if hides_second else ["key", "first"]
     found = []
     for place, (paths, renormalise) in itertools.product(places, modes):
         left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)
@@ -344,13 +309,6 @@ def _interchanges(
     pairs = interchange_pairs(task, 500, seed=seed)
     sites = [Site("resid_post", layer, "first") for layer in range(model.cfg.n_layers)]
     return tuple(interchange(model, pairs, site) for site in sites)
-
-
-def _embedding(
-    model: HookedTransformer, task: AnchorTask, initial: HookedTransformer | None
-) -> EmbeddingStructure:
-    start = None if initial is None else key_embeddings(initial, task)
-    return embedding_structure(key_embeddings(model, task), start)
 
 
 def _development(run: Run) -> Development:

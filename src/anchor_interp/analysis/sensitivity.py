@@ -1,7 +1,6 @@
 """How much key, pair, key position, noise and the order of the anchors matter to a state.
 
-The papers' pictures fix noise and position and assume that both matter little. This module
-measures it, for any state or for the logits.
+The papers' pictures fix noise and position and assume that both matter little.
 """
 
 import dataclasses
@@ -22,15 +21,13 @@ from anchor_interp.tasks.sequences import Place
 
 @dataclass(frozen=True)
 class Influence:
-    """How much one factor of a sequence matters to a state or the logits."""
+    """How much one factor of a sequence, or the order of its anchors, matters to a state."""
 
     factor: str
-    """Key, pair, position or noise; or the order of the anchors."""
     alone: float | None
     """Share of the variance that the factor explains by itself (Sobol' first-order index)."""
     total: float | None
-    """Share of the variance that it has a part in, with interactions (total-effect index). Both
-    are None if nothing varies, and for the order."""
+    """Share that it has a part in (total-effect index). Both are None if nothing varies."""
     change: float | None
     """Mean length of the change when only this factor changes, over that when all do."""
     agreement: float | None
@@ -39,15 +36,12 @@ class Influence:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much key, pair, position and noise matter."""
+    """How much key, pair, position and noise matter to a state, over n sequences for each."""
 
     state: str
-    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
-    """0-based layer; None for logits."""
     factors: tuple[Influence, ...]
     n: int
-    """Sequences for each factor."""
 
 
 def sensitivity(
@@ -63,22 +57,12 @@ def sensitivity(
 ) -> Sensitivity:
     """How much key, pair, key position and noise matter (the papers assume the last two do not).
 
-    The four are drawn independently: pairs, all keys, all positions, and a noise token for every
-    place. One factor at a time is exchanged with all else fixed: moving the key moves its anchors
-    with it and leaves each noise token in its place. Shares of the variance are Sobol' indices by
-    Jansen's estimators (Saltelli et al. 2010, table 2), over all dimensions together. They scatter
-    by a few hundredths at n = 1,000. If factors interact, their shares add up to less than 1 alone
-    and to more in total.
-
-    A change of position can turn a training key into a test key, where a model that has memorized
-    answers differently.
-
-    ``state`` is read at ``place``, in each sequence at its own position of that token; by default
-    the logits are read. ``n`` sequences are drawn for each factor, of all pairs by default.
-
-    Raises:
-        ConfigError: an n below 2, no pairs or an unknown one, an unknown state or layer, or a model
-            too small for the task.
+    The four are drawn independently, and one at a time is exchanged with all else fixed: moving the
+    key moves its anchors with it and leaves each noise token in its place. Shares of the variance
+    are Sobol' indices by Jansen's estimators (Saltelli et al. 2010, table 2), over all dimensions
+    together. They scatter by a few hundredths at n = 1,000. If factors interact, their shares add
+    up to less than 1 alone and to more in total. A change of position can turn a training key into
+    a test key. By default the logits are read, of all pairs.
     """
     check_fits(model, task)
     n = checked(n, int, "n", low=2, high=100_000)
@@ -96,8 +80,9 @@ def sensitivity(
     varies = variance > 1e-9 * float((everything**2).sum(1).mean())
     found = []
     for factor in get_args(Factor):
-        moved = read(first.exchanged(factor, second))
-        differs = first.differs(factor, second)
+        own, other = getattr(first, factor), getattr(second, factor)
+        moved = read(dataclasses.replace(first, **{factor: other}))
+        differs = (own != other).reshape(n, -1).any(1)
         step = np.linalg.norm(moved - one, axis=1)[differs]
         stays = moved.argmax(1)[differs] == one.argmax(1)[differs]
         found.append(
@@ -125,14 +110,8 @@ def order_influence(
 ) -> Influence:
     """How much the order of the anchors matters: (a, b) becomes (b, a), all else stays.
 
-    If both orders have one target, a model that maps each ordered pair by itself still tells them
-    apart; a commutative one does not. Order is not drawn, so it has no share of the variance.
-
-    The arguments are those of :func:`sensitivity`. Pairs of equal anchors are left out, and so are
-    pairs whose other order is not in ``pairs``. No second anchor is the last token.
-
-    Raises:
-        ConfigError: as :func:`sensitivity`, or no pair in both orders.
+    Pairs of equal anchors are left out, and so are pairs whose other order is not in ``pairs``. No
+    second anchor is the last token. Order is not drawn, so it has no share of the variance.
     """
     check_fits(model, task)
     n = checked(n, int, "n", low=2, high=100_000)
@@ -141,25 +120,16 @@ def order_influence(
     if not both:
         raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
     index = pair_indices(task, both)
-    first, second = (
-        Factors.draw(task, n, seed, f"order/{name}", index=index, maskable=True)
-        for name in ("first", "second")
-    )
+    first = Factors.draw(task, n, seed, "order/first", index=index, maskable=True)
+    second = Factors.draw(task, n, seed, "order/second", index=index, maskable=True)
     reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
     swapped = dataclasses.replace(first, pair=reverse[first.pair])
-    one, two, moved = (
-        read_state(model, state, layer, place, factors.sequences(task))
-        for factors in (first, second, swapped)
-    )
+    drawn = (factors.sequences(task) for factors in (first, second, swapped))
+    one, two, moved = (read_state(model, state, layer, place, each) for each in drawn)
     unrelated = float(np.linalg.norm(one - two, axis=1).mean())
     step = float(np.linalg.norm(moved - one, axis=1).mean())
-    return Influence(
-        factor="order",
-        alone=None,
-        total=None,
-        change=step / unrelated if unrelated > 0 else None,
-        agreement=float((moved.argmax(1) == one.argmax(1)).mean()) if state is None else None,
-    )
+    same = float((moved.argmax(1) == one.argmax(1)).mean()) if state is None else None
+    return Influence("order", None, None, step / unrelated if unrelated > 0 else None, same)
 
 
 def _half_square(change: Floats) -> float:

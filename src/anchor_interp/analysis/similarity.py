@@ -2,16 +2,14 @@
 
 Two values that the rule makes equal, g(x; a) = g(x'; a'), should have similar vectors (NeurIPS
 paper, section 5.2; complexity-control paper, section V-B). Every result has the cosines that the
-papers show and a contrast over all keys (:mod:`anchor_interp.analysis.contrast`), because a high
-cosine shows little by itself.
-
-Noise, key position and the anchor that is not compared are the same for all items of a *context*;
-cosines are means over contexts. The papers assume that these matter little;
-:mod:`anchor_interp.analysis.sensitivity` measures it.
+papers show and a contrast over all keys (:mod:`anchor_interp.analysis.contrast`). Noise, key
+position and the anchor that is not compared are the same for all items of a *context*; cosines are
+means over contexts.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -33,16 +31,9 @@ from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, assemble
 
-PAPER_KEYS = range(30, 41)
-"""Keys of the heatmaps (NeurIPS paper, figure 4)."""
-
-PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))
-"""Pairs of the heatmaps (NeurIPS paper, figure 4a, 4b)."""
-
-PAPER_VALUES = range(51, 61)
-"""Values g(x; a1) of the blocks (complexity-control paper, figure 4D)."""
-
-_MOST_ANCHORS = 4
+PAPER_KEYS = range(30, 41)  # of the heatmaps (NeurIPS paper, figure 4)
+PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))  # figure 4a, 4b
+PAPER_VALUES = range(51, 61)  # of the blocks (complexity-control paper, figure 4D)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +41,15 @@ class Similarity:
     """Cosines between the vectors of some items, and the contrast over all keys."""
 
     state: str
-    """A name of :data:`anchor_interp.analysis.states.State`, or ``logits``."""
     layer: int | None
-    """0-based layer; None for logits."""
     anchors: tuple[Group, ...]
-    """The anchor or the pair of anchors of each item."""
+    """The anchor or the pair of anchors of each item; ``values`` are the rule's."""
     keys: Int64[np.ndarray, " item"]
     values: Int64[np.ndarray, " item"]
-    """The value that the rule gives it. The papers mark equal values with red boxes and blocks."""
     cosine: Float64[np.ndarray, "item item"]
-    """Cosines as the papers show them; the mean over contexts."""
     centred: Float64[np.ndarray, "item item"]
     """Cosines of vectors whose mean over all keys is removed, anchor by anchor."""
     contrast: SimilarityContrast
-    """Equal values against near misses."""
 
 
 def value_similarity(
@@ -79,24 +65,15 @@ def value_similarity(
     """Similarity of the values at the first anchor (NeurIPS paper, section 5.2, figure 4c).
 
     A model that computes g(x; a1) at the first anchor has parallel vectors there wherever
-    g(x; a) = g(x'; a').
-
-    ``V`` is the papers' V^(2); ``OV`` does not depend on the basis in a head. The items shown have
-    the given keys, :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all
-    keys. A context is a combination of noise, key position and second anchor.
-
-    Raises:
-        ConfigError: a layer, key or number out of range, a model too small for the task, or a
-            task without near misses at the |x - x'| of equal values.
+    g(x; a) = g(x'; a'). ``V`` is the papers' V^(2). The items shown have the given keys,
+    :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all keys.
     """
     checked(state, Literal["V", "OV"], "state")
     contexts = _contexts(model, task, n_contexts, seed)
     groups, values = _single_anchors(task)
     items = [(g, k) for g in range(len(groups)) for k in _shown_keys(task, keys)]
 
-    def read(sequences: Sequences) -> Floats:
-        return read_state(model, state, layer, "first", sequences)
-
+    read = partial(read_state, model, state, layer, "first")
     return _similarity(task, contexts, groups, values, items, read, (state, layer), seed)
 
 
@@ -112,17 +89,18 @@ def answer_similarity(
 ) -> Similarity:
     """Similarity of X_ao at the last position (NeurIPS paper, section 5.2, figure 4a, 4b).
 
-    A model that composes has parallel vectors wherever two pairs give the same answer; one that
-    maps each pair by itself does not. The contrast takes all keys and all ordered pairs that
-    follow the rule, of at most four anchors (evenly spaced if there are more). The items shown have
-    the given keys, as in :func:`value_similarity`, and the given pairs out of these,
-    :data:`PAPER_PAIRS` by default (or the first four).
-
-    Raises:
-        ConfigError: as :func:`value_similarity`, or a pair that is not in the contrast.
+    A model that composes has parallel vectors wherever two pairs give the same answer. The contrast
+    takes all keys and all ordered pairs that follow the rule, of at most four anchors (evenly
+    spaced). The items shown have the given keys, as in :func:`value_similarity`, and the given
+    pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
     contexts = _contexts(model, task, n_contexts, seed)
-    groups = _ruled_pairs(task)
+    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), 4))
+    anchors = {task.tokens[i] for i in some.round().astype(int)}
+    ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
+    groups = [pair for pair in ruled if set(pair) <= anchors]
+    if len(groups) < 2:
+        raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
     values = np.stack([task.composed(pair, task.keys) for pair in groups])
     if pairs is None:
         pairs = PAPER_PAIRS if set(PAPER_PAIRS) <= set(groups) else groups[:4]
@@ -131,9 +109,7 @@ def answer_similarity(
             raise ConfigError(f"the pair {pair} is not in the contrast; choose among {groups}")
     items = [(groups.index(pair), k) for pair in pairs for k in _shown_keys(task, keys)]
 
-    def read(sequences: Sequences) -> Floats:
-        return read_state(model, "X_ao", layer, "last", sequences)
-
+    read = partial(read_state, model, "X_ao", layer, "last")
     return _similarity(task, contexts, groups, values, items, read, ("X_ao", layer), seed)
 
 
@@ -148,26 +124,20 @@ def block_similarity(
     renormalise: bool = False,
     seed: int = 0,
 ) -> Similarity:
-    """Similarity of the logits under a second-anchor mask.
+    """Similarity of the logits, or of a state at the last position, under a second-anchor mask.
 
     In a model that works step by step the mask leaves g(x; a1), so the (x, a1) of one value form a
-    block of similar outputs (complexity-control paper, section V-B, figure 4B, 4D).
-
-    ``state`` is read at the last position; by default the logits, as in the paper. The items shown
+    block of similar outputs (complexity-control paper, section V-B, figure 4B, 4D). The items shown
     have the given values, block by block, :data:`PAPER_VALUES` by default (or the middle ten that
     every anchor reaches); the contrast takes all keys. Without ``n_contexts`` the context is the
     released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), or 8 are drawn on a task
     without it. ``renormalise`` is that of :func:`anchor_interp.interventions.masks.mask_edges`.
-
-    Raises:
-        ConfigError: as :func:`value_similarity`.
     """
     check_fits(model, task)
     groups, table = _single_anchors(task)
     contexts = _probe(task) if n_contexts is None else None
     if contexts is None:
-        n = 8 if n_contexts is None else n_contexts
-        contexts = _contexts(model, task, n, seed, maskable=True)
+        contexts = _contexts(model, task, 8 if n_contexts is None else n_contexts, seed, True)
     reached = sorted(set.intersection(*(set(row.tolist()) for row in table)))
     if values is None:
         inside = set(PAPER_VALUES) <= set(reached)
@@ -186,7 +156,7 @@ def block_similarity(
 
 
 def _contexts(
-    model: HookedTransformer, task: AnchorTask, n: int, seed: int, *, maskable: bool = False
+    model: HookedTransformer, task: AnchorTask, n: int, seed: int, maskable: bool = False
 ) -> Factors:
     check_fits(model, task)
     n = checked(n, int, "n_contexts", low=1, high=1_000)
@@ -208,20 +178,8 @@ def _probe(task: AnchorTask) -> Factors | None:
 
 
 def _single_anchors(task: AnchorTask) -> tuple[list[Group], Ints]:
-    """Each anchor as a group, and g(x; a) of every key: [group, key]."""
     values = np.stack([task.function(anchor)(task.keys) for anchor in task.tokens])
     return [(anchor,) for anchor in task.tokens], values
-
-
-def _ruled_pairs(task: AnchorTask) -> list[Pair]:
-    """The ordered pairs that follow the rule, of at most four anchors, evenly spaced."""
-    some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), _MOST_ANCHORS))
-    anchors = {task.tokens[i] for i in some.round().astype(int)}
-    ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
-    chosen = [pair for pair in ruled if set(pair) <= anchors]
-    if len(chosen) < 2:
-        raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
-    return chosen
 
 
 def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
@@ -236,11 +194,7 @@ def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
 
 
 def _pair_index(task: AnchorTask, group: Group, second: int) -> int:
-    """The index of a group's pair; a single anchor takes the context's second one.
-
-    If it was never seen with that one, it takes another. Attention is causal: no state at the first
-    anchor depends on it.
-    """
+    """The index of a group's pair; a single anchor takes the context's or another seen second."""
     seen = [b for a, b in task.seen if a == group[0]]
     if len(group) == 1 and second not in seen:
         if not seen:

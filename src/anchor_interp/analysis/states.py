@@ -16,9 +16,8 @@ tensor     its reader           post-LayerNorm               pre-LayerNorm
 =========  ===================  ===========================  ======================================
 
 ``V`` and ``OV`` hold the heads side by side. ``OV`` is not in the papers: it is what each head
-would write for this value. Heads are not summed, because each has its own attention. The cosines of
-``V`` depend on the basis inside a head, those of ``OV`` do not: W_V R and R^-1 W_O make the same
-model as W_V and W_O.
+would write for this value. The cosines of ``V`` depend on the basis inside a head, those of ``OV``
+do not: W_V R and R^-1 W_O make the same model as W_V and W_O.
 """
 
 from contextlib import AbstractContextManager
@@ -29,16 +28,15 @@ import torch
 from einops import einsum, rearrange
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, layout, token_rows
 from anchor_interp.tasks.factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
-"""Which tensor is read; see the table above."""
-
 _HOOKS: dict[State, str] = {
     "X": "hook_resid_pre",
     "V": "attn.hook_v",
@@ -51,17 +49,13 @@ _HOOKS: dict[State, str] = {
 def read_state(
     model: HookedTransformer, state: State | None, layer: int, place: Place, sequences: Sequences
 ) -> Floats:
-    """One tensor at one place of every sequence. Hooks attached to the model act.
+    """One tensor at one place of every sequence: [n, width]. Hooks attached to the model act.
 
-    None reads the logits at the last position, whatever the place and the layer. The layer is
-    0-based: the papers' layer 2 is 1. Each sequence is read at its own position of the place.
-
-    Returns:
-        [n, width], where width is d_model (``V``: heads x d_head; ``OV``: heads x d_model).
+    None reads the logits at the last position, whatever the place and the layer, which is 0-based.
+    The width is d_model (``V``: heads x d_head; ``OV``: heads x d_model).
 
     Raises:
-        ConfigError: an unknown tensor or layer, a layer without this tensor, or activations that
-            are not all finite.
+        ConfigError: an unknown tensor or layer, or activations that are not finite.
     """
     checked(model, HookedTransformer, "model")
     with torch.no_grad():
@@ -69,7 +63,8 @@ def read_state(
             found = last_logits(model, token_rows(model, sequences.tokens))
         else:
             found = _hidden(model, state, layer, place, sequences)
-    return finite(found.to("cpu", torch.float64).numpy())
+    vectors: Floats = found.to("cpu", torch.float64).numpy()
+    return check_finite(vectors, "the model's activations")
 
 
 def read_masked(
@@ -79,10 +74,7 @@ def read_masked(
     sequences: Sequences,
     mask: AbstractContextManager[None],
 ) -> Floats:
-    """A tensor at the last position under a mask; zeros if the mask leaves only rounding.
-
-    A state counts as rounding if it varies by less than 1e-4 of what it varies without the mask.
-    """
+    """A tensor at the last position under a mask; zeros where it varies 10,000 times less."""
     whole = read_state(model, state, layer, "last", sequences)
     with mask:
         masked = read_state(model, state, layer, "last", sequences)
@@ -95,27 +87,12 @@ def state_name(state: State | None, layer: int) -> tuple[str, int | None]:
     return ("logits", None) if state is None else (state, layer)
 
 
-def finite(numbers: Floats) -> Floats:
-    """The numbers unchanged, or ConfigError: NaN would pass for vectors without a contrast."""
-    if not np.isfinite(numbers).all():
-        raise ConfigError(
-            "the model's activations are not all finite; expected numbers: look for NaN or "
-            "infinite weights, or take an earlier checkpoint"
-        )
-    return numbers
-
-
 def _hidden(
     model: HookedTransformer, state: State, layer: int, place: Place, sequences: Sequences
 ) -> torch.Tensor:
-    """A tensor inside the model: [n, width]."""
     n_layers = model.cfg.n_layers
     checked(state, State, "state")
-    checked(layer, int, "layer")
-    if not 0 <= layer < n_layers:
-        raise ConfigError(
-            f"layer is {shown(layer)}; expected 0 to {n_layers - 1} (the papers' layer 2 is 1)"
-        )
+    checked(layer, int, "layer (0 is the papers' layer 1)", low=0, high=n_layers - 1)
     if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
         raise ConfigError(
             "X_ao is what the MLP reads after attention; this model has no such state"

@@ -1,15 +1,12 @@
 """Permutation tests, and effect sizes with their intervals.
 
-A *permutation test* asks how often relabelled data show a difference as large as the observed one.
-If there are few relabellings all are tried and p is exact. Otherwise some are drawn and the
-observed one counts among them, p = (1 + as large) / (1 + drawn), so p is never 0 and the test keeps
-its level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n: 0.0625 for
-five seeds, 0.031 for six, 0.002 for ten.
+A *permutation test* tries all relabellings if there are few: p is exact. Otherwise some are drawn
+and the observed one counts among them, p = (1 + as large) / (1 + drawn), so that the test keeps its
+level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n.
 
 An *effect size* is a difference in units of the spread between runs: Cohen's d for two samples,
 d_z for one (Cohen 1988, sections 2.2 and 2.3). Its interval inverts the noncentral t distribution
-(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's. The
-intervals assume that runs scatter normally; p does not.
+(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's.
 """
 
 import functools
@@ -26,54 +23,36 @@ from scipy.stats import nct, permutation_test, t
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 
-EXACT_UP_TO = 200_000
-"""All relabellings are tried up to this number: 17 runs against zero, ten runs against ten."""
-
-DRAWN = 9_999
-"""Relabellings drawn if there are more."""
-
+EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
+DRAWN = 9_999  # if there are more
 CONFIDENCE = 0.95
-"""Coverage of every interval."""
-
-_LARGEST_T = 30_000
-"""The noncentral t distribution is NaN at noncentralities a few times larger."""
-
+_LARGEST_T = 30_000  # the noncentral t distribution is NaN at noncentralities a few times larger
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class MeanComparison:
-    """A mean against zero, or the difference of two means."""
+    """A mean against zero, or the difference of two means, with 95 % intervals (low and high)."""
 
     n: tuple[int, ...]
-    """Values in each sample."""
     mean: float
-    """The mean, or the difference of the means."""
     low: float
-    """Lower end of its 95 % interval; ``high`` is the upper end."""
     high: float
     effect: float | None
     """The mean in units of the spread: d_z or Cohen's d; None if nothing scatters."""
     effect_low: float | None
-    """Lower end of the effect's 95 % interval; None if the values scatter so little around their
-    mean that the noncentral t distribution cannot be computed."""
     effect_high: float | None
     p_value: float
     """Share of relabellings with a difference at least as large, in either direction."""
     n_permutations: int
-    """Relabellings tried."""
     exact: bool
-    """Whether all relabellings were tried."""
 
 
 def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComparison:
     """Whether values scatter around zero: a sign-flip test of their mean, with d_z.
 
-    Give one value for each independent run, such as the differences of a paired design. The seed
-    draws sign patterns if there are too many.
-
-    Raises:
-        ConfigError: fewer than two values, or one that is not finite.
+    Give one value for each independent run, such as the differences of a paired design. Fewer than
+    two values, or one that is not finite, are a ConfigError here and in the next two functions.
     """
     sample = _sample(values, "values")
     n, spread = len(sample), _spread(sample)
@@ -88,20 +67,15 @@ def two_samples(
     """Whether two samples differ in their mean: a permutation test, with Cohen's d.
 
     Give one value for each independent run; the difference is first - second. Cohen's d divides by
-    the pooled standard deviation. The seed draws divisions if there are too many.
-
-    Raises:
-        ConfigError: fewer than two values in a sample, or one that is not finite.
+    the pooled standard deviation.
     """
     one, two = _sample(first, "first"), _sample(second, "second")
     n, m = len(one), len(two)
-    test = _permutation_test(
-        (one, two),
-        lambda x, y, axis: np.abs(x.mean(axis) - y.mean(axis)),
-        "independent",
-        math.comb(n + m, n),
-        seed,
-    )
+
+    def apart(x: Floats, y: Floats, axis: int) -> Any:
+        return np.abs(x.mean(axis) - y.mean(axis))
+
+    test = _permutation_test((one, two), apart, "independent", math.comb(n + m, n), seed)
     parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
@@ -112,11 +86,7 @@ def two_samples(
 
 
 def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way.
-
-    Raises:
-        ConfigError: fewer than two values, or one that is not finite.
-    """
+    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way."""
     sample = _sample(values, "values")
     n, mean = len(sample), float(sample.mean())
     reach = _quantile(float(n - 1)) * _spread(sample) / math.sqrt(n)
@@ -124,10 +94,9 @@ def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
-    """How often a relabelling reaches the observed statistic: p of a one-sided permutation test.
+    """How often a relabelling reaches the observed statistic, with room for rounding (one-sided).
 
-    Ties count as reached, with room for rounding. If ``exact``, these are all relabellings, the
-    identity among them; otherwise the observed one counts as one more.
+    If ``exact``, these are all relabellings; otherwise the observed one counts as one more.
     """
     room = 1e-9 * max(abs(observed), float(np.abs(relabelled).max(initial=0)), 1e-300)
     reached = int((relabelled >= observed - room).sum())
@@ -141,11 +110,7 @@ def smallest_p(n: tuple[int, ...]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's adjustment: p-values that hold for all tests together (Holm 1979).
-
-    Raises:
-        ConfigError: a value is not a probability.
-    """
+    """Holm's adjustment: p-values that hold for all tests together (Holm 1979)."""
     found = [checked(p, float, f"p_values[{i}]", low=0, high=1) for i, p in enumerate(p_values)]
     adjusted, largest = [0.0] * len(found), 0.0
     for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
@@ -171,7 +136,6 @@ def _comparison(
 
 @functools.cache
 def _quantile(df: float) -> float:
-    """How many standard errors a 95 % interval reaches each way."""
     return float(t.ppf((1 + CONFIDENCE) / 2, df))
 
 

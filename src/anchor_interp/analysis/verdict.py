@@ -18,9 +18,8 @@ other          a number that is needed is missing, or the task has no unseen pai
 =============  =====================================================================================
 
 The thresholds of composed states are those of the phases (complexity-control paper, section IV),
-except the one for ``commutes``. That one and those for ``noise_share`` and ``value`` were fixed on
-the diagrams' runs and on models of known mechanism, before any fingerprint was taken of the runs on
-which ``docs/results.md`` judges the verdict.
+except that for ``commutes``. It and those for ``noise_share`` and ``value`` were fixed on other
+runs than those on which ``docs/results.md`` judges.
 """
 
 from dataclasses import dataclass
@@ -35,40 +34,31 @@ class VerdictThresholds:
     """The thresholds of :func:`verdict`."""
 
     noise: float = bounded(0.11, low=0)
-    """A model memorizes from this ``noise_share`` on. In the diagrams' 129 trained runs, the most
-    of a run that generalises is 0.09 and the least of a memorizing one 0.13."""
+    """Least ``noise_share`` of memorizing; in the diagrams' runs generalising ones have <= 0.09."""
     composed: float = bounded(0.5, low=0, high=1)
-    """A model infers from this ``composed`` on, as from this OOD accuracy in the phases."""
+    """Least ``composed`` of inferring, as of the OOD accuracy in the phases."""
     value: float = bounded(0.15, low=-2, high=2)
-    """g(x; a1) stands at the first anchor from this ``value`` on. The least of an inferential run
-    of the diagrams' seeds 300 to 302 was 0.36 when the threshold was set (0.29 after two of the
-    seeds were trained once more); a table set by hand has 0.00."""
+    """Least ``value`` with g(x; a1) at the first anchor. The least of an inferential run of the
+    diagrams' seeds 300 to 302 was 0.36, later 0.29; a table set by hand has 0.00."""
     order: float = bounded(0.03, low=0)
-    """Layer 1 takes the anchors together up to this ``order_first``: 0.00 in a symmetric table set
-    by hand, 0.06 in an ordered one. No trained run needed it."""
+    """Most ``order_first`` of a symmetric table (0.00 by hand; an ordered one has 0.06)."""
     mirrored: float = bounded(0.5, low=0, high=1)
-    """A model is symmetric from this ``mirrored`` on, as from this symmetric accuracy in the
-    phases."""
+    """Least ``mirrored`` of symmetric, as of the symmetric accuracy in the phases."""
     commutes: float = bounded(0.82, low=0, high=1)
-    """A model is symmetric from this ``commutes`` on. Composed states commute a little more than a
-    model's own: 0.82, where the phases have 0.7."""
+    """Least ``commutes`` of symmetric; 0.7 in the phases, as composed states commute more."""
 
     def __post_init__(self) -> None:
         check_fields(self, "thresholds")
 
 
-THRESHOLDS = VerdictThresholds()
-"""The thresholds that ``docs/results.md`` judges."""
+THRESHOLDS = VerdictThresholds()  # those that docs/results.md judges
 
 
 def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
     """The phase of a trained model from its mechanism alone, with the rule that gave it.
 
     A model that has not learned its training data looks like one that memorizes. Check its training
-    accuracy first.
-
-    Returns:
-        memorizing, inferential, symmetric, composite or other; see the module's table.
+    accuracy first. The phases are those of the module's table.
     """
     f: Fingerprint = checked(fingerprint, Fingerprint, "fingerprint")
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
@@ -92,8 +82,7 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         return Decision("symmetric" if f.order_first <= t.order else "composite", found)
     # without a target of the other order, both orders must get the same answer
     name = "commutes" if f.mirrored is None else "mirrored"
-    share = f.commutes if f.mirrored is None else f.mirrored
-    threshold = t.commutes if f.mirrored is None else t.mirrored
+    share, threshold = getattr(f, name), getattr(t, name)
     if share is None:
         return Decision("other", f"{found}; no unseen pair has two orders to compare")
     if share >= threshold:

@@ -2,25 +2,21 @@
 
 Both papers read a model's complexity off its first query matrix W_Q(1), with all heads merged into
 one d_model x (n_heads d_head) matrix. :func:`complexity` measures every matrix, and for every head
-the two products that act on the residual stream, QK = W_Q W_K^T and OV = W_V W_O.
-
-A number means little alone. Beside it stand its value at initialisation (if the initial model is
-given) and that of a Gaussian matrix of the same shape. The latter's ranks are drawn from the exact
-distribution of the triangular factor (Bartlett 1933); its condensation has a closed form.
+the two products that act on the residual stream, QK = W_Q W_K^T and OV = W_V W_O. Beside each
+number stand its value at initialisation (if given) and that of a Gaussian matrix of the same shape.
 
 Some numbers depend on the basis inside a head: W_Q -> W_Q R and W_K -> W_K R^-T (W_V -> W_V R and
 W_O -> R^-1 W_O), with any invertible R for each head, change neither the model's outputs nor QK and
 OV, but they change the numbers of W_Q, W_K, W_V and W_O
-(:attr:`MatrixComplexity.basis_dependent`). In a model with biases R acts on b_Q, b_K and b_V too.
-With rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. Weights are measured as stored: no LayerNorm gain is folded in.
+(:attr:`MatrixComplexity.basis_dependent`). With rotary positions only rotations that commute with
+them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,74 +27,61 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.finite import check_finite
 
-MAX_NEURONS = 2048
-"""Cosines compare at most this many neurons, drawn with a fixed seed: the unembedding of a language
-model has 50,000."""
+MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
 GAUSSIAN_DRAWS = 8
-"""Gaussian matrices per mean and spread."""
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """The measures of a matrix; None where one is not defined."""
+    """The measures of a matrix, where they are defined."""
 
     stable_rank: float | None
-    """See :func:`stable_rank`; None for a zero matrix."""
     effective_rank: float | None
-    """See :func:`effective_rank`; None for a zero matrix."""
     condensation: float | None
-    """See :func:`condensation`; None for a product, a zero matrix and a single neuron."""
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixComplexity(Numbers):
-    """The complexity of one weight matrix, or of one head's QK or OV product."""
+    """The complexity of one weight matrix, its heads merged, or of one head's QK or OV product.
+
+    Layer and head are 0-based; the embeddings have no layer, a matrix no head.
+    """
 
     name: str
-    """TransformerLens's name, such as ``W_Q``; ``QK`` or ``OV`` for a product."""
     layer: int | None
-    """0-based layer; None for the embeddings and the unembedding."""
     head: int | None
-    """0-based head of a product; None for a matrix, whose heads are merged."""
     shape: tuple[int, int]
-    """Inputs and outputs."""
     basis_dependent: bool
     """Whether the numbers depend on the basis inside a head, which no output does."""
     spectrum: Float[np.ndarray, " rank"]
-    """Singular values, descending; for a product d_head of them."""
+    """Singular values, descending."""
     at_init: Numbers | None
-    """The numbers of the initial weights, if given."""
     distance: float | None
     """||W - W_0||_F / ||W_0||_F from the initial W_0; None without one or if it is zero."""
     gaussian: Numbers
     """Mean over Gaussian matrices of this shape (for a product, of Gaussian factors)."""
     gaussian_spread: Numbers
-    """Standard deviation over these Gaussian matrices."""
+    """Their standard deviation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Complexity:
-    """The complexity of every weight matrix of a model."""
+    """The complexity of every weight matrix of a model, and of every head's QK and OV."""
 
     matrices: tuple[MatrixComplexity, ...]
-    """Embeddings, then layer by layer, then unembedding."""
     heads: tuple[MatrixComplexity, ...]
-    """QK and OV of every head, layer by layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class CosineMatrix:
-    """Cosines between the input weights of neurons, with similar neurons side by side."""
+    """Cosines between the input weights (columns) of neurons, with similar neurons side by side."""
 
     cosines: Float[np.ndarray, "neuron neuron"]
-    """The cosines, -1 to 1."""
     neurons: Int64[np.ndarray, " neuron"]
-    """The neuron (column of the matrix) at each place."""
 
 
-@dataclass(frozen=True)
-class _Weight:
+class _Weight(NamedTuple):
     """A matrix, or the product left @ right of a head, which is never multiplied out."""
 
     name: str
@@ -111,22 +94,18 @@ class _Weight:
     def shape(self) -> tuple[int, int]:
         return self.left.shape[0], (self.left if self.right is None else self.right).shape[1]
 
-    @property
-    def place(self) -> tuple[str, int | None, int | None]:
-        return self.name, self.layer, self.head
-
     def spectrum(self) -> Float[Tensor, " rank"]:
         """Singular values; those of A B are those of R_A R_B^T, with A = Q_A R_A, B^T = Q_B R_B."""
         matrix = _exact(self.left)
-        return _singular(matrix if self.right is None else _core(matrix, _exact(self.right)))
+        product = matrix if self.right is None else _core(matrix, _exact(self.right))
+        singular: Tensor = torch.linalg.svdvals(product)
+        return singular
 
     def numbers(self, spectrum: Float[Tensor, " rank"]) -> Numbers:
         if not spectrum.any():
             return Numbers(None, None, None)
-        neurons = None if self.right is not None else self.left
-        return Numbers(
-            _stable_rank(spectrum), _effective_rank(spectrum), measured(condensation, neurons)
-        )
+        cosine = measured(condensation, None if self.right is not None else self.left)
+        return Numbers(_stable_rank(spectrum), _effective_rank(spectrum), cosine)
 
     def distance(self, start: "_Weight") -> float | None:
         """||self - start||_F / ||start||_F."""
@@ -141,24 +120,23 @@ class _Weight:
 
 
 def complexity(model: Any, initial: Any = None) -> Complexity:
-    """Measure every weight matrix of a HookedTransformer.
+    """Measure every weight matrix of a HookedTransformer; GPT-2 takes a minute on one core.
 
-    Heads are merged as in :func:`first_query_matrix`; ``initial`` is the model before training,
-    such as :attr:`anchor_interp.runs.run.Run.initial`. GPT-2 takes about a minute on one core.
+    ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
     Raises:
         ConfigError: a weight is not finite, or ``initial`` has other matrices.
     """
-    starts = {} if initial is None else {weight.place: weight for weight in _weights(initial)}
+    starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     found: list[MatrixComplexity] = []
     for weight in _weights(model):
-        start = starts.get(weight.place)
+        start = starts.get(weight[:3])  # name, layer, head
         if initial is not None and (start is None or start.shape != weight.shape):
             where = "" if weight.layer is None else f" of layer {weight.layer}"
+            other = "missing" if start is None else start.shape
             raise ConfigError(
-                f"{weight.name}{where} is {weight.shape} and "
-                f"{'missing' if start is None else start.shape} in the initial model; expected "
-                "the same model before training"
+                f"{weight.name}{where} is {weight.shape} and {other} in the initial model; "
+                "expected the same model before training"
             )
         spectrum = weight.spectrum()
         gaussian, spread = _gaussian(weight)
@@ -177,10 +155,8 @@ def complexity(model: Any, initial: Any = None) -> Complexity:
                 gaussian_spread=spread,
             )
         )
-    return Complexity(
-        tuple(entry for entry in found if entry.head is None),
-        tuple(entry for entry in found if entry.head is not None),
-    )
+    matrices = tuple(entry for entry in found if entry.head is None)
+    return Complexity(matrices, tuple(entry for entry in found if entry.head is not None))
 
 
 def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
@@ -194,9 +170,6 @@ def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
     """||W||_F^2 / ||W||_2^2: 1 for rank one, n for an orthogonal n x n matrix.
 
     Source: complexity-control paper, section VI (figure 5C).
-
-    Raises:
-        ConfigError: the matrix is zero or not finite.
     """
     return _stable_rank(_spectrum(matrix, "stable rank"))
 
@@ -206,9 +179,6 @@ def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
 
     Unlike the stable rank it also depends on small singular values. Source: Roy and Vetterli, "The
     effective rank: a measure of effective dimensionality", EUSIPCO 2007.
-
-    Raises:
-        ConfigError: the matrix is zero or not finite.
     """
     return _effective_rank(_spectrum(matrix, "effective rank"))
 
@@ -218,12 +188,12 @@ def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
 
     A neuron is an output of the map x @ W; its input weights are a column of TransformerLens's
     layout (NeurIPS paper, section 5.3). A zero column counts as orthogonal to all others. At most
-    :data:`MAX_NEURONS` neurons are compared.
+    :data:`MAX_NEURONS` neurons are compared, drawn with a fixed seed.
 
     Raises:
         ConfigError: the matrix has fewer than two columns or is not finite.
     """
-    cosines = _cosines(matrix, _sampled(matrix)).abs()
+    cosines = _cosines(matrix)[0].abs()
     n = len(cosines)
     return float((cosines.sum() - cosines.diagonal().sum()) / (n * (n - 1)))
 
@@ -232,18 +202,13 @@ def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
     """The cosines behind :func:`condensation`, ordered so that blocks show.
 
     Neurons are in the order of the leaves of a hierarchical clustering by cosine (average linkage).
-    Neurons that condense in one direction form a block on the diagonal, those in the opposite
-    direction another. Source: NeurIPS paper, figures 5a and 5b; complexity-control paper, figures
-    5A and 10.
-
-    Raises:
-        ConfigError: the matrix has fewer than two columns or is not finite.
+    Source: NeurIPS paper, figures 5a and 5b; complexity-control paper, figures 5A and 10.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
-    neurons = _sampled(matrix)
-    cosines = _cosines(matrix, neurons).numpy().clip(-1, 1)
+    found, neurons = _cosines(matrix)
+    cosines = found.numpy().clip(-1, 1)
     apart = 1 - cosines
     np.fill_diagonal(apart, 0)  # zero columns too
     order = leaves_list(linkage(squareform(apart, checks=False), "average"))
@@ -259,15 +224,12 @@ def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
 def gaussian_spectra(
     shape: tuple[int, int], inner: int | None = None
 ) -> Float[np.ndarray, "draw rank"]:
-    """Singular values of standard Gaussian matrices, drawn with a fixed seed.
+    """Singular values of :data:`GAUSSIAN_DRAWS` Gaussian matrices, drawn with a fixed seed.
 
     The triangular factor R of an m x n Gaussian matrix (m >= n) has independent entries: on the
     diagonal square roots of chi-squared variables with m, m - 1, ... degrees of freedom, normal
     ones above it (Bartlett 1933). So drawing R, an n x n matrix, is enough. With ``inner`` the
     matrices are products of two Gaussian ones, summed over that dimension.
-
-    Returns:
-        :data:`GAUSSIAN_DRAWS` spectra, each descending.
     """
     generator = np.random.default_rng(0)
 
@@ -282,9 +244,8 @@ def gaussian_spectra(
         if inner is None:
             core = factor(max(shape), min(shape))
         else:
-            core = factor(shape[0], inner)
-            core = core @ factor(shape[1], inner).mT
-        spectra.append(_singular(core).numpy())
+            core = factor(shape[0], inner) @ factor(shape[1], inner).mT
+        spectra.append(torch.linalg.svdvals(core).numpy())
     return np.stack(spectra)
 
 
@@ -341,15 +302,10 @@ def _exact(matrix: Tensor) -> Tensor:
 
 
 def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
-    singular = _singular(_exact(matrix))
+    singular: Tensor = torch.linalg.svdvals(_exact(matrix))
     if singular[0] == 0:
         raise ConfigError(f"the {measure} of a zero matrix is not defined")
     return singular
-
-
-def _singular(matrix: Tensor) -> Float[Tensor, " rank"]:
-    values: Tensor = torch.linalg.svdvals(matrix)
-    return values
 
 
 def _stable_rank(singular: Float[Tensor, " rank"]) -> float:
@@ -366,20 +322,15 @@ def _core(left: Tensor, right: Tensor) -> Tensor:
     return core
 
 
-def _sampled(matrix: Float[Tensor, "d_in neuron"]) -> Int64[Tensor, " chosen"]:
-    """The neurons to compare."""
+def _cosines(
+    matrix: Float[Tensor, "d_in neuron"],
+) -> tuple[Float[Tensor, "chosen chosen"], Int64[Tensor, " chosen"]]:
+    """Cosines between the neurons to compare, and which these are."""
     n = matrix.shape[1]
     if n < 2:
         raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
-    if n <= MAX_NEURONS:
-        return torch.arange(n)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    return order[:MAX_NEURONS].sort().values
-
-
-def _cosines(
-    matrix: Float[Tensor, "d_in neuron"], neurons: Int64[Tensor, " chosen"]
-) -> Float[Tensor, "chosen chosen"]:
+    neurons = order[:MAX_NEURONS].sort().values
     columns = _exact(matrix[:, neurons.to(matrix.device)])
     columns = torch.nn.functional.normalize(columns, dim=0)
-    return columns.mT @ columns
+    return columns.mT @ columns, neurons

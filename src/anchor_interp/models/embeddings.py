@@ -1,23 +1,20 @@
 """How a model arranges the numbers: the shape of its embedding, and arithmetic steps in it.
 
-Both papers draw the embedded keys of inferential models on their first two principal components and
-see them "ordered with intervals of 3 and 4 from two directions" (NeurIPS paper, section 5.3 and
-figure 5c; complexity-control paper, section VI-B and figure 5B): x + 3 and x + 4 lie near x, in two
-directions, nearer than x + 2 or x + 5. Anchors differ by sums of 3 and 4.
+On the first two principal components of inferential models both papers see the embedded keys
+"ordered with intervals of 3 and 4 from two directions" (NeurIPS paper, section 5.3 and figure 5c;
+complexity-control paper, section VI-B and figure 5B): x + 3 and x + 4 lie nearer x than x + 2 does.
 
 :func:`arithmetic_steps` measures and tests this. The closeness of a step s,::
 
     closeness(s) = 1 - mean_x |e(x) - e(x + s)|^2 / mean over all pairs |e(x) - e(y)|^2
 
-is 1 for equal embeddings and 0 for unrelated ones; rotation, shift and scale do not change it. Any
-smooth arrangement brings small steps close, so the test looks at what a step has beyond that. It
-splits the embedding into a smooth curve through the numbers and the rest. The curve is made of
-waves whose period is at least twice the largest claimed step: they fall over all these steps and
-cannot favour one. Under the null hypothesis the rest belongs to any number as well as to any other.
-So the test permutes its rows at random, removes the smooth part that arises, and compares the
-closeness of the rest at every step (a permutation of residuals, Freedman and Lane 1983). White
-noise, curves and their sums keep the test's level; a rest that is still correlated at short steps
-makes the test cautious.
+is 1 for equal embeddings and 0 for unrelated ones. Any smooth arrangement brings small steps close,
+so the test splits the embedding into a smooth curve through the numbers and the rest. The curve is
+made of waves whose period is at least twice the largest claimed step: they fall over all these
+steps and cannot favour one. Under the null hypothesis the rest belongs to any number as well as to
+any other. So the test permutes its rows at random, removes the smooth part that arises, and
+compares the closeness of the rest at every step (a permutation of residuals, Freedman and Lane
+1983). A rest that is still correlated at short steps makes the test cautious.
 """
 
 from dataclasses import dataclass
@@ -34,12 +31,9 @@ from anchor_interp.models.complexity import gaussian_spectra
 from anchor_interp.models.finite import check_finite
 from anchor_interp.tasks.anchor import AnchorTask
 
-COMPONENTS = 4
-"""Principal components whose coordinates are kept."""
-STEPS = (3, 4)
-"""The steps that the papers claim."""
-PERMUTATIONS = 999
-"""Random permutations of a test; the smallest p is 0.001."""
+COMPONENTS = 4  # principal components whose coordinates are kept
+STEPS = (3, 4)  # claimed by the papers
+PERMUTATIONS = 999  # so the smallest p is 0.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +43,6 @@ class StepTest:
     steps: Int64[np.ndarray, " step"]
     """All steps compared: 1 to a quarter of the numbers."""
     closeness: Float[np.ndarray, " step"]
-    """Closeness of every step; see the module's docstring."""
     expected: Float[np.ndarray, " step"]
     """The closeness that the smooth curve explains: the mean over permutations of the rest."""
     spread: Float[np.ndarray, " step"]
@@ -65,7 +58,6 @@ class StepTest:
     smooth_share: float
     """The smooth curve's share of the variance."""
     permutations: int
-    """Number of permutations drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,29 +65,21 @@ class EmbeddingStructure:
     """Principal components, spectrum and steps of embedded numbers."""
 
     coordinates: Float[np.ndarray, "number leading"]
-    """Coordinates on the leading principal components, at most :data:`COMPONENTS`; coordinates
-    tend to grow with the number."""
+    """Coordinates on the leading principal components; they tend to grow with the number."""
     eigenvalues: Float[np.ndarray, " component"]
     """Eigenvalues of the covariance matrix, descending, without those that must be zero."""
     dimension: float
     """Participation ratio (sum of eigenvalues)^2 / sum of squares: 1 on a line, d if d are equal
     and the others zero."""
     gaussian_eigenvalues: Float[np.ndarray, " component"]
-    """Mean eigenvalues of Gaussian embeddings of the same shape and total variance."""
+    """Mean over Gaussian embeddings of the same shape and total variance."""
     gaussian_dimension: float
-    """Mean participation ratio of these Gaussian embeddings."""
     steps: StepTest
-    """The test of the arithmetic steps."""
     at_init: "EmbeddingStructure | None"
-    """The structure of the initial embedding, if given."""
 
 
 def key_embeddings(model: Any, task: AnchorTask) -> Float[Tensor, "key d_model"]:
-    """The rows of W_E for a task's keys, ascending.
-
-    Raises:
-        ConfigError: the model's vocabulary lacks a key.
-    """
+    """The rows of W_E for a task's keys, ascending; ConfigError if the vocabulary lacks one."""
     checked(task, AnchorTask, "task")
     rows: Tensor = model.embed.W_E.detach()
     if len(rows) <= task.key_max:
@@ -115,9 +99,6 @@ def embedding_structure(
     """Describe the embeddings of successive numbers, such as :func:`key_embeddings`.
 
     ``initial`` holds the same embeddings before training, ``steps`` the claimed steps.
-
-    Raises:
-        ConfigError: as :func:`arithmetic_steps`, or ``initial`` has another shape.
     """
     vectors = _vectors(rows)
     if initial is not None and initial.shape != rows.shape:
@@ -150,14 +131,11 @@ def covariance_eigenvalues(
 
     n rows span at most n - 1 dimensions; the eigenvalues that are always zero are left out. Source:
     NeurIPS paper, appendix B (figure 7).
-
-    Raises:
-        ConfigError: there are fewer than two rows, all rows are equal, or a value is not finite.
     """
     vectors = _vectors(rows)
     singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
-    values: Float[np.ndarray, " component"] = singular**2 / (len(vectors) - 1)
-    return values[: len(vectors) - 1]
+    values: np.ndarray = singular[: len(vectors) - 1] ** 2 / (len(vectors) - 1)
+    return values
 
 
 def arithmetic_steps(
@@ -178,12 +156,14 @@ def arithmetic_steps(
         raise ConfigError(f"steps is {shown(claimed)}; expected one or more, each at least 2")
     if n < 4 * max(claimed):
         raise ConfigError(
-            f"{n} numbers are too few for a step of {max(claimed)}; expected "
-            f"{4 * max(claimed)} or more"
+            f"{n} numbers are too few for a step of {max(claimed)}; expected 4 times it"
         )
     every = np.arange(1, n // 4 + 1)
     places = [step - 1 for step in claimed]
-    rough = np.eye(n) - _smooth_part(n, max(claimed))
+    # waves over the numbers whose period is at least twice the largest step
+    waves = np.cos(np.pi * np.outer(np.arange(n) + 0.5, np.arange(n // max(claimed) + 1)) / n)
+    smooth = np.linalg.qr(waves).Q
+    rough = np.eye(n) - smooth @ smooth.T
     centred = vectors - vectors.mean(0)
     whole, rest = centred @ centred.T, rough @ centred @ centred.T @ rough
     share = float(np.trace(rest) / np.trace(whole))
@@ -191,12 +171,9 @@ def arithmetic_steps(
         share, rest = 0.0, rough
     found = _closeness(rest, every)
     generator = np.random.default_rng(seed)
-    drawn = np.stack(
-        [
-            _closeness(rough @ rest[np.ix_(order, order)] @ rough, every)
-            for order in (generator.permutation(n) for _ in range(PERMUTATIONS))
-        ]
-    )
+    orders = (generator.permutation(n) for _ in range(PERMUTATIONS))
+    permuted = (rough @ rest[np.ix_(order, order)] @ rough for order in orders)
+    drawn = np.stack([_closeness(products, every) for products in permuted])
     spread = drawn.std(0, ddof=1)
     excess, p_values = found - drawn.mean(0), (1 + (drawn >= found).sum(0)) / (1 + PERMUTATIONS)
     ranking = np.argsort(-excess / spread).tolist()
@@ -215,26 +192,15 @@ def arithmetic_steps(
     )
 
 
-def _smooth_part(n: int, largest: int) -> Float[np.ndarray, "number number"]:
-    """Projection onto the waves over n numbers whose period is at least twice the largest step."""
-    waves = np.cos(np.pi * np.outer(np.arange(n) + 0.5, np.arange(n // largest + 1)) / n)
-    basis = np.linalg.qr(waves).Q
-    projection: Float[np.ndarray, "number number"] = basis @ basis.T
-    return projection
-
-
 def _closeness(
     products: Float[np.ndarray, "number number"], steps: Int64[np.ndarray, " step"]
 ) -> Float[np.ndarray, " step"]:
     """Closeness of every step from the scalar products of all embeddings."""
     n, squares = len(products), np.diagonal(products)
     all_pairs = 2 * (squares.sum() - products.sum() / n) / (n - 1)
-    return np.array(
-        [
-            1 - (squares[s:] + squares[:-s] - 2 * np.diagonal(products, s)).mean() / all_pairs
-            for s in steps
-        ]
-    )
+    apart = [(squares[s:] + squares[:-s] - 2 * np.diagonal(products, s)).mean() for s in steps]
+    closeness: Float[np.ndarray, " step"] = 1 - np.array(apart) / all_pairs
+    return closeness
 
 
 def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:
@@ -245,7 +211,5 @@ def _vectors(rows: Float[Tensor, "number d_model"]) -> Float[np.ndarray, "number
     found = check_finite(rows, "the embedding's values").detach().to("cpu", torch.float64)
     vectors: Float[np.ndarray, "number d_model"] = found.numpy()
     if len(vectors) < 2 or (vectors == vectors[0]).all():
-        raise ConfigError(
-            f"{len(vectors)} embeddings that do not differ have no structure to describe"
-        )
+        raise ConfigError(f"{len(vectors)} embeddings that do not differ have no structure")
     return vectors

@@ -1,8 +1,7 @@
 """Models whose mechanism is known, because their weights are set by hand.
 
-Three HookedTransformers of two layers and one head solve the same task in three ways. Every tool of
-this package is checked against them, and they show what a tool's output looks like for a known
-mechanism:
+Three HookedTransformers of two layers and one head solve the same task in three ways, to check
+every tool of this package against:
 
 ``symmetric``
     Layer 1 carries both anchors to the last position as a sum, which loses their order; its MLP
@@ -17,24 +16,21 @@ mechanism:
     every (x, a1, a2), which holds the answer: ordered pairs by heart. Layer 2 carries the answer to
     the end.
 
-On the complexity-control task all three answer *every* sequence correctly: only their mechanism
-tells them apart. On a task with overridden pairs the symmetric model gives both orders the
-overridden answer, the lookup has the right entry, and the inferential model composes without the
-exception (:func:`exact_answers`).
+On the complexity-control task all three answer *every* sequence correctly. On a task with
+overridden pairs the symmetric model gives both orders the overridden answer, the lookup has the
+right entry, and the inferential model composes without the exception (:func:`exact_answers`).
 
-The residual stream holds one-hot and scalar features side by side, each built by name in
-``_Wiring``. Two constant directions, +C and -C, are so large that a LayerNorm divides by nearly the
-same number whatever the features are, and a balance direction keeps the mean at zero. The gain
-undoes the division, so LayerNorm changes nothing to about 1e-5 in either layout. The constant also
-serves as bias of every neuron, so the models have no biases.
+The residual stream holds features side by side, each built by name in ``_Wiring``. Two constant
+directions, +C and -C, are so large that a LayerNorm divides by nearly the same number whatever the
+features are; a balance direction keeps the mean at zero, and the gain undoes the division. So
+LayerNorm changes nothing to about 1e-5. The constant also serves as bias of every neuron.
 """
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -52,7 +48,6 @@ K = TypeVar("K")
 Mechanism = Literal["symmetric", "inferential", "lookup"]
 Terms = dict[int, float]
 """A linear form in the residual stream: weights by direction."""
-
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
 NAMES: Mapping[str, tuple[Mechanism, Normalization]] = MappingProxyType(
     {f"exact/{name}": (name, "post") for name in MECHANISMS}
@@ -62,21 +57,14 @@ NAMES: Mapping[str, tuple[Mechanism, Normalization]] = MappingProxyType(
 task: ``exact/inferential`` is post-LayerNorm, ``exact/inferential-pre`` pre-LayerNorm."""
 _ROUTES: dict[Mechanism, tuple[tuple[int, Place, Place], ...]] = {
     "symmetric": ((0, "last", "first"), (0, "last", "second"), (1, "last", "key")),
-    "inferential": (
-        (0, "first", "key"),
-        (0, "second", "key"),
-        (1, "last", "first"),
-        (1, "last", "second"),
-    ),
+    "inferential": ((0, "first", "key"), (0, "second", "key"), (1, "last", "first"),
+                    (1, "last", "second")),
     "lookup": ((0, "second", "key"), (0, "second", "first"), (1, "last", "second")),
-}
+}  # fmt: skip
 """(layer, query, key) of every edge."""
-_CONSTANT = 1_000.0
-"""C: LayerNorm's division varies by about (features)^2 / C^2."""
-_SHARP = 60.0
-"""Attention score of a position that a head looks at, minus that of any other."""
-_LOGIT = 30.0
-"""The answer's logit; all others are 0."""
+_CONSTANT = 1_000.0  # C: LayerNorm's division varies by about (features)^2 / C^2
+_SHARP = 60.0  # attention score of a position that a head looks at, minus that of any other
+_LOGIT = 30.0  # of the answer; all others are 0
 
 
 def exact_model(
@@ -86,17 +74,9 @@ def exact_model(
     normalization: Normalization = "post",
     dtype: torch.dtype = torch.float32,
 ) -> HookedTransformer:
-    """A HookedTransformer with hand-set weights that implements one mechanism.
+    """A HookedTransformer with hand-set weights that implements one mechanism of the module's text.
 
-    Args:
-        mechanism: see the module's docstring.
-        task: the task; its anchors, keys and length decide the width.
-        normalization: LayerNorm layout.
-        dtype: dtype of the weights.
-
-    Returns:
-        A model in ``eval`` mode on the CPU with 2 layers, 1 head and, on the papers' tasks, a
-        d_model of about 400 to 500.
+    It is on the CPU, in ``eval`` mode. On the papers' tasks its d_model is about 400 to 500.
 
     Raises:
         ConfigError: the mechanism, layout or dtype is unknown.
@@ -137,19 +117,15 @@ def exact_answers(
     answers = np.empty(len(sequences), np.int64)
     for index, pair in enumerate(task.pairs):
         rows = sequences.pair == index
-        keys = sequences.key[rows].astype(np.int64)
-        answers[rows] = _answer(mechanism, task, pair, keys)
+        answers[rows] = _answer(mechanism, task, pair, sequences.key[rows].astype(np.int64))
     return answers
 
 
 def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
-    """The attention edges that a mechanism needs in every sequence.
+    """The attention edges that a mechanism needs in every sequence, with a batch of n.
 
     In the inferential model the edge from the key to the second anchor carries the key's position
     only: the model needs the edge, but another key on it changes nothing.
-
-    Returns:
-        Edges of a model with two layers and one head, with a batch of n.
     """
     checked(mechanism, Mechanism, "mechanism")
     n, length = sequences.tokens.shape
@@ -170,8 +146,7 @@ def _answer(mechanism: Mechanism, task: AnchorTask, pair: Pair, keys: Ints) -> I
     return task.target(pair, keys)
 
 
-@dataclass(frozen=True)
-class _Head:
+class _Head(NamedTuple):
     """An attention head: linear forms whose products are its scores, and what it moves."""
 
     query: Sequence[Terms]
@@ -179,8 +154,7 @@ class _Head:
     moves: dict[int, int]  # from the direction read to the direction written
 
 
-@dataclass(frozen=True)
-class _Neuron:
+class _Neuron(NamedTuple):
     """ReLU(reads - threshold), written with the weights of ``writes``."""
 
     reads: Terms
@@ -205,9 +179,8 @@ class _Wiring:
         self.keys = {key: self.token[key] for key in keys}
         self.anchors = {anchor: self.token[anchor] for anchor in task.tokens}
         self.is_anchor: Terms = dict.fromkeys(self.anchors.values(), 1.0)
-        self.one: Terms = {self._PLUS: 1 / _CONSTANT}
         self.heads: list[_Head] = []
-        self.mlps: list[list[_Neuron]] = []
+        self.mlps: tuple[list[_Neuron], list[_Neuron]] = ([], [])
 
     def features(self, names: Iterable[K]) -> dict[K, int]:
         """New directions, one for each name."""
@@ -215,9 +188,9 @@ class _Wiring:
         self.d_model += len(directions)
         return directions
 
-    def looks_at(self, score: Terms, *, moves: dict[int, int]) -> None:
+    def looks_at(self, terms: Terms, moves: dict[int, int]) -> None:
         """Add a head whose score depends on the key position only."""
-        self.heads.append(_Head([self.one], [score], moves))
+        self.heads.append(_Head([{self._PLUS: 1 / _CONSTANT}], [_scaled(terms)], moves))
 
     def fill(self, weights: dict[str, Tensor]) -> None:
         """Set a model's weights, which are zero before."""
@@ -268,23 +241,20 @@ def _symmetric(w: _Wiring) -> None:
     # Layer 1 averages both anchors and their positions.
     seen, seen_at = w.features(w.anchors), w.features(w.position)
     moves = {w.anchors[a]: seen[a] for a in seen} | {w.position[i]: seen_at[i] for i in seen_at}
-    w.looks_at(_scaled(w.is_anchor), moves=moves)
+    w.looks_at(w.is_anchor, moves)
     # The same anchor twice gives a sum of 1, two different anchors 1/2 each.
     pairs = w.features(itertools.combinations_with_replacement(task.tokens, 2))
     twice = {a: {pairs[a, a]: 4.0} | {pairs[p]: -4.0 for p in pairs if a in p and p != (a, a)}
              for a in task.tokens}  # fmt: skip
-    w.mlps.append([_Neuron({seen[a]: 1.0}, 0.75, twice[a]) for a in task.tokens])
+    w.mlps[0].extend(_Neuron({seen[a]: 1.0}, 0.75, twice[a]) for a in task.tokens)
     w.mlps[0].extend(
         _Neuron({seen[a]: 1.0, seen[b]: 1.0}, 0.75, {pairs[a, b]: 4.0}) for a, b in pairs if a != b
     )
     # Layer 2 looks at the key: the position with anchors 1 and 2 places after it.
-    places_on = [
-        {seen_at[j]: 2 * _SHARP for j in (i + 1, i + 2) if j in seen_at} for i in w.position
-    ]
+    after = [{seen_at[j]: 2 * _SHARP for j in (i + 1, i + 2) if j in seen_at} for i in w.position]
     key = w.features(w.keys)
     moves = {w.keys[x]: key[x] for x in key}
-    w.heads.append(_Head(places_on, [{at: 1.0} for at in w.position.values()], moves))
-    w.mlps.append([])
+    w.heads.append(_Head(after, [{at: 1.0} for at in w.position.values()], moves))
     for pair, direction in pairs.items():
         answers = _answer("symmetric", task, pair, task.keys).tolist()
         for x, y in zip(key, answers, strict=True):
@@ -296,17 +266,15 @@ def _inferential(w: _Wiring) -> None:
     # Layer 1 looks at the latest token that is not an anchor; for both anchors that is the key.
     key = w.features(w.keys)
     (key_place,) = w.features(["key's place"]).values()
-    latest = _scaled({w.place: 1.0} | dict.fromkeys(w.anchors.values(), -float(task.length)))
-    w.looks_at(latest, moves={w.keys[x]: key[x] for x in key} | {w.place: key_place})
+    latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), -float(task.length))
+    w.looks_at(latest, {w.keys[x]: key[x] for x in key} | {w.place: key_place})
     # The first anchor is 1 place behind the key, the second 2; every other token is 0.
     distance = {w.place: 1.0, key_place: -1.0}
-    after = {
-        a: dict(zip(key, task.function(a)(task.keys).tolist(), strict=True)) for a in w.anchors
-    }
+    results = {a: task.function(a)(task.keys).tolist() for a in w.anchors}
+    after = {a: dict(zip(key, results[a], strict=True)) for a in w.anchors}
     value = w.features(sorted({v for table in after.values() for v in table.values()}))
     second = w.features(w.anchors)
     has_key = 8.0 + 2 * task.length  # without the key the distance would be the place itself
-    w.mlps.append([])
     for a, table in after.items():
         is_a = {w.anchors[a]: 8.0}
         reads = is_a | _scaled(distance, 2.0) | dict.fromkeys(key.values(), has_key)
@@ -317,8 +285,7 @@ def _inferential(w: _Wiring) -> None:
     # Layer 2 averages g(x; a1) from the first anchor and a2 from the second.
     got_value, got_second = w.features(value), w.features(second)
     moves = {value[v]: got_value[v] for v in value} | {second[a]: got_second[a] for a in second}
-    w.looks_at(_scaled(w.is_anchor), moves=moves)
-    w.mlps.append([])
+    w.looks_at(w.is_anchor, moves)
     values = np.array(list(value))
     for a in task.tokens:
         for v, y in zip(value, task.function(a)(values).tolist(), strict=True):
@@ -334,7 +301,6 @@ def _lookup(w: _Wiring) -> None:
     moves = {w.token[t]: recent[t] for t in recent}
     w.heads.append(_Head([{at: 1.0} for at in w.position.values()], before, moves))
     found = w.features(w.answer)
-    w.mlps.append([])
     for first, second in task.pairs:
         anchors = {recent[first]: 16.0, w.token[second]: 16.0}
         answers = _answer("lookup", task, (first, second), task.keys).tolist()
@@ -342,8 +308,7 @@ def _lookup(w: _Wiring) -> None:
             w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {found[y]: 1.0}))
     # Layer 2 looks at the latest anchor, which is the second one.
     latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), float(task.length))
-    w.looks_at(_scaled(latest), moves={found[y]: w.answer[y] for y in found})
-    w.mlps.append([])
+    w.looks_at(latest, {found[y]: w.answer[y] for y in found})
 
 
 def _scaled(terms: Terms, factor: float = _SHARP) -> Terms:

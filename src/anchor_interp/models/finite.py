@@ -17,13 +17,8 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def check_finite(values: Numbers, what: str) -> Numbers:
-    """The values themselves, if all are finite.
-
-    Raises:
-        ConfigError: a value is NaN or infinite; the message names ``what``, such as ``the model's
-            logits``.
-    """
-    found = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
-    if not found.all():
+    """The values themselves; ConfigError if one of ``the model's logits``, say, is not finite."""
+    finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
+    if not finite.all():
         raise ConfigError(f"{what} are not finite; its weights are damaged")
     return values

@@ -1,18 +1,14 @@
 """The fast path: the last position's logits from a HookedTransformer's own parameters.
 
-``model(tokens)`` computes every intermediate for its hooks and every position's logits. The anchor
-task needs the last position only (cross-entropy on the last token), so this path
+The anchor task needs the last position only (cross-entropy on the last token). So this path
 
 * computes the first layer's queries, keys and values once per (token, position), on which alone
   they depend, where that is fewer rows than the sequences have;
-* uses fused attention in all layers but the last;
-* in the last layer follows one query per head and never forms keys and values: it computes the
-  scores ``q . (x W_K)`` as ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` as
-  ``(sum_j a_j x_j) W_V``;
-* runs MLP, LayerNorm and unembedding of the last layer at one position.
+* follows one query per head through the last layer and never forms keys and values: the scores
+  ``q . (x W_K)`` are ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` is ``(sum_j a_j x_j) W_V``.
 
-It is the same function: logits and gradients agree with ``model(tokens)[:, -1]`` to float64
-rounding. It fires no hooks, so :func:`last_logits` takes it only where no hook is attached.
+Logits and gradients agree with ``model(tokens)[:, -1]`` to float64 rounding. It fires no hooks, so
+:func:`last_logits` takes it only where no hook is attached.
 """
 
 from typing import Any, cast
@@ -34,7 +30,6 @@ from anchor_interp.models.transformer import (
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
-
 _ACTIVATIONS = ("relu", "gelu")
 _FREE = {
     # read from the model itself
@@ -56,13 +51,8 @@ def last_logits(
     """Logits at the last position.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
-    for an architecture that the fast path does not implement.
-
-    Args:
-        model: any HookedTransformer.
-        tokens: token indices.
-        n_input_tokens: a promise that every token is smaller, which shortens the first layer's
-            table; the vocabulary if None.
+    for an architecture that the fast path does not implement. ``n_input_tokens`` promises that
+    every token is smaller, which shortens the first layer's table; the vocabulary if None.
 
     Raises:
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
@@ -71,24 +61,29 @@ def last_logits(
     checked(tokens, Tensor, "tokens")
     checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
-    if _is_supported(model) and not _has_hooks(model):
+    has_hooks = any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        for module in model.modules()
+    )
+    if _is_supported(model) and not has_hooks:
         return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
     return cast(Tensor, model(rows))[:, -1]
 
 
 def fast_last_logits(
-    model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    *,
-    n_input_tokens: int | None = None,
+    model: HookedTransformer, tokens: Int[Tensor, "batch pos"], *, n_input_tokens: int | None = None
 ) -> Float[Tensor, "batch d_vocab"]:
     """The fast path of :func:`last_logits`, without checks; it fires no hooks."""
     n_tokens = n_input_tokens or model.cfg.d_vocab
     blocks: list[Block] = list(model.blocks)
     if len(blocks) > 1 and n_tokens < len(tokens):
-        x, qkv = _first_layer_by_table(model, tokens, n_tokens)
-        x = _block(model, blocks[0], x, qkv)
-        blocks = blocks[1:]
+        # the first layer's residual stream and q, k, v by a table of rows (position, token)
+        first, n_pos = blocks.pop(0), tokens.shape[1]
+        embedded = model.embed.W_E[:n_tokens] + model.pos_embed.W_pos[:n_pos, None]
+        table = embedded.flatten(0, 1)  # [pos * token, d_model]
+        qkv = _project_qkv(first, _pre_norm(model, first.ln1, table))
+        row = tokens + torch.arange(n_pos, device=tokens.device) * n_tokens  # [batch, pos]
+        x = _block(model, first, F.embedding(row, table), F.embedding(row, qkv))
     else:
         x = F.embedding(tokens, model.embed.W_E) + model.pos_embed.W_pos[: tokens.shape[1]]
     for block in blocks[:-1]:
@@ -100,10 +95,7 @@ def fast_last_logits(
 
 
 def _is_supported(model: HookedTransformer) -> bool:
-    """Whether this path implements every part and setting of the model.
-
-    It allows what is known to be right; it does not look for what is known to be wrong.
-    """
+    """Whether this path is known to implement every part and setting of the model."""
     post = type(model) is PostLNTransformer
     known = reference_model(post)
     parts = {type(part) for part in known.modules()}
@@ -112,13 +104,6 @@ def _is_supported(model: HookedTransformer) -> bool:
     mine, reference = vars(model.cfg), vars(known.cfg)
     return mine["act_fn"] in _ACTIVATIONS and all(
         mine.get(name) == reference.get(name) for name in (mine.keys() | reference.keys()) - _FREE
-    )
-
-
-def _has_hooks(model: HookedTransformer) -> bool:
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        for module in model.modules()
     )
 
 
@@ -149,28 +134,11 @@ def _project_qkv(block: Block, x: Tensor) -> Tensor:
     return linear(x, weight, bias)
 
 
-def _first_layer_by_table(
-    model: HookedTransformer, tokens: Tensor, n_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Residual stream and q, k, v of the first layer, gathered from rows (position, token)."""
-    n_pos = tokens.shape[1]
-    embedded = model.embed.W_E[:n_tokens] + model.pos_embed.W_pos[:n_pos, None]
-    table = embedded.flatten(0, 1)  # [pos * token, d_model]
-    block: Block = model.blocks[0]
-    qkv = _project_qkv(block, _pre_norm(model, block.ln1, table))
-    row = tokens + torch.arange(n_pos, device=tokens.device) * n_tokens  # [batch, pos]
-    return F.embedding(row, table), F.embedding(row, qkv)
-
-
 def _block(model: HookedTransformer, block: Block, x: Tensor, qkv: Tensor) -> Tensor:
     """A block at every position, its queries, keys and values given."""
     attn = block.attn
-    q, k, v = rearrange(
-        qkv,
-        "batch pos (qkv head d_head) -> qkv batch head pos d_head",
-        qkv=3,
-        head=model.cfg.n_heads,
-    ).unbind()
+    n, split = model.cfg.n_heads, "batch pos (qkv head d_head) -> qkv batch head pos d_head"
+    q, k, v = rearrange(qkv, split, qkv=3, head=n).unbind()
     z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / attn.attn_scale)
     z = rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
     x = _add(model, block.ln1, x, linear(z, attn.W_O.flatten(0, 1), attn.b_O))
@@ -190,7 +158,7 @@ def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     attn, heads = block.attn, range(model.cfg.n_heads)
     normed = _pre_norm(model, block.ln1, x)
     q = linear(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
-    q = rearrange(q, "batch (head d_head) -> head batch d_head", head=model.cfg.n_heads)
+    q = rearrange(q, "batch (head d_head) -> head batch d_head", head=len(heads))
     # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
     q_in = torch.stack([linear(q[h], attn.W_K[h].mT) for h in heads], dim=1)
     q_bias = rearrange(torch.bmm(q, attn.b_K[..., None]), "head batch 1 -> batch head 1")

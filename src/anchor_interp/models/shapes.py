@@ -43,11 +43,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class InitConfig:
-    """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2).
-
-    A larger gamma means smaller weights. Source: NeurIPS paper, appendix A; complexity-control
-    paper, section III-E.
-    """
+    """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2); see models.init."""
 
     gamma: float = bounded(0.5, low=-4, high=4)
     """The initialisation rate of every matrix that has no rate of its own."""

@@ -23,10 +23,8 @@ hook                           post-LayerNorm meaning
 =============================  ====================================================================
 
 So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input``,
-``hook_k_input``, ``hook_v_input``, ``hook_mlp_in``) work as in TransformerLens. In both layouts
-``resid_post`` of one layer is ``resid_pre`` of the next. A post-LayerNorm stream is *not* linear in
-its components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decomposition`` do not
-apply.
+``hook_mlp_in``, ...) work as in TransformerLens. A post-LayerNorm stream is *not* linear in its
+components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decomposition`` do not apply.
 
 This is the only module that imports TransformerLens.
 """
@@ -56,16 +54,12 @@ with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidge
     warnings.filterwarnings("ignore", "IProgress not found")
     from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
 
-
 Edges = Bool[Tensor, "layer batch head query key"]
 """Chosen edges of a model's attention; a batch of 1 stands for all sequences."""
-
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_INTEGERS = (
-    torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-)  # fmt: skip
-_BIASES = {"attn": ("b_Q", "b_K", "b_V", "b_O"), "mlp": ("b_in", "b_out")}
+_INTEGERS = {
+    getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
 
 
 class PostLNBlock(TransformerBlock):
@@ -83,19 +77,12 @@ class PostLNBlock(TransformerBlock):
         past_kv_cache_entry: Any = None,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """One block, with the arguments of TransformerLens's block.
-
-        Raises:
-            ConfigError: shortformer position embeddings are given.
-        """
+        """One block, with the arguments of TransformerLens's; it refuses shortformer embeddings."""
         if shortformer_pos_embed is not None:
             raise ConfigError("shortformer position embeddings have no post-LayerNorm layout here")
         resid_pre = self.hook_resid_pre(resid_pre)
-        query_input, key_input, value_input = self._attention_inputs(resid_pre)
         attn_out = self.attn(
-            query_input=query_input,
-            key_input=key_input,
-            value_input=value_input,
+            *self._attention_inputs(resid_pre),
             past_kv_cache_entry=past_kv_cache_entry,
             attention_mask=attention_mask,
         )
@@ -108,18 +95,14 @@ class PostLNBlock(TransformerBlock):
 
     def _attention_inputs(self, resid_pre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value input, with a head dimension where a gated hook asks for one."""
+        if not (self.cfg.use_split_qkv_input or self.cfg.use_attn_in):
+            return resid_pre, resid_pre, resid_pre
+        per_head = repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
         if self.cfg.use_split_qkv_input:
-            per_head = repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
-            return (
-                self.hook_q_input(per_head),
-                self.hook_k_input(per_head.clone()),
-                self.hook_v_input(per_head.clone()),
-            )
-        if self.cfg.use_attn_in:
-            resid_pre = self.hook_attn_in(
-                repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
-            )
-        return resid_pre, resid_pre, resid_pre
+            query, key = self.hook_q_input(per_head), self.hook_k_input(per_head.clone())
+            return query, key, self.hook_v_input(per_head.clone())
+        per_head = self.hook_attn_in(per_head)
+        return per_head, per_head, per_head
 
 
 class PostLNTransformer(HookedTransformer):
@@ -140,18 +123,10 @@ def build_model(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> HookedTransformer:
-    """A gamma-initialised HookedTransformer.
+    """A gamma-initialised HookedTransformer in ``eval`` mode.
 
-    Args:
-        model: the shape.
-        init: the initialisation.
-        seed: seed of the initial weights; no global generator is read or changed.
-        device: where the model ends up; its weights are always drawn on the CPU.
-        dtype: dtype of the weights; float64 holds the same numbers as float32.
-
-    Returns:
-        The model in ``eval`` mode. Without biases, ``b_Q``, ``b_in`` and the others are zero
-        buffers under their usual names.
+    No global generator is read or changed; weights are always drawn on the CPU in float32. Without
+    biases, ``b_Q``, ``b_in`` and the others are zero buffers under their usual names.
 
     Raises:
         ConfigError: the seed, device or dtype cannot be used.
@@ -164,19 +139,13 @@ def build_model(
 
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
-    if model.cfg.attention_dir != "causal":
-        raise ConfigError(
-            f"the model's attention is {model.cfg.attention_dir}; expected causal attention"
-        )
+    found = model.cfg.attention_dir
+    if found != "causal":
+        raise ConfigError(f"the model's attention is {found}; expected causal attention")
 
 
 def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
-    """Refuse a model that cannot read a task's sequences or give its answers.
-
-    Raises:
-        ConfigError: the model has fewer input tokens (``d_vocab``), output tokens
-            (``d_vocab_out``) or positions (``n_ctx``) than the task needs.
-    """
+    """Raise a ConfigError if a model cannot read a task's sequences or give its answers."""
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask, "task")
     found = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
@@ -198,19 +167,12 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
     """A HookedTransformer of this shape on the CPU with unset weights."""
     checked(model, ModelConfig, "model")
     if checked(dtype, torch.dtype, "dtype") not in _DTYPES:
-        raise ConfigError(
-            f"dtype is {shown(dtype)}; expected one of {', '.join(map(str, _DTYPES))}"
-        )
+        known = ", ".join(map(str, _DTYPES))
+        raise ConfigError(f"dtype is {shown(dtype)}; expected one of {known}")
     post = model.normalization == "post"
+    named_alike = {k: v for k, v in vars(model).items() if k not in ("normalization", "bias")}
     cfg = HookedTransformerConfig(
-        n_layers=model.n_layers,
-        n_heads=model.n_heads,
-        d_model=model.d_model,
-        d_head=model.d_head,
-        d_mlp=model.d_mlp,
-        act_fn=model.act_fn,
-        d_vocab=model.d_vocab,
-        n_ctx=model.n_ctx,
+        **named_alike,
         # Post-LayerNorm blocks own their LayerNorms. None tells TransformerLens to make the final
         # LayerNorm and the cache's LayerNorm helpers identities.
         normalization_type=None if post else "LN",
@@ -220,12 +182,10 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
     module = _built(cfg, post=post)
-    if not model.bias:  # zero buffers stay in the state dict, and no optimizer sees them
-        for block in module.blocks:
-            for part, names in _BIASES.items():
-                owner = getattr(block, part)
-                for name in names:
-                    owner.register_buffer(name, torch.zeros_like(owner._parameters.pop(name)))
+    parts: list[Any] = [] if model.bias else list(module.blocks.modules())
+    for part in parts:  # zero buffers stay in the state dict, and no optimizer sees them
+        for name in [name for name in part._parameters if name.startswith("b_")]:
+            part.register_buffer(name, torch.zeros_like(part._parameters.pop(name)))
     return module
 
 
@@ -239,15 +199,11 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
     """A HookedTransformer of any shape around its ``state_dict``, to look at its weights.
 
     Do *not* run it: a state dict tells neither the activation function nor the normalisation.
-    LayerNorms and buffers are left out.
-
-    Raises:
-        ConfigError: a weight matrix is missing or does not fit the others.
+    LayerNorms and buffers are left out. A matrix that is missing or does not fit is a ConfigError.
     """
     first = "blocks.0."
     try:
         n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
-        d_vocab = len(weights["embed.W_E"])
         grouped = weights.get(first + "attn._W_K")
         mlp = weights.get(first + "mlp.W_in")
         positions = weights.get("pos_embed.W_pos")
@@ -261,7 +217,7 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
             gated_mlp=first + "mlp.W_gate" in weights,
             n_key_value_heads=None if grouped is None else len(grouped),
             act_fn="relu",
-            d_vocab=d_vocab,
+            d_vocab=len(weights["embed.W_E"]),
             d_vocab_out=weights["unembed.W_U"].shape[1],
             n_ctx=1 if positions is None else len(positions),
             positional_embedding_type="alibi" if positions is None else "standard",
@@ -274,19 +230,14 @@ def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
             model = _built(cfg)
         needed = {name: part for name, part in model.named_parameters() if ".b_" not in name}
         wrong = [name for name in needed if weights[name].shape != needed[name].shape]
-    except KeyError as error:
+    except (KeyError, ValueError, IndexError) as error:
+        what = f"have no {error}" if isinstance(error, KeyError) else f"do not fit: {error}"
         raise ConfigError(
-            f"the weights have no {error}; expected a HookedTransformer's state dict"
+            f"the weights {what}; expected a HookedTransformer's state dict"
         ) from error
-    except (ValueError, IndexError) as error:
-        raise ConfigError(
-            f"the weights are not a HookedTransformer's state dict: {error}"
-        ) from error
-    if wrong:
-        raise ConfigError(
-            f"the weight {wrong[0]!r} has shape {tuple(weights[wrong[0]].shape)}; expected "
-            f"{tuple(needed[wrong[0]].shape)} beside the others"
-        )
+    for name in wrong:
+        found, expected = tuple(weights[name].shape), tuple(needed[name].shape)
+        raise ConfigError(f"the weight {name!r} is {found}; expected {expected} beside the others")
     known = {name: weights[name] for name in model.state_dict() if name in weights}
     model.load_state_dict(known, strict=False, assign=True)
     return model.eval()
@@ -308,8 +259,8 @@ def token_rows(
     """Token indices as the model takes them: 64-bit integers on its device.
 
     Raises:
-        ConfigError: the tokens are not a two-dimensional array of integers, have more positions
-            than the model, or are not below ``n_input_tokens``, by default the vocabulary.
+        ConfigError: no integers [batch, pos], too many positions, or a token not below
+            ``n_input_tokens``, by default the vocabulary.
     """
     checked(model, HookedTransformer, "model")
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
@@ -320,9 +271,8 @@ def token_rows(
             found = f"has shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
         raise ConfigError(f"tokens {found}; expected integers of shape (batch, pos)")
     if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
-        raise ConfigError(
-            f"tokens has {tokens.shape[1]} positions; expected 1 to {model.cfg.n_ctx}"
-        )
+        n_pos, most = tokens.shape[1], model.cfg.n_ctx
+        raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
     rows = tokens.long().to(device(model))
     bound = n_input_tokens or model.cfg.d_vocab
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < bound:

@@ -150,7 +150,7 @@ class Stack:
         size = self._config.train.batch_size  # so many fit into memory
         chosen = torch.tensor(list(tokens), device=self._device)
         leaves = {name: leaf[chosen] for name, leaf in self._leaves.items()}
-        parts = torch.from_numpy(padded).split(size, dim=1)
+        parts = torch.split(torch.from_numpy(padded), size, dim=1)
         found = [self._side_by_side(leaves, part.to(self._device)) for part in parts]
         logits = torch.cat(found, dim=1)  # [model, n, d_vocab]
         finite, best = logits.isfinite().all(-1).cpu(), logits.argmax(-1).cpu().numpy()

@@ -1,18 +1,12 @@
 """Anchor tasks: what the sequences of the two papers mean.
 
-A *key* x is followed by two *anchors* a1, a2. Each anchor stands for a function of the key, and
-the target of the sequence is both functions applied in turn (NeurIPS paper, equation 1)::
-
-    f(x; a1, a2) = g(g(x; a1); a2)
-
-All other tokens are noise. Each ordered pair of anchors has a *role*: ``inferential`` (its training
-target is the composition), ``overridden`` (its training target is another function, the paper's
+A *key* x is followed by two *anchors* a1, a2. Each anchor stands for a function of the key, and the
+target is both functions applied in turn, g(g(x; a1); a2) (NeurIPS paper, equation 1). All other
+tokens are noise. Each ordered pair of anchors has a *role*: ``inferential`` (its training target is
+the composition), ``overridden`` (its training target is another function, the paper's
 "non-inferential" mapping) or ``unseen`` (never in the training data). The answer of a trained model
-to an unseen pair tells how it works:
-
-* the *inferential* answer is the composition;
-* the *symmetric* answer is the training target of the same two anchors in the other order. It
-  exists only where that order was seen and differs from the composition.
+to an unseen pair tells how it works. The *inferential* answer is the composition; the *symmetric*
+answer is the training target of the other order, where that was seen and differs from it.
 
 The position p of a key decides whether it is training or test data (complexity-control paper,
 appendix B): x is a test key at p when ``x mod length == p``. So every number is trained on
@@ -38,10 +32,8 @@ Pair = tuple[int, int]
 Ints = npt.NDArray[np.int64]
 
 ROLES: tuple[Role, ...] = ("inferential", "overridden", "unseen")
-MAX_TOKEN = 255
-"""Largest token and target: sequences store one byte a token."""
-MAX_ANCHORS = 16
-"""Most anchors of a task: the index of an ordered pair is one byte."""
+MAX_TOKEN = 255  # sequences store one byte a token
+MAX_ANCHORS = 16  # the index of an ordered pair is one byte
 MAX_SEQUENCES = 1 << 31
 """Most sequences of one request."""
 
@@ -90,19 +82,12 @@ class Table:
 
     def __post_init__(self) -> None:
         check_fields(self, "table")
-        if not 1 <= len(self.values) <= MAX_TOKEN + 1:
-            raise ConfigError(
-                f"table.values holds {len(self.values)} values; expected 1 to {MAX_TOKEN + 1}"
-            )
+        checked(len(self.values), int, "the number of table.values", low=1, high=MAX_TOKEN + 1)
         for i, value in enumerate(self.values):
             checked(value, int, f"table.values[{i}]", low=0, high=MAX_TOKEN)
 
     def __call__(self, x: Ints) -> Ints:
-        """Look up every element.
-
-        Raises:
-            ConfigError: an argument lies outside the table.
-        """
+        """Look up every element; ConfigError if one lies outside the table."""
         x = _integers(x, "x")
         index = x - self.first
         if ((index < 0) | (index >= len(self.values))).any():
@@ -152,12 +137,7 @@ PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5,
 
 @dataclass(frozen=True)
 class AnchorTask:
-    """A task that composes the functions of two anchors.
-
-    Raises:
-        ConfigError: two anchors or a key share a token, a pair has two roles, a target does not fit
-            in one byte, or the split leaves no training key or no test key.
-    """
+    """A task that composes the functions of two anchors; ConfigError if it is inconsistent."""
 
     anchors: tuple[Anchor, ...] = PAPER_ANCHORS
     """The anchors, each a token with its function."""
@@ -178,8 +158,26 @@ class AnchorTask:
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
-        self._check_tokens()
-        self._check_pairs()
+        checked(len(self.anchors), int, "the number of task.anchors", low=1, high=MAX_ANCHORS)
+        if len(set(self.tokens)) < len(self.tokens):
+            raise ConfigError(f"task.anchors use a token twice: {self.tokens}")
+        if self.key_max <= self.key_min:
+            raise ConfigError(
+                f"task.key_max is {self.key_max}; expected more than key_min {self.key_min}"
+            )
+        clash = [token for token in self.tokens if self.key_min <= token <= self.key_max]
+        if clash:
+            raise ConfigError(
+                f"task.anchors use {clash[0]}, which is also a key "
+                f"({self.key_min} to {self.key_max}); choose tokens outside the key range"
+            )
+        named = [*self.unseen, *(override.pair for override in self.overrides)]
+        for pair in named:
+            self.known(pair)
+            if named.count(pair) > 1:
+                raise ConfigError(f"the pair {pair} has two roles; give each pair one")
+        if not self.seen:
+            raise ConfigError("task.unseen holds every pair; leave some to train on")
         for pair in self.pairs:
             for targets in (self.composed(pair, self.keys), self.target(pair, self.keys)):
                 if targets.min() < 0 or targets.max() > MAX_TOKEN:
@@ -187,13 +185,13 @@ class AnchorTask:
                         f"targets of the pair {pair} run from {targets.min()} to {targets.max()}; "
                         f"expected 0 to {MAX_TOKEN}: change the key range or the functions"
                     )
-        sides: tuple[Keys, ...] = ("train", "test")
-        for side in sides:
-            if not len(self.cells(side)[0]):
-                raise ConfigError(
-                    f"keys {self.key_min} to {self.key_max} with length {self.length} leave no "
-                    f"{side} key (x mod length == position); widen the key range"
-                )
+        test = on_side(self, "test", np.arange(self.length - 2))
+        if test.all() or not test.any():
+            raise ConfigError(
+                f"keys {self.key_min} to {self.key_max} with length {self.length} leave no "
+                f"{'train' if test.all() else 'test'} key (x mod length == position); widen the "
+                "key range"
+            )
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -227,11 +225,7 @@ class AnchorTask:
         return max(self.n_input_tokens, int(max(targets)) + 1)
 
     def function(self, token: int) -> KeyFunction:
-        """g( . ; token).
-
-        Raises:
-            ConfigError: the token is not an anchor of this task.
-        """
+        """The function g( . ; token) of an anchor."""
         for anchor in self.anchors:
             if anchor.token == token:
                 return anchor.function
@@ -260,11 +254,7 @@ class AnchorTask:
         return self.composed(pair, keys) if override is None else override(keys)
 
     def known(self, pair: Pair) -> Pair:
-        """The pair itself, after a check.
-
-        Raises:
-            ConfigError: it is not an ordered pair of this task's anchors.
-        """
+        """The pair itself; ConfigError if it is not one of this task's."""
         found: Pair = checked(pair, Pair, "pair")
         if found not in self.pairs:
             raise ConfigError(f"the pair {found} is not made of the anchors {self.tokens}")
@@ -273,60 +263,24 @@ class AnchorTask:
     def symmetric(self, pair: Pair, keys: Ints) -> Ints | None:
         """The symmetric answer to an unseen pair: the training target of the other order.
 
-        None if the other order is unseen too, or if it has the same target for every key: then the
-        symmetric and the inferential answer cannot be told apart.
+        None if the other order is unseen too, or has the same target for every key.
         """
         pair = self.known(pair)
         mirror = (pair[1], pair[0])
         if pair not in self.unseen or mirror in self.unseen:
             return None
-        answer = self.target(mirror, self.keys)
-        if (answer == self.composed(pair, self.keys)).all():
-            return None
-        return self.target(mirror, keys)
+        same = np.array_equal(self.target(mirror, self.keys), self.composed(pair, self.keys))
+        return None if same else self.target(mirror, keys)
 
     def is_test_key(self, keys: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
         """Whether each key is test data at its position (x mod length == p)."""
         return np.equal(_integers(keys, "keys") % self.length, _integers(positions, "positions"))
 
     def cells(self, keys: Keys) -> tuple[Ints, Ints]:
-        """All positions with their keys on one side of the split, as two arrays [cell].
-
-        Positions run from 0 to length - 3, because both anchors follow the key.
-        """
+        """All positions (0 to length - 3) with their keys on one side of the split: two [cell]."""
         positions = np.arange(self.length - 2, dtype=np.int64)
         place, index = on_side(self, keys, positions).nonzero()
         return positions[place], self.keys[index]
-
-    def _check_tokens(self) -> None:
-        if not self.anchors:
-            raise ConfigError("task.anchors is empty; give at least one anchor")
-        if len(self.anchors) > MAX_ANCHORS:
-            raise ConfigError(
-                f"task.anchors has {len(self.anchors)} anchors; expected at most "
-                f"{MAX_ANCHORS}, whose pairs fit in one byte"
-            )
-        if len(set(self.tokens)) < len(self.tokens):
-            raise ConfigError(f"task.anchors use a token twice: {self.tokens}")
-        if self.key_max <= self.key_min:
-            raise ConfigError(
-                f"task.key_max is {self.key_max}; expected more than key_min {self.key_min}"
-            )
-        clash = [token for token in self.tokens if self.key_min <= token <= self.key_max]
-        if clash:
-            raise ConfigError(
-                f"task.anchors use {clash[0]}, which is also a key "
-                f"({self.key_min} to {self.key_max}); choose tokens outside the key range"
-            )
-
-    def _check_pairs(self) -> None:
-        named = [*self.unseen, *(override.pair for override in self.overrides)]
-        for pair in named:
-            self.known(pair)
-            if named.count(pair) > 1:
-                raise ConfigError(f"the pair {pair} has two roles; give each pair one")
-        if not self.seen:
-            raise ConfigError("task.unseen holds every pair; leave some to train on")
 
 
 def on_side(task: AnchorTask, keys: Keys, positions: Ints) -> npt.NDArray[np.bool_]:
@@ -345,11 +299,7 @@ def target_table(task: AnchorTask) -> Ints:
 
 
 def pair_indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
-    """The indices of ordered pairs in ``task.pairs``: [pair].
-
-    Raises:
-        ConfigError: there is no pair, or the task does not have one of them.
-    """
+    """The indices of one or more ordered pairs in ``task.pairs``: [pair]."""
     found: tuple[Pair, ...] = checked(pairs, tuple[Pair, ...], "pairs")
     if not found:
         raise ConfigError("pairs is empty; expected at least one ordered pair of the task")
@@ -357,25 +307,14 @@ def pair_indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
 
 
 def _integers(values: Any, where: str) -> Ints:
-    """Integers as a 64-bit array: sums of bytes would wrap around.
-
-    Raises:
-        ConfigError: the values are not an array of integers.
-    """
+    """Integers as a 64-bit array: sums of bytes would wrap around."""
     found = np.asarray(values) if isinstance(values, np.ndarray | np.integer | int | list) else None
     if found is None or found.dtype.kind not in "iu":
         raise ConfigError(f"{where} is {shown(values)}; expected an array of integers")
     return found.astype(np.int64, copy=False)
 
 
-BROKEN_GROUPS: tuple[tuple[Pair, int], ...] = (
-    ((1, 2), 4),
-    ((1, 3), 1),
-    ((1, 4), -5),
-    ((2, 3), 5),
-    ((2, 4), -9),
-    ((3, 4), -6),
-)
+BROKEN_GROUPS = (((1, 2), 4), ((1, 3), 1), ((1, 4), -5), ((2, 3), 5), ((2, 4), -9), ((3, 4), -6))
 """Unordered pairs, each with the offset that breaks its rule, in the order in which
 :func:`reasoning_complexity` breaks them (released code of the complexity-control paper)."""
 
@@ -384,17 +323,10 @@ def reasoning_complexity(level: int) -> AnchorTask:
     """The task whose first ``level`` unordered pairs break the rule in both orders.
 
     Training shows all 16 pairs (NeurIPS paper, section 6; complexity-control paper, section VIII).
-
-    Raises:
-        ConfigError: the level is outside 0 to 6.
     """
     checked(level, int, "reasoning complexity", low=0, high=len(BROKEN_GROUPS))
-    overrides = [
-        Override(order, Affine(add))
-        for (first, second), add in BROKEN_GROUPS[:level]
-        for order in ((first, second), (second, first))
-    ]
-    return AnchorTask(overrides=tuple(overrides))
+    broken = [(order, add) for (a, b), add in BROKEN_GROUPS[:level] for order in ((a, b), (b, a))]
+    return AnchorTask(overrides=tuple(Override(order, Affine(add)) for order, add in broken))
 
 
 _RING = tuple(
@@ -403,7 +335,6 @@ _RING = tuple(
 )
 """Shifts and a reflection of a ring of 80 numbers: the orders of 3 and 4 differ by 16 for every
 key, so the symmetric answer shows without an overridden pair."""
-
 
 TASKS: Mapping[str, AnchorTask] = MappingProxyType(
     {
@@ -419,14 +350,8 @@ TASKS: Mapping[str, AnchorTask] = MappingProxyType(
 
 
 def named_task(name: str) -> AnchorTask:
-    """The task of a name.
-
-    Raises:
-        ConfigError: the name is unknown; the message lists the known ones.
-    """
+    """The task of a name; the error for an unknown one lists the known ones."""
     if checked(name, str, "the task's name") not in TASKS:
-        known = ", ".join(TASKS)
-        raise ConfigError(
-            f"no task is called {shown(name)}{suggestion(name, TASKS)}; known: {known}"
-        )
+        close = suggestion(name, TASKS)
+        raise ConfigError(f"no task is called {shown(name)}{close}; known: {', '.join(TASKS)}")
     return TASKS[name]

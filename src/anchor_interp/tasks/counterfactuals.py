@@ -1,8 +1,7 @@
 """Pairs of sequences that differ in one thing: what activation patching compares.
 
-A *clean* and a *corrupted* sequence have their key and anchors at the same positions and the same
-tokens everywhere except in the one thing that differs. Whatever a model does differently on them
-comes from that (contrastive pairs; Heimersheim and Nanda 2024).
+A *clean* and a *corrupted* sequence have their key and anchors at the same positions and all tokens
+in common but the one thing that differs (contrastive pairs; Heimersheim and Nanda 2024).
 """
 
 from collections.abc import Sequence
@@ -19,9 +18,8 @@ from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_
 from anchor_interp.tasks.sequences import Place, Sequences, assemble, draw, draw_noise, places
 
 Perturbation = Literal["key", "first", "second", "order", "noise"]
-"""The one thing that differs: the key, an anchor, the anchors' order or the noise. The last two are
-negative controls: ``order`` keeps the answer where the task's functions commute, ``noise`` on every
-task."""
+"""The one thing that differs. The last two are negative controls: ``order`` keeps the answer where
+the task's functions commute, ``noise`` on every task."""
 
 
 def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
@@ -29,8 +27,7 @@ def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
     checked(sequences, Sequences, "sequences")
     tokens = sequences.tokens.copy()
     rows, first = np.arange(len(tokens)), places(sequences, "first")
-    tokens[rows, first] = sequences.tokens[rows, first + 1]
-    tokens[rows, first + 1] = sequences.tokens[rows, first]
+    tokens[rows, first], tokens[rows, first + 1] = tokens[rows, first + 1], tokens[rows, first]
     return tokens
 
 
@@ -56,15 +53,12 @@ def replace_anchors(
 ) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with another first or second anchor in every sequence, drawn uniformly.
 
-    Raises:
-        ConfigError: ``seen_only`` is set and a pair has no other anchor that makes a seen pair.
+    ``seen_only`` allows only anchors that make a seen pair, and refuses a pair that has none.
     """
     n = len(task.tokens)
-    now, kept = np.divmod(sequences.pair.astype(np.int64), n)
-    if place == "second":
-        now, kept = kept, now
-    other = (now[:, None] + np.arange(1, n)) % n  # [n, option]
-    pair = other * n + kept[:, None] if place == "first" else kept[:, None] * n + other
+    first, second = (index[:, None] for index in np.divmod(sequences.pair.astype(np.int64), n))
+    other = ((first if place == "first" else second) + np.arange(1, n)) % n  # [n, option]
+    pair = other * n + second if place == "first" else first * n + other
     allowed = _is_seen(task)[pair] if seen_only else np.ones(pair.shape, np.bool_)
     stuck = ~allowed.any(1)
     if stuck.any():
@@ -74,9 +68,8 @@ def replace_anchors(
         )
     bits = random_bits(len(sequences), seed=seed, stream=f"other-{place}")
     chosen = nth_allowed(allowed, (bits % allowed.sum(1).astype(np.uint64)).astype(np.int64))
-    return _with_token(
-        sequences, place, np.array(task.tokens)[other[np.arange(len(other)), chosen]]
-    )
+    new = np.array(task.tokens)[other[np.arange(len(other)), chosen]]
+    return _with_token(sequences, place, new)
 
 
 def _with_token(sequences: Sequences, place: Place, new: Ints) -> UInt8[np.ndarray, "n length"]:
@@ -90,12 +83,10 @@ def _is_seen(task: AnchorTask) -> np.ndarray:
 
 
 class ContrastPairs(NamedTuple):
-    """n clean sequences, each with its corrupted twin at the same positions."""
+    """n clean sequences, which patching restores, each with its twin that has one thing changed."""
 
     clean: Sequences
-    """The sequences that patching restores."""
     corrupted: Sequences
-    """The same sequences with one thing changed."""
 
 
 def contrast_pairs(
@@ -107,16 +98,14 @@ def contrast_pairs(
     keys: Keys = "all",
     pairs: Sequence[Pair] | None = None,
 ) -> ContrastPairs:
-    """Clean sequences and their corrupted twins, which differ in one thing.
+    """Clean sequences of some pairs (by default the seen ones) and their corrupted twins.
 
     A changed key comes from the same side of the split, and a changed anchor makes a seen pair;
-    both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again. The
-    clean sequences have the given ordered pairs, by default the seen ones, and keys and noise of
-    one side of the split.
+    both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again.
 
     Raises:
-        ConfigError: the kind or a pair is unknown, n or seed is out of range, or a sequence has no
-            such twin: its anchors are equal, it has no noise, or no change alters its target.
+        ConfigError: an argument is out of range, or a sequence has no such twin: its anchors are
+            equal, it has no noise, or no change alters its target.
     """
     checked(task, AnchorTask, "task")
     checked(kind, Perturbation, "kind")
@@ -140,9 +129,9 @@ def _perturbed(
     pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
     n_anchors, targets = len(task.anchors), target_table(task)
     first, second = np.divmod(pair, n_anchors)
+    if kind == "noise" and task.length == 3:
+        raise ConfigError("a sequence of 3 tokens has no noise to draw again")
     if kind == "noise":
-        if task.length == 3:
-            raise ConfigError("a sequence of 3 tokens has no noise to draw again")
         return pair, key
     if kind == "order":
         if (first == second).any():
@@ -153,9 +142,8 @@ def _perturbed(
         allowed = on_side(task, keys, clean.position)
     else:
         anchors, others = np.arange(n_anchors), (key - task.key_min)[:, None]
-        pairs = anchors * n_anchors + second[:, None]
-        if kind == "second":
-            pairs = first[:, None] * n_anchors + anchors
+        a, b = (anchors, second[:, None]) if kind == "first" else (first[:, None], anchors)
+        pairs = a * n_anchors + b
         allowed = _is_seen(task)[pairs]
     allowed = allowed & np.not_equal(targets[pairs, others], clean.targets[:, None])
     if not allowed.any(1).all():
@@ -174,9 +162,9 @@ class InterchangePairs:
     """n base sequences, each with a source and the answer that their interchange predicts."""
 
     base: Sequences
-    """(x; a1, a2): the sequences that are run."""
+    """(x; a1, a2), which are run."""
     source: Sequences
-    """(x'; a1', a2') at the same positions: the sequences that an activation comes from."""
+    """(x'; a1', a2') at the same positions, where an activation comes from."""
     counterfactual: Int64[np.ndarray, " n"]
     """g(g(x'; a1'); a2)."""
     anchor_moved: Int64[np.ndarray, " n"]
@@ -186,27 +174,20 @@ class InterchangePairs:
 
 
 def interchange_pairs(
-    task: AnchorTask,
-    n: int,
-    *,
-    seed: int,
-    keys: Keys = "all",
-    pairs: Sequence[Pair] | None = None,
+    task: AnchorTask, n: int, *, seed: int, keys: Keys = "all", pairs: Sequence[Pair] | None = None
 ) -> InterchangePairs:
     """Base and source sequences whose counterfactual answer differs from all other answers.
 
-    Keys and noise come from one side of the split: search on ``train``, judge on ``test``. Base and
-    source have the given ordered pairs, by default those trained on the composition.
+    Keys and noise come from one side of the split: search on ``train``, judge on ``test``. The
+    pairs are by default those trained on the composition.
 
     Raises:
-        ConfigError: a pair is overridden, n or seed is out of range, or a base sequence has no
-            such source.
+        ConfigError: a pair is overridden, or a base sequence has no such source.
     """
     checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
-    given = composing if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
-    pairs = [task.known(pair) for pair in given]
+    pairs = composing if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
     for pair in pairs:
         if task.role(pair) == "overridden":
             raise ConfigError(
@@ -223,12 +204,10 @@ def interchange_pairs(
             for pair in task.pairs
         ]
     )
-
     n_anchors, n_keys = len(task.anchors), len(task.keys)
     option_pair, option_key = np.divmod(np.arange(len(task.pairs) * n_keys), n_keys)
     option_first = option_pair // n_anchors
     drawable = np.array([pair in pairs for pair in task.pairs])[option_pair]
-
     second = base.pair.astype(np.int64) % n_anchors
     key = base.key.astype(np.int64) - task.key_min
     predicted = _continued(task, composing)[second][:, values[option_first, option_key]]

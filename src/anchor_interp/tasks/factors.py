@@ -1,6 +1,5 @@
 """The factors of a sequence: key, pair, position and noise, each drawn independently."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,16 +17,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What n sequences are made of."""
+    """Keys, pair indices and key positions of n sequences, and their noise [n, length]."""
 
     key: Ints
-    """[n] the key."""
     pair: Ints
-    """[n] the index of the ordered pair in ``task.pairs``."""
     position: Ints
-    """[n] the key's 0-based position."""
     noise: Ints
-    """[n, length] a token for every position; keys and anchors replace it where they stand."""
 
     @classmethod
     def draw(
@@ -41,10 +36,9 @@ class Factors:
         keys: Ints | None = None,
         maskable: bool = False,
     ) -> "Factors":
-        """Draw n sequences uniformly from pairs (``index`` in ``task.pairs``) and keys.
+        """Draw n sequences uniformly, from all or given pairs (an index of each) and keys.
 
-        None stands for all. ``maskable`` leaves out the position whose second anchor is the last
-        token.
+        ``maskable`` leaves out the position whose second anchor is the last token.
         """
 
         def drawn(options: Sequence[int] | Ints, part: str, count: int = n) -> Ints:
@@ -64,13 +58,3 @@ class Factors:
     def sequences(self, task: AnchorTask) -> Sequences:
         """The sequences with these factors."""
         return assemble(task, self.noise, self.pair, self.key, self.position)
-
-    def exchanged(self, factor: Factor, other: "Factors") -> "Factors":
-        """The same factors, with one of them from another draw."""
-        return dataclasses.replace(self, **{factor: getattr(other, factor)})
-
-    def differs(self, factor: Factor, other: "Factors") -> npt.NDArray[np.bool_]:
-        """[n] whether a factor differs from another draw's."""
-        unequal: npt.NDArray[np.bool_] = getattr(self, factor) != getattr(other, factor)
-        rows: npt.NDArray[np.bool_] = np.any(unequal.reshape(len(unequal), -1), axis=1)
-        return rows

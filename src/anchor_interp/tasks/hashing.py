@@ -18,14 +18,10 @@ _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def stream_key(seed: int, stream: str) -> np.uint64:
-    """The 64-bit key of a named stream.
-
-    Raises:
-        ConfigError: the seed is outside 0 to 2^63 - 1.
-    """
+    """The 64-bit key of a named stream; the seed is 0 to 2^63 - 1."""
     seed = checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
-    name = int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little")
-    return np.uint64(name)
+    digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
+    return np.uint64(int.from_bytes(digest[:8], "little"))
 
 
 def hash_counter(key: np.uint64, counter: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
@@ -88,17 +84,9 @@ def epoch_keys(n: int, epoch: int, *, seed: int) -> UInt64[np.ndarray, " n"]:
 
 
 def epoch_parts(start: int, stop: int, n: int) -> list[tuple[int, slice]]:
-    """The epochs, and the part of each, that hold sequences ``start`` to ``stop`` of all epochs.
-
-    Epochs of n sequences follow each other without a gap.
-    """
-    parts = []
-    while start < stop:
-        epoch, offset = divmod(start, n)
-        taken = min(stop - start, n - offset)
-        parts.append((epoch, slice(offset, offset + taken)))
-        start += taken
-    return parts
+    """The epochs of n sequences, and the part of each, that hold sequences start to stop of all."""
+    epochs = range(start // n, -(-stop // n))
+    return [(e, slice(max(start - e * n, 0), min(stop - e * n, n))) for e in epochs]
 
 
 def batch_indices(step: int, batch_size: int, n: int, *, seed: int) -> Int64[np.ndarray, " batch"]:

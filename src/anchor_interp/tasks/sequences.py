@@ -2,11 +2,9 @@
 
 :func:`sample` draws from one side of the split, :func:`draw` draws given ordered pairs, and
 :func:`assemble` writes given pairs, keys, positions and noise. Every sequence is a function of
-(seed, stream, index); see :mod:`anchor_interp.tasks.hashing`. 900,000 sequences take about a second
-and 12 MB, because every token, target, key, position, pair and role is one byte.
+(seed, stream, index); see :mod:`anchor_interp.tasks.hashing`. 900,000 of them take 12 MB.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,10 +30,7 @@ Split = Literal["train", "id", "ood"]
 Place = Literal["key", "first", "second", "last"]
 """A position by its meaning: the key, the first and the second anchor, the end of the sequence."""
 PositionRole = Literal[Place, "noise"]
-"""What stands at a position."""
-
-SPLITS: dict[Split, Keys] = {"train": "train", "id": "test", "ood": "all"}
-"""Keys of each split. ``train`` and ``id`` use the seen pairs, ``ood`` the unseen ones."""
+_SPLITS: dict[Split, Keys] = {"train": "train", "id": "test", "ood": "all"}
 GENERATOR = 1
 """Version of the generator: the sequences of one version never change."""
 PROBE = (35, 63, 99, 4, 3, 38, 42, 36, 62)
@@ -71,21 +66,16 @@ class Sequences:
 def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
     """Draw n sequences of one split, with uniform pairs and (position, key) combinations.
 
-    Args:
-        task: the task.
-        split: ``train`` (seen pairs, training keys), ``id`` (seen pairs, test keys) or ``ood``
-            (unseen pairs, training and test keys).
-        n: number of sequences.
-        seed: equal arguments give equal sequences on every machine.
+    The split is ``train`` (seen pairs, training keys), ``id`` (seen pairs, test keys) or ``ood``
+    (unseen pairs, all keys). Equal arguments give equal sequences on every machine.
 
     Raises:
-        ConfigError: the split is unknown, n or seed is out of range, or the task has no unseen
-            pair.
+        ConfigError: an unknown split, n or seed out of range, or a task without unseen pairs.
     """
     checked(task, AnchorTask, "task")
     checked(split, Split, "split")
     pairs = task.unseen if split == "ood" else task.seen
-    return draw(task, pairs, SPLITS[split], n, seed=seed, stream=split)
+    return draw(task, pairs, _SPLITS[split], n, seed=seed, stream=split)
 
 
 def draw(
@@ -94,9 +84,6 @@ def draw(
     """Draw n sequences of the given ordered pairs, with keys on one side of the split.
 
     Pairs and (position, key) combinations are uniform; streams of one seed are independent.
-
-    Raises:
-        ConfigError: there is no pair or an unknown one, or n or seed is out of range.
     """
     checked(task, AnchorTask, "task")
     checked(keys, Keys, "keys")
@@ -146,9 +133,6 @@ def assemble(
     """Sequences of given noise, pairs (indices in ``task.pairs``), keys and 0-based positions.
 
     ``noise`` has a token for every position; keys and anchors replace it where they stand.
-
-    Raises:
-        ConfigError: the task does not have a pair, key or position.
     """
     checked(task, AnchorTask, "task")
     for values, name, low, high in (
@@ -165,10 +149,7 @@ def assemble(
 
 
 def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
-    """The 0-based position of a place in every sequence.
-
-    With the key three places from the end the second anchor is also the last position.
-    """
+    """The 0-based position of a place in every sequence; the second anchor can be the last."""
     checked(sequences, Sequences, "sequences")
     if checked(place, Place, "place") == "last":
         return np.full(len(sequences), sequences.tokens.shape[1] - 1, np.int64)
@@ -176,13 +157,9 @@ def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
 
 
 def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...]:
-    """The role of every position of a sequence whose key is at a 0-based position.
+    """The role of every position of a sequence whose key, if any, is at a 0-based position.
 
-    Each of ``key``, ``first``, ``second`` and ``last`` is there once; a second anchor at the last
-    position is ``second``. Without a position there are no key and no anchors.
-
-    Raises:
-        ConfigError: the key leaves no room for two anchors.
+    A second anchor at the last position is ``second``.
     """
     checked(length, int, "length", low=1)
     checked(position, int | None, "position", low=0, high=length - 3)
@@ -201,11 +178,7 @@ def aligned_sequences(
     pairs: Sequence[Pair] | None = None,
     keys: Keys = "all",
 ) -> Sequences:
-    """Draw n sequences that have the key at one 0-based position, of all pairs by default.
-
-    Raises:
-        ConfigError: this side has no key at the position, or as :func:`draw`.
-    """
+    """Draw n sequences that have the key at one 0-based position, of all pairs by default."""
     checked(task, AnchorTask, "task")
     checked(position, int, "position", low=0, high=task.length - 3)
     if position not in task.cells(keys)[0]:
@@ -223,19 +196,13 @@ def drawn_sequences(
     keys: Keys,
 ) -> Sequences:
     """The first n drawn sequences for which ``wanted`` is true."""
-    checked(n, int, "n", low=1)
-    total = 2 * n
-    while True:
+    total = checked(n, int, "n", low=1)
+    kept: np.ndarray = np.empty(0, np.int64)
+    while len(kept) < n:
+        total *= 2
         drawn = draw(task, pairs, keys, total, seed=seed, stream="flow")
         kept = np.flatnonzero(wanted(drawn))[:n]
-        if len(kept) == n:
-            break
-        total *= 2
-    columns = {
-        field.name: getattr(drawn, field.name)[kept]
-        for field in dataclasses.fields(Sequences)
-        if field.name != "provenance"
-    }
+    columns = {name: array[kept] for name, array in vars(drawn).items() if name != "provenance"}
     return Sequences(**columns, provenance=drawn.provenance | {"kept": n})
 
 
@@ -251,8 +218,7 @@ def _noise(
     """A token for every position; the high and low half of a hash serve two positions."""
     restricted = task.split == "every-position" and keys == "train"
     allowed = on_side(task, "train" if restricted else "all", np.arange(task.length))
-    tokens = np.empty((len(counter), task.length), np.uint8)
-    bits = counter
+    tokens, bits = np.empty((len(counter), task.length), np.uint8), counter
     for place in range(task.length):
         if place % 2 == 0:
             bits = hash_counter(hashing_key, counter + np.uint64(1 + place // 2))
