@@ -36,8 +36,8 @@ from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
-from anchor_interp.sweeps.ray_task import pack, unpack
 from anchor_interp.sweeps.ray import RayEngine
+from anchor_interp.sweeps.ray_task import pack, unpack
 
 LONG = SHORT | {"steps": 1500, "eval_every": 500, "log_every": 20, "checkpoint_every": 100}
 """Long enough for a node to die during the training."""

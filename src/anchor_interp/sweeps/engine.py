@@ -24,12 +24,13 @@ from anchor_interp.runs.measurements import Measure, measure_run
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker does at a time: train a run, or several of one shape as a batch of models."""
+    """What one worker does at a time: train a run, or several of one shape as a batch of models.
+
+    Runs have the name of their folder. Each is measured once it is done, unless it keeps the value.
+    """
 
     configs: Mapping[str, RunConfig]
-    """The runs by name, which is also the name of their folder."""
     measures: tuple[Measure, ...] = ()
-    """What to measure of each run once it is done, unless the run keeps it already."""
 
     def __post_init__(self) -> None:
         if not self.configs:
@@ -70,14 +71,13 @@ class Engine(Protocol):
     ) -> Generator[RunResult, None, None]:
         """Do jobs, each run in ``folder / name``, resuming what is there.
 
+        Yields a result for each run as it ends. A run that fails does not stop the others. Closing
+        the iterator early checkpoints and stops the unfinished runs.
+
         Args:
             jobs: a job is pulled only when there is room for it. None means that there is nothing
                 to do now; the engine asks again later and after every result.
             progress: gives what the run of a name reports to.
-
-        Returns:
-            An iterator of one result for each run as it ends. A run that fails does not stop the
-            others. Closing the iterator early checkpoints and stops the unfinished runs.
         """
 
 

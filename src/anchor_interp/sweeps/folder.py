@@ -40,10 +40,9 @@ _OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run did not end."""
+    """Why a run did not end: the name of the error's class and its message."""
 
     kind: str
-    """Name of the error's class."""
     message: str
 
 
@@ -71,8 +70,7 @@ class SweepFolder:
         """Add a sweep to what was asked for, and return all of it; creates a missing folder.
 
         Raises:
-            StoreError: the folder holds something else or cannot be written; LockedError if
-                another process keeps writing ``spec.yaml``.
+            StoreError: the folder holds something else, cannot be written, or is locked.
             ConfigError: the existing ``spec.yaml`` is damaged, or the new one would be too large.
         """
         try:
@@ -145,11 +143,10 @@ class SweepFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of ``spec.yaml`` and the table; LockedError if another has it a minute."""
-        until = time.monotonic() + _PATIENCE_SECONDS
-        while True:
+        until, lock = time.monotonic() + _PATIENCE_SECONDS, None
+        while lock is None:
             try:
                 lock = Lock.acquire(self.path / ".lock")
-                break
             except errors.LockedError:
                 if time.monotonic() > until:
                     raise
