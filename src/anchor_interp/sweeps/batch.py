@@ -34,10 +34,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
-    """How many of these runs to train together: on a GPU, as many as fit; on a CPU, one.
+    """How many of these runs of one shape to train together: on a GPU, as many as fit.
 
-    A model keeps a core busy: a batch of 8 takes as long as 8 one by one (``benchmarks/batched.py``).
-    ConfigError if the runs differ in shape or the device cannot be used.
+    On a CPU that is one, which keeps a core busy (``benchmarks/batched.py``). ConfigError if the
+    runs differ in shape or the device cannot be used.
     """
     check_one_shape(configs)
     target = environment.resolve_device(device)
@@ -118,7 +118,6 @@ class _Batch:
             self._held.popitem()[1].close()
 
     def _fill(self) -> Iterator[RunResult]:
-        """Start or resume runs while there is room."""
         while self._waiting and len(self._sessions) < self._room:
             self._check_stopped()
             name = self._waiting.pop(0)

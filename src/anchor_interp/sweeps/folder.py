@@ -8,8 +8,7 @@
             failures/<run_id>.json  the error of a run that did not end
             table.parquet           derived (see anchor_interp.sweeps.table)
 
-The state of a run is what its folder shows: a result means that it is done, a lock with a heartbeat
-means that a process trains it. Several sweeps may share a folder.
+The state of a run is what its folder shows: a result means done, a lock that is held means running.
 """
 
 import contextlib

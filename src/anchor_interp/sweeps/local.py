@@ -27,7 +27,8 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, do_job
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""
@@ -150,10 +151,9 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(sender)
         self.reports = os.fdopen(receiver, "rb", buffering=0)
-        setup = {"import_path": list(map(str, sys.path)), "folder": os.fspath(folder)}
-        setup |= {"device": device, "reports": sender, "parent": os.getpid()}
-        setup |= {"level": _LOGGER.getEffectiveLevel()}
-        self._send(setup)
+        told: dict[str, Any] = {"device": device, "reports": sender, "parent": os.getpid()}
+        told |= {"import_path": list(map(str, sys.path)), "folder": os.fspath(folder)}
+        self._send(told | {"level": _LOGGER.getEffectiveLevel()})
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anchor_interp
 from anchor_interp._util import errors
@@ -30,9 +30,6 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
-
-if TYPE_CHECKING:
-    from anchor_interp.sweeps.ray_task import Begun
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 2.0
@@ -76,10 +73,8 @@ class RayEngine:
         try:
             ray = importlib.import_module("ray")
         except ImportError as error:
-            raise ConfigError(
-                "the engine ray needs a package that is not installed: "
-                "pip install 'anchor-interp[ray]'"
-            ) from error
+            missing = "the engine ray needs a package that is not installed"
+            raise ConfigError(f"{missing}: pip install 'anchor-interp[ray]'") from error
         _check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
         return _run(ray, self, Queue(jobs), folder.absolute(), meters)
@@ -112,13 +107,13 @@ class RayEngine:
 
 @dataclass
 class _Task:
-    """A task in flight: the runs left without a result, and Ray's generator of its messages."""
+    """A task in flight: the runs left without a result, Ray's stream of its messages, the first."""
 
     job: Job
     left: dict[str, RunConfig]
     attempt: int
     stream: Any
-    begun: "Begun | None" = None
+    begun: Any = None
     failure: Exception | None = None
 
 
@@ -233,7 +228,7 @@ class _Cluster:
                     del task.left[result.name]
                     for level, message in logged:
                         _LOGGER.log(level, message)
-                    failure = parcel and error_of(unpack, parcel, result.path)
+                    failure = error_of(unpack, parcel, result.path) if parcel else None
                     yield RunResult(result.name, result.path, result.error or failure)
                 case None:
                     self.tasks.remove(task)

@@ -24,7 +24,8 @@ from anchor_interp.runs import measurements
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
-from anchor_interp.sweeps.engine import Job, RunResult, do_job
+from anchor_interp.sweeps.engine import Job, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 MAX_BYTES = 1 << 30
 """Largest file of a parcel, beside those of checkpoints, whose limit follows from the model."""

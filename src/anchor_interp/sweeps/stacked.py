@@ -38,7 +38,6 @@ from anchor_interp.tasks.sequences import Sequences
 
 MOST_STEPS = 64
 """How many steps are planned ahead at most."""
-
 _ALIGNMENT = 64
 """Each parameter starts at a multiple of this many numbers; that makes products fast."""
 
@@ -71,7 +70,7 @@ class Stack:
     """Models of one shape as the rows of common matrices, and their training steps.
 
     The members' parameters and moments become views of these matrices, so each member's
-    :class:`TrainState` is up to date whenever :meth:`advance` returns.
+    :class:`anchor_interp.runs.loop.TrainState` is up to date whenever :meth:`advance` returns.
 
     Args:
         members: models of one shape (else ConfigError) on one device, at any steps.
