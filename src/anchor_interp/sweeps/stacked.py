@@ -260,14 +260,12 @@ class _Answering(nn.Module):
 
     def __init__(self, model: HookedTransformer, n_input_tokens: int) -> None:
         super().__init__()
-        self.model = model
-        self._n_input_tokens = n_input_tokens
+        self.model, self._n = model, n_input_tokens
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        n = self._n_input_tokens
         if targets is None:
-            return fast_last_logits(self.model, tokens, n_input_tokens=n)
-        return loop.answer_loss(self.model, tokens, targets, n_input_tokens=n)
+            return fast_last_logits(self.model, tokens, n_input_tokens=self._n)
+        return loop.answer_loss(self.model, tokens, targets, n_input_tokens=self._n)
 
 
 class _Batches:

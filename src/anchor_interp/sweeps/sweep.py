@@ -152,12 +152,18 @@ class _Todo:
                         self.waiting[name] = None
             names = self._next()
             if names:
-                self.running |= set(names)
+                self.running.update(names)
                 if len(names) > 1:
-                    self.in_batch |= set(names)
+                    self.in_batch.update(names)
                 yield Job({name: self.configs[name] for name in names}, self.measures[names[0]])
             elif self.running or self.elsewhere:
-                self._warn_if_only_elsewhere()
+                if not self.running and not self.has_warned:
+                    self.has_warned = True
+                    lock = self.folder.runs / min(self.elsewhere) / ".lock"
+                    _LOGGER.warning(
+                        f"waiting for {len(self.elsewhere)} runs that other processes train, such "
+                        f"as the one that {lock} names; if it is gone, remove that file"
+                    )
                 yield None
 
     def take(self, result: RunResult) -> None:
@@ -240,12 +246,3 @@ class _Todo:
             return state in ENDED
         last = self.configs[name].train.steps
         return not lacking(self.folder.runs / name, self.measures[name], last)
-
-    def _warn_if_only_elsewhere(self) -> None:
-        if self.elsewhere and not self.running and not self.has_warned:
-            self.has_warned = True
-            lock = self.folder.runs / min(self.elsewhere) / ".lock"
-            _LOGGER.warning(
-                f"waiting for {len(self.elsewhere)} runs that other processes train, such as the "
-                f"one that {lock} names; if it is gone, remove that file"
-            )
