@@ -4,7 +4,8 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from anchor_interp.sweeps.engine import Job, RunResult, do_job
+from anchor_interp.sweeps.engine import Job, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 
 class Here:

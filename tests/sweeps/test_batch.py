@@ -30,7 +30,6 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
 from anchor_interp.runs.writer import RunWriter, writing
-from anchor_interp.sweeps import stacked
 from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack, epoch_order_on
@@ -296,7 +295,6 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
         return original(*args, **settings)
 
     monkeypatch.setattr(loop, "answer_loss", loss)
-    monkeypatch.setattr(stacked, "answer_loss", loss)
 
 
 def test_what_a_batch_began_goes_on_alone_and_the_other_way_round(
@@ -377,7 +375,6 @@ def test_a_lost_run_stops_no_other(
 
     monkeypatch.setattr(RunWriter, "append_metrics", full_disk)
     monkeypatch.setattr(loop, "answer_loss", loss)
-    monkeypatch.setattr(stacked, "answer_loss", loss)
     with writing(tmp_path / "held", batch["held"]):
         results = {r.name: r.error for r in train_batch(batch, tmp_path, device="cpu")}
     assert isinstance(results["held"], LockedError)

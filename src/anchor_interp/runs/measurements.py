@@ -1,11 +1,8 @@
 """Measurements of a run, kept beside its weights in ``RUN/measurements.json``.
 
-A :class:`Measure` names a function of a checkpoint. Its value is kept with the name and version of
-the measure, the step, and the SHA-256 of the weights it was measured of. An entry of another
-version, another step or other weights is not returned, so it is measured again. A damaged file
-counts as empty: everything in it can be measured again.
-
-Reading kept values does not load torch.
+A value is kept with the name and version of its :class:`Measure`, the step, and the SHA-256 of the
+weights. What has another version, step or weights is measured again. A damaged file counts as
+empty. Reading kept values does not load torch.
 """
 
 import contextlib
@@ -33,15 +30,13 @@ _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 @dataclass(frozen=True)
 class Measure:
-    """A function of a run's checkpoint whose value the run keeps."""
+    """A function of a run's checkpoint whose value the run keeps under a unique name."""
 
     name: str
-    """What the value is kept as; unique within a run."""
     function: str
     """``module:function``. It takes a :class:`anchor_interp.runs.run.Run` at the checkpoint and
     returns JSON values (dataclasses and arrays become JSON), not None."""
     version: int = 1
-    """Values of other versions are measured again."""
     steps: tuple[int, ...] = ()
     """Checkpoints to measure; the last one if empty."""
 
@@ -94,11 +89,7 @@ def lacking(path: Path, measures: Iterable[Measure], last: int) -> list[tuple[Me
 
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
-    """Keep the value of a measure at the run's checkpoint.
-
-    Raises:
-        StoreError: the run folder cannot be written; LockedError if another process writes it.
-    """
+    """Keep the value of a measure at the run's checkpoint; StoreError if it cannot be written."""
     from anchor_interp.runs.writer import writing  # it loads torch
 
     if run.path is None:
@@ -114,9 +105,7 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
     """Take every measurement that a finished run lacks, and keep each at once.
 
-    Raises:
-        AnchorInterpError: a measurement failed or cannot be kept.
-        InterruptedRunError: SIGINT or SIGTERM.
+    AnchorInterpError if one fails or cannot be kept, InterruptedRunError on SIGINT or SIGTERM.
     """
     from anchor_interp._util.environment import stop_signals
     from anchor_interp.runs.run import load
@@ -137,13 +126,11 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
 
 def _entries(path: Path) -> list[dict[str, Any]]:
     """The entries of the file that have the right form."""
-    try:
+    names, entries = {"name", "version", "step", "weights", "value"}, []
+    with contextlib.suppress(StoreError, LookupError, TypeError):
         data = files.read_json(path / FILE)
-        found = data["measurements"] if data["schema"] == SCHEMA else []
-    except (StoreError, LookupError, TypeError):
-        return []
-    names = {"name", "version", "step", "weights", "value"}
-    entries = found if isinstance(found, list) else []
+        if data["schema"] == SCHEMA and isinstance(data["measurements"], list):
+            entries = data["measurements"]
     return [entry for entry in entries if isinstance(entry, dict) and names <= entry.keys()]
 
 

@@ -1,9 +1,8 @@
 """Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
 
-Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, through the same
-:class:`anchor_interp.runs.session.Session`. So a run that a batch began can be resumed alone, and
-the reverse. A run that ends or fails leaves the batch, and one that waits for room joins it; the
-others go on.
+Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, so a run that a batch
+began can be resumed alone, and the reverse. A run that ends or fails leaves the batch, and one that
+waits for room joins it; the others go on.
 """
 
 import contextlib
@@ -27,9 +26,7 @@ from anchor_interp.tasks.sequences import Sequences, sample
 
 MOST_MODELS = 256
 """Models of a batch at most; so many fill a GPU even if they are tiny."""
-
-_SHARE = 0.8
-"""Part of the free memory that a batch may take."""
+_SHARE = 0.8  # of the free memory
 _COPIES = 4
 """Tensors kept for each activation that :func:`memory_bytes` counts: its gradient, statistics of
 softmax and LayerNorm, queries, keys and values joined. An estimate, rather too large."""
@@ -39,11 +36,8 @@ _LOGGER = logging.getLogger(__name__)
 def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
     """How many of these runs of one shape to train together: on a GPU, as many as fit.
 
-    On a CPU that is one. One model keeps a core busy, so a batch of 8 takes about as long as the 8
-    one after another (``benchmarks/batched.py``).
-
-    Raises:
-        ConfigError: the runs differ in shape, or the device cannot be used.
+    On a CPU that is one, which keeps a core busy (``benchmarks/batched.py``). ConfigError if the
+    runs differ in shape or the device cannot be used.
     """
     check_one_shape(configs)
     target = environment.resolve_device(device)
@@ -51,22 +45,13 @@ def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
 
 
 def train_batch(
-    configs: Mapping[str, RunConfig],
-    folder: Path,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
+    configs: Mapping[str, RunConfig], folder: Path, *, device: str, threads: int | None = None
 ) -> Generator[RunResult, None, None]:
     """Train runs of one shape together, each in ``folder / name``, resuming what is there.
 
-    Args:
-        configs: runs by name, all with the same :func:`anchor_interp.runs.config.shape_key`.
-        threads: CPU threads of this process; if None, PyTorch's setting.
-
-    Returns:
-        An iterator of one result for each run as it ends. A run that fails does not stop the
-        others. Runs that do not fit into memory together start as others end. Closing the iterator
-        early checkpoints the unfinished runs.
+    Yields a result for each run as it ends. A run that fails does not stop the others. Runs that do
+    not fit into memory together start as others end. Closing the iterator early checkpoints the
+    unfinished runs.
 
     Raises:
         ConfigError: the runs differ in shape or are too large for the memory; the precision, device
@@ -113,7 +98,6 @@ class _Batch:
         self._drawn: dict[Hashable, Sequences] = {}
 
     def train(self) -> Iterator[RunResult]:
-        """Train until no run is left."""
         while self._waiting or self._sessions:
             yield from self._fill()
             yield from self._judge_trained()  # of an earlier session that stopped before judging
@@ -129,13 +113,11 @@ class _Batch:
                 _LOGGER.error("%s was not checkpointed: %s", self._folder / name, error)
 
     def release(self) -> None:
-        """Release all folders."""
         self._sessions.clear()
         while self._held:
             self._held.popitem()[1].close()
 
     def _fill(self) -> Iterator[RunResult]:
-        """Start or resume runs while there is room."""
         while self._waiting and len(self._sessions) < self._room:
             self._check_stopped()
             name = self._waiting.pop(0)
@@ -194,7 +176,6 @@ class _Batch:
         return ended
 
     def _judge_trained(self) -> Iterator[RunResult]:
-        """Judge the runs that have no step left."""
         for name, session in list(self._sessions.items()):
             if session.is_trained:
                 yield self._leave(name, error_of(session.judge, self._stopped))

@@ -1,8 +1,8 @@
-"""Engines train and measure runs: what they are given, do and give back.
+"""Engines train and measure runs: what they are given and what they give back.
 
 An :class:`Engine` takes a :class:`Job` when it has room for one and yields a :class:`RunResult` for
 each run as it ends. There are two: :class:`anchor_interp.sweeps.local.LocalEngine` and
-:class:`anchor_interp.sweeps.ray.RayEngine`. Their workers call :func:`do_job`.
+:class:`anchor_interp.sweeps.ray.RayEngine`.
 """
 
 import contextlib
@@ -19,17 +19,18 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.measurements import Measure, measure_run
+from anchor_interp.runs.measurements import Measure
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker does at a time: train a run, or several of one shape as a batch of models."""
+    """What one worker does at a time: train a run, or several of one shape as a batch of models.
+
+    Runs have the name of their folder. Each is measured once it is done, unless it keeps the value.
+    """
 
     configs: Mapping[str, RunConfig]
-    """The runs by name, which is also the name of their folder."""
     measures: tuple[Measure, ...] = ()
-    """What to measure of each run once it is done, unless the run keeps it already."""
 
     def __post_init__(self) -> None:
         if not self.configs:
@@ -70,55 +71,14 @@ class Engine(Protocol):
     ) -> Generator[RunResult, None, None]:
         """Do jobs, each run in ``folder / name``, resuming what is there.
 
+        Yields a result for each run as it ends. A run that fails does not stop the others. Closing
+        the iterator early checkpoints and stops the unfinished runs.
+
         Args:
             jobs: a job is pulled only when there is room for it. None means that there is nothing
                 to do now; the engine asks again later and after every result.
             progress: gives what the run of a name reports to.
-
-        Returns:
-            An iterator of one result for each run as it ends. A run that fails does not stop the
-            others. Closing the iterator early checkpoints and stops the unfinished runs.
         """
-
-
-def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:
-    """Train the runs of a job in this process, and measure each on the CPU once it is finished.
-
-    If a measurement fails, its error is the run's. If a batch fails, every unfinished run of it
-    gets its error. InterruptedRunError on SIGINT or SIGTERM; the runs are checkpointed first.
-    """
-    from anchor_interp._util.environment import limited_threads  # it loads torch
-
-    def measure(path: Path) -> None:
-        with limited_threads(threads):
-            measure_run(path, job.measures)
-
-    left = dict.fromkeys(job.configs)
-    with contextlib.closing(_train(job, folder, device, threads)) as results:
-        try:
-            for result in results:
-                error = result.error
-                if error is None and job.measures:
-                    error = error_of(measure, result.path)
-                del left[result.name]
-                yield RunResult(result.name, result.path, error)
-        except InterruptedRunError:
-            raise
-        except AnchorInterpError as error:
-            for name in left:
-                yield RunResult(name, folder / name, error)
-
-
-def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
-    from anchor_interp.runs.train import train
-    from anchor_interp.sweeps.batch import train_batch
-
-    if len(job.configs) > 1:
-        yield from train_batch(job.configs, folder, device=device, threads=threads)
-    else:
-        ((name, config),) = job.configs.items()
-        train(config, folder / name, device=device, threads=threads, quiet=True)
-        yield RunResult(name, folder / name, None)
 
 
 def error_of(act: Callable[..., object], *arguments: Any) -> AnchorInterpError | None:
@@ -155,12 +115,11 @@ class Queue:
 
 
 class Meters:
-    """Report the progress of runs from the lines that are added to their metrics."""
+    """Report runs from the new lines of their metrics, each at most once in ``every`` seconds."""
 
     def __init__(
         self, folder: Path, progress: Callable[[str], Progress], *, every: float = 0.0
     ) -> None:
-        """Read the metrics in ``folder / name``, each file at most once in ``every`` seconds."""
         self._folder, self._progress, self._every = folder, progress, every
         self._meters: dict[str, _Meter] = {}
 

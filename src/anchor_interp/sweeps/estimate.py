@@ -29,9 +29,7 @@ _REST_BYTES = 40_000  # about what configuration, provenance, states and result 
 _START_SECONDS = 5.0  # about what loading, drawing the data and judging take
 _MODEL = tuple(field.name for field in fields(ModelConfig))
 _LOGGER = logging.getLogger(__name__)
-
-_Shape = tuple[Any, ...]
-"""What decides how long a step takes: the model, length, batch_size and precision."""
+_Shape = tuple[Any, ...]  # the model, length, batch_size and precision decide a step's time
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,7 @@ class Estimate:
     """What is left of a sweep, and what it will take with so many workers."""
 
     runs: int
-    """Runs that were asked for."""
     todo: int
-    """Runs that are not done."""
     core_seconds: float
     """Time of these runs one after another, on one core or one device."""
     seconds: float
@@ -55,14 +51,11 @@ class Estimate:
 def estimate(
     configs: Mapping[str, RunConfig], folder: SweepFolder, *, workers: int, device: str = "auto"
 ) -> Estimate:
-    """What the runs that are not done will take.
+    """What the runs that are not done will take; ConfigError if one does not fit into memory.
 
     The time of a step is that of finished runs of the same shape in the folder (too long if they
     trained in a batch). For other shapes a few steps are timed, on a CPU with at most 128
     sequences; the time for a larger batch is in proportion, which is rather too long.
-
-    Raises:
-        ConfigError: the device cannot be used, or a run does not fit into its memory.
     """
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
@@ -101,10 +94,9 @@ def estimate(
 
 
 def disk_bytes(config: RunConfig) -> int:
-    """About what a finished run's folder takes.
+    """About what a finished run's folder takes: checkpoints, optimizer state and metrics.
 
-    Weights of every kept checkpoint, 4 bytes a parameter; the optimizer's state of the last, 8
-    bytes a parameter; a line of metrics for every logged step.
+    A parameter takes 4 bytes in every kept checkpoint, and 8 in the last one's optimizer state.
     """
     train = config.train
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)

@@ -8,8 +8,7 @@
             failures/<run_id>.json  the error of a run that did not end
             table.parquet           derived (see anchor_interp.sweeps.table)
 
-The state of a run is what its folder shows: a result means that it is done, a lock with a heartbeat
-means that a process trains it. Several sweeps may share a folder.
+The state of a run is what its folder shows: a result means done, a lock that is held means running.
 """
 
 import contextlib
@@ -40,10 +39,9 @@ _OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run did not end."""
+    """Why a run did not end: the name of the error's class and its message."""
 
     kind: str
-    """Name of the error's class."""
     message: str
 
 
@@ -71,8 +69,7 @@ class SweepFolder:
         """Add a sweep to what was asked for, and return all of it; creates a missing folder.
 
         Raises:
-            StoreError: the folder holds something else or cannot be written; LockedError if
-                another process keeps writing ``spec.yaml``.
+            StoreError: the folder holds something else, cannot be written, or is locked.
             ConfigError: the existing ``spec.yaml`` is damaged, or the new one would be too large.
         """
         try:
@@ -145,11 +142,10 @@ class SweepFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of ``spec.yaml`` and the table; LockedError if another has it a minute."""
-        until = time.monotonic() + _PATIENCE_SECONDS
-        while True:
+        until, lock = time.monotonic() + _PATIENCE_SECONDS, None
+        while lock is None:
             try:
                 lock = Lock.acquire(self.path / ".lock")
-                break
             except errors.LockedError:
                 if time.monotonic() > until:
                     raise

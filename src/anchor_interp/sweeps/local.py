@@ -27,14 +27,13 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, do_job
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""
-
 MEMORY_SHARE = 0.8
 """How much of the machine's memory all workers may use."""
-
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 300.0
 _LOGGER = logging.getLogger("anchor_interp")
@@ -69,11 +68,7 @@ class LocalEngine:
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
-        """Do jobs; see :meth:`anchor_interp.sweeps.engine.Engine.run`.
-
-        Raises:
-            ConfigError: this machine does not have the device.
-        """
+        """See :meth:`anchor_interp.sweeps.engine.Engine.run`; ConfigError without the device."""
         return _run(folder, self.device, self.slots(), Queue(jobs), Meters(folder, progress))
 
 
@@ -156,15 +151,9 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(sender)
         self.reports = os.fdopen(receiver, "rb", buffering=0)
-        setup = {
-            "import_path": list(map(str, sys.path)),
-            "folder": os.fspath(folder),
-            "device": device,
-            "reports": sender,
-            "parent": os.getpid(),
-            "level": _LOGGER.getEffectiveLevel(),
-        }
-        self._send(setup)
+        told: dict[str, Any] = {"device": device, "reports": sender, "parent": os.getpid()}
+        told |= {"import_path": list(map(str, sys.path)), "folder": os.fspath(folder)}
+        self._send(told | {"level": _LOGGER.getEffectiveLevel()})
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []
@@ -240,12 +229,9 @@ class _Reports(logging.Handler):
 
 
 def work(folder: str, device: str, reports: int, parent: int, level: int) -> None:
-    """The worker process: do the jobs on standard input until it closes.
+    """The worker process: do the jobs on standard input until it closes, or its parent dies.
 
-    Args:
-        reports: file descriptor for messages and results.
-        parent: process to end with.
-        level: least level of the messages to send.
+    Messages of this level or above and results go to the file descriptor ``reports``.
     """
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     driver = _Reports(os.fdopen(reports, "wb", buffering=0))

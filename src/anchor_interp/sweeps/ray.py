@@ -9,7 +9,6 @@ and the others must be installed in the same versions.
 """
 
 import contextlib
-import functools
 import importlib
 import logging
 import os
@@ -20,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anchor_interp
 from anchor_interp._util import errors
@@ -31,9 +30,6 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
-
-if TYPE_CHECKING:
-    from anchor_interp.sweeps.ray_task import Begun, Ended
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 2.0
@@ -64,12 +60,11 @@ class RayEngine:
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
-        """Do jobs; see :meth:`anchor_interp.sweeps.engine.Engine.run`.
+        """See :meth:`anchor_interp.sweeps.engine.Engine.run`.
 
         Raises:
-            ConfigError: Ray is not installed, a field has a value that cannot be used, or there is
-                no such cluster. While running: no machine can run a task, a machine has other
-                versions, or ``shared`` is True and a machine does not see the folder.
+            ConfigError: Ray, the cluster or room for a task is missing, a field cannot be used, or
+                a machine has other versions or does not see the folder although ``shared``.
         """
         self._check()
         # print nothing about dead workers, report nothing about the use
@@ -78,10 +73,8 @@ class RayEngine:
         try:
             ray = importlib.import_module("ray")
         except ImportError as error:
-            raise ConfigError(
-                "the engine ray needs a package that is not installed: "
-                "pip install 'anchor-interp[ray]'"
-            ) from error
+            missing = "the engine ray needs a package that is not installed"
+            raise ConfigError(f"{missing}: pip install 'anchor-interp[ray]'") from error
         _check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
         return _run(ray, self, Queue(jobs), folder.absolute(), meters)
@@ -114,13 +107,13 @@ class RayEngine:
 
 @dataclass
 class _Task:
-    """A task in flight: the runs left without a result, and Ray's generator of its messages."""
+    """A task in flight: the runs left without a result, Ray's stream of its messages, the first."""
 
     job: Job
     left: dict[str, RunConfig]
     attempt: int
     stream: Any
-    begun: "Begun | None" = None
+    begun: Any = None
     failure: Exception | None = None
 
 
@@ -158,24 +151,19 @@ class _Cluster:
 
         self.tasks: list[_Task] = []
         self._ray, self._engine, self._folder = ray, engine, folder
-        auto = "cuda" if engine.gpus else "cpu"
-        self._order = Order(
-            folder=folder,
-            probe=probe,
-            shared=engine.shared,
-            device=auto if engine.device == "auto" else engine.device,
-            threads=max(1, int(engine.cpus)),
-            versions=versions(),
-            log_level=_LOGGER.getEffectiveLevel(),
-        )
+        device, threads = engine.device, max(1, int(engine.cpus))
+        if device == "auto":
+            device = "cuda" if engine.gpus else "cpu"
+        level = _LOGGER.getEffectiveLevel()
+        self._order = Order(folder, probe, engine.shared, device, threads, versions(), level)
         policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
-        threads = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(self._order.threads)}
+        environment = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(threads)}
         self._work = ray.remote(task).options(
             num_cpus=engine.cpus,
             num_gpus=engine.gpus,
             num_returns="streaming",
             max_retries=0,
-            runtime_env={"env_vars": threads},
+            runtime_env={"env_vars": environment},
         )
 
     def _machines(self) -> list[dict[str, Any]]:
@@ -224,7 +212,7 @@ class _Cluster:
 
     def news(self) -> Iterator[RunResult]:
         """The results that arrive within half a second."""
-        from anchor_interp.sweeps.ray_task import Begun, Ended
+        from anchor_interp.sweeps.ray_task import Begun, Ended, unpack
 
         if not self.tasks:
             time.sleep(_POLL_SECONDS)
@@ -236,9 +224,12 @@ class _Cluster:
             match self._next(task):
                 case Begun() as begun:
                     task.begun = begun
-                case Ended() as ended:
-                    del task.left[ended.result.name]
-                    yield _received(ended)
+                case Ended(result, parcel, logged):
+                    del task.left[result.name]
+                    for level, message in logged:
+                        _LOGGER.log(level, message)
+                    failure = error_of(unpack, parcel, result.path) if parcel else None
+                    yield RunResult(result.name, result.path, result.error or failure)
                 case None:
                     self.tasks.remove(task)
                     yield from self._unfinished(task)
@@ -292,20 +283,9 @@ class _Cluster:
         kind = errors.OutOfMemoryError if is_memory else AnchorInterpError
         for name in task.left:
             path = self._folder / name
-            error = kind(f"the task of {path} {what}; start again to resume it")
-            yield RunResult(name, path, error)
-
-
-def _received(ended: "Ended") -> RunResult:
-    """A result, once the run folder that came with it is written."""
-    from anchor_interp.sweeps.ray_task import unpack
-
-    for level, message in ended.logged:
-        _LOGGER.log(level, message)
-    result, failure = ended.result, None
-    if ended.parcel is not None:
-        failure = error_of(unpack, ended.parcel, result.path)
-    return RunResult(result.name, result.path, result.error or failure)
+            yield RunResult(
+                name, path, kind(f"the task of {path} {what}; start again to resume it")
+            )
 
 
 @contextlib.contextmanager
@@ -357,19 +337,17 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         yield
         return
     package = {"py_modules": [anchor_interp], "excludes": ["specimens/", "__pycache__/"]}
-    connect = functools.partial(
-        ray.init, log_to_driver=False, configure_logging=False, runtime_env=package
-    )
+    how = {"log_to_driver": False, "configure_logging": False, "runtime_env": package}
     logger, on_sigterm = logging.getLogger("ray"), signal.getsignal(signal.SIGTERM)
     level, mode = logger.level, os.environ.get("RAY_AUTH_MODE")
     logger.setLevel(logging.ERROR)
     try:
         try:
-            connect(address=address or "auto")
+            ray.init(address=address or "auto", **how)
         except ConnectionError:
             if address is not None:
                 raise
-            connect(address="local", include_dashboard=False)
+            ray.init(address="local", include_dashboard=False, **how)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _unreachable(address, error) from error
     finally:

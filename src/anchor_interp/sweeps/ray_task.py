@@ -24,11 +24,11 @@ from anchor_interp.runs import measurements
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
-from anchor_interp.sweeps.engine import Job, RunResult, do_job
+from anchor_interp.sweeps.engine import Job, RunResult
+from anchor_interp.sweeps.worker import do_job
 
 MAX_BYTES = 1 << 30
 """Largest file of a parcel, beside those of checkpoints, whose limit follows from the model."""
-
 _FIRST = ("provenance.json", "metrics.jsonl")
 _LAST = (measurements.FILE, "result.json")
 _LOGGER = logging.getLogger("anchor_interp")
@@ -74,18 +74,12 @@ class Ended:
 
 
 def pack(path: Path) -> Parcel:
-    """Read a run folder.
-
-    Raises:
-        StoreError: a file is too large or cannot be read.
-    """
+    """Read a run folder; StoreError if a file is too large or cannot be read."""
     folder = RunFolder(path)
     names = [name for name in (*_FIRST, *_LAST) if files.is_there(path / name)]
-    return Parcel(
-        folder.config(),
-        {name: files.read_bytes(path / name, limit=MAX_BYTES) for name in names},
-        {step: folder.checkpoint_files(step) for step in folder.steps()},
-    )
+    contents = {name: files.read_bytes(path / name, limit=MAX_BYTES) for name in names}
+    checkpoints = {step: folder.checkpoint_files(step) for step in folder.steps()}
+    return Parcel(folder.config(), contents, checkpoints)
 
 
 def unpack(parcel: Parcel, path: Path) -> None:
@@ -93,10 +87,7 @@ def unpack(parcel: Parcel, path: Path) -> None:
 
     Metrics come before the checkpoints that rely on them and ``result.json`` comes last, so that a
     kill at any moment leaves a run that can be resumed. A checkpoint that is there already stays.
-
-    Raises:
-        StoreError: a file has a name that no run has, or the folder cannot be written; LockedError
-            if another process is writing it.
+    StoreError if a file has a name that no run has, or the folder cannot be written.
     """
     if unknown := sorted(parcel.files.keys() - {*_FIRST, *_LAST}):
         raise StoreError(f"{path} was sent a file {unknown[0]!r:.80}, which no run has")

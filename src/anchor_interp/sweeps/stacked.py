@@ -5,8 +5,7 @@ the same kernels whatever their seeds, data, gammas, learning rates or steps, so
 all. Their parameters are the rows of one matrix ``[model, parameter]``, and so are gradients and
 AdamW's moments. A step of all K models is
 
-* one gather of their batches from the training sequences on the device, for each model in its own
-  order (:func:`anchor_interp.tasks.hashing.batch_indices`);
+* one gather of their batches, each in its own order, from the sequences on the device;
 * one forward and backward pass: ``torch.func.vmap`` of one model's loss turns its matrix products
   into batched ones. On a CPU, products of this size already fill the core, so the models are worked
   through one after another, each a view of its row;
@@ -32,21 +31,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig, shape_key
-from anchor_interp.runs.loop import (
-    StepEvent,
-    TrainState,
-    answer_loss,
-    autocast,
-    float32_products,
-    learning_rate,
-)
 from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 from anchor_interp.tasks.sequences import Sequences
 
 MOST_STEPS = 64
 """How many steps are planned ahead at most."""
-
 _ALIGNMENT = 64
 """Each parameter starts at a multiple of this many numbers; that makes products fast."""
 
@@ -56,7 +47,7 @@ class Member:
     """A model of a stack: its run, its weights, moments and step, and its training sequences."""
 
     config: RunConfig
-    state: TrainState
+    state: loop.TrainState
     training: Sequences
 
     @property
@@ -79,11 +70,10 @@ class Stack:
     """Models of one shape as the rows of common matrices, and their training steps.
 
     The members' parameters and moments become views of these matrices, so each member's
-    :class:`TrainState` is up to date whenever :meth:`advance` returns.
+    :class:`anchor_interp.runs.loop.TrainState` is up to date whenever :meth:`advance` returns.
 
     Args:
-        members: models of one shape on one device; each may be at another step. ConfigError if they
-            differ in shape.
+        members: models of one shape (else ConfigError) on one device, at any steps.
         together: whether one pass serves all models, or they are worked through one after another;
             if None, what is faster on the device.
     """
@@ -105,19 +95,19 @@ class Stack:
         self._models = [_Answering(member.state.model, n_tokens) for member in members]
         self._batches = _Batches(members, self._device)
 
-    def advance(self, n_steps: int, stopped: Callable[[], bool] = lambda: False) -> list[StepEvent]:
-        """Train every model; the last step of each, with tensors on the CPU.
+    def advance(
+        self, n_steps: int, stopped: Callable[[], bool] = lambda: False
+    ) -> list[loop.StepEvent]:
+        """Train every model for :data:`MOST_STEPS` updates at most, and stop early if asked to.
 
-        Args:
-            n_steps: updates; at most :data:`MOST_STEPS` are made.
-            stopped: asked after every step whether to stop there.
+        Returns the last step of each model, with tensors on the CPU.
         """
         n_steps = min(n_steps, MOST_STEPS)
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
         losses = norms = torch.empty(0)
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
             tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
-            with float32_products(self._config.train):
+            with loop.float32_products(self._config.train):
                 losses = self._differentiate(tokens.long(), targets.long())
             norms = self._update(factors)
             for member in self._members:
@@ -126,20 +116,17 @@ class Stack:
                 break
         steps = [member.state.step for member in self._members]
         self._steps.copy_(torch.tensor(steps)[:, None])
-        rates = [learning_rate(one.config.train, one.state.step - 1) for one in self._members]
-        return list(map(StepEvent, steps, losses.cpu(), norms.cpu(), rates))
+        rates = [loop.learning_rate(one.config.train, one.state.step - 1) for one in self._members]
+        return list(map(loop.StepEvent, steps, losses.cpu(), norms.cpu(), rates))
 
     @torch.no_grad()
     def answers(
         self, tokens: Mapping[int, UInt8[np.ndarray, "_ pos"]]
     ) -> dict[int, Int64[np.ndarray, " _"]]:
-        """What models predict for the last position, by the index of the model.
+        """What models predict for the last position, given and returned by the model's index.
 
         Models whose logits are not finite are left out. Empty if the models are worked through one
         after another: a stack gains nothing there.
-
-        Args:
-            tokens: sequences by the index of the model; their numbers may differ.
         """
         if not tokens or not self._together:
             return {}
@@ -150,7 +137,7 @@ class Stack:
         size = self._config.train.batch_size  # so many fit into memory
         chosen = torch.tensor(list(tokens), device=self._device)
         leaves = {name: leaf[chosen] for name, leaf in self._leaves.items()}
-        parts = torch.split(torch.from_numpy(padded), size, dim=1)
+        parts = (torch.from_numpy(padded[:, i : i + size]) for i in range(0, n_rows, size))
         found = [self._side_by_side(leaves, part.to(self._device)) for part in parts]
         logits = torch.cat(found, dim=1)  # [model, n, d_vocab]
         finite, best = logits.isfinite().all(-1).cpu(), logits.argmax(-1).cpu().numpy()
@@ -165,14 +152,14 @@ class Stack:
     ) -> Float[Tensor, " model"]:
         """Losses; the gradients go into their matrix."""
         if self._together:
-            with autocast(self._config.train, self._device, cached=False):
+            with loop.autocast(self._config.train, self._device, cached=False):
                 losses = self._side_by_side(self._leaves, tokens, targets)
             # a loss depends on one model only, so the sum has each model's own gradient
             self._keep_gradients(losses.sum(), self._leaves.values(), self._gradients)
             return losses.detach()
         found = []
         for index, model in enumerate(self._models):
-            with autocast(self._config.train, self._device):
+            with loop.autocast(self._config.train, self._device):
                 loss = model(tokens[index], targets[index])
             self._keep_gradients(loss, model.parameters(), self._gradients[index])
             found.append(loss.detach())
@@ -273,14 +260,12 @@ class _Answering(nn.Module):
 
     def __init__(self, model: HookedTransformer, n_input_tokens: int) -> None:
         super().__init__()
-        self.model = model
-        self._n_input_tokens = n_input_tokens
+        self.model, self._n = model, n_input_tokens
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        n = self._n_input_tokens
         if targets is None:
-            return fast_last_logits(self.model, tokens, n_input_tokens=n)
-        return answer_loss(self.model, tokens, targets, n_input_tokens=n)
+            return fast_last_logits(self.model, tokens, n_input_tokens=self._n)
+        return loop.answer_loss(self.model, tokens, targets, n_input_tokens=self._n)
 
 
 class _Batches:
@@ -328,7 +313,9 @@ def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step fa
     """What the next updates take from the models' schedules, in the order that _update reads."""
     trains = [member.config.train for member in members]
     steps = np.array([member.state.step for member in members]) + np.arange(n_steps)[:, None]
-    lr = np.array([[*map(learning_rate, trains, map(int, row))] for row in steps])  # [step, model]
+    lr = np.array(
+        [[*map(loop.learning_rate, trains, map(int, row))] for row in steps]
+    )  # [step, model]
     wd = np.array(
         [[train.rates(int(s))[1] for train, s in zip(trains, row, strict=True)] for row in steps]
     )

@@ -1,9 +1,8 @@
 """The sweep: train and measure what is missing of what was asked for.
 
-:func:`sweep` writes down what is asked for, hands out what is missing, keeps errors and brings the
-table up to date. It knows only what the run folders show, so it can be killed at any moment and
-started again. Several sweeps may work on one folder: a run that another process trains is left to
-it, and taken up if that process dies.
+A sweep knows only what the run folders show, so it can be killed at any moment and started again.
+Several may work on one folder: a run that another process trains is left to it, and taken up if
+that process dies.
 """
 
 import contextlib
@@ -45,7 +44,6 @@ def sweep(
     """Train every run of a sweep that is not done yet, and take the measurements that runs lack.
 
     Args:
-        spec: the sweep, or the path of its file.
         out: the sweep folder; it is created, or extended by what is new.
         engine: if None, worker processes on this machine.
         measures: what to measure of every run once it is done, or of some runs by their names. The
@@ -120,16 +118,12 @@ class _Todo:
     overall: Overall
     waiting: dict[str, None] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
-    elsewhere: set[str] = field(default_factory=set)
-    """Runs that another process trains."""
+    elsewhere: set[str] = field(default_factory=set)  # another process trains them
     tries: dict[str, int] = field(default_factory=dict)
     in_batch: set[str] = field(default_factory=set)
-    alone: set[str] = field(default_factory=set)
-    """Runs that failed in a batch, perhaps because of another run."""
-    shapes: dict[str, Hashable] = field(default_factory=dict)
-    """What the runs of a batch have in common."""
-    most: dict[Hashable, int] = field(default_factory=dict)
-    """How many runs of a shape train together at most."""
+    alone: set[str] = field(default_factory=set)  # failed in a batch, perhaps due to another run
+    shapes: dict[str, Hashable] = field(default_factory=dict)  # what a batch has in common
+    most: dict[Hashable, int] = field(default_factory=dict)  # runs of a shape in a batch
     has_warned: bool = False
 
     def begin(self) -> None:
@@ -151,16 +145,25 @@ class _Todo:
         looked = 0.0
         while self.waiting or self.running or self.elsewhere:
             if self.elsewhere and time.monotonic() - looked > _LOOK_SECONDS:
-                self._look_elsewhere()
                 looked = time.monotonic()
+                for name in sorted(self.elsewhere):
+                    if self.folder.state(name) != "running":  # finished or abandoned
+                        self.elsewhere.remove(name)
+                        self.waiting[name] = None
             names = self._next()
             if names:
-                self.running |= set(names)
+                self.running.update(names)
                 if len(names) > 1:
-                    self.in_batch |= set(names)
+                    self.in_batch.update(names)
                 yield Job({name: self.configs[name] for name in names}, self.measures[names[0]])
             elif self.running or self.elsewhere:
-                self._warn_if_only_elsewhere()
+                if not self.running and not self.has_warned:
+                    self.has_warned = True
+                    lock = self.folder.runs / min(self.elsewhere) / ".lock"
+                    _LOGGER.warning(
+                        f"waiting for {len(self.elsewhere)} runs that other processes train, such "
+                        f"as the one that {lock} names; if it is gone, remove that file"
+                    )
                 yield None
 
     def take(self, result: RunResult) -> None:
@@ -205,14 +208,12 @@ class _Todo:
         for name in list(self.waiting):
             if found and len(found) >= self._most(found[0]):
                 break
-            if not found or self._can_join(name, found[0]):
-                del self.waiting[name]
-                if self._is_free(name):
-                    found.append(name)
+            if found and (name in self.alone or self.shapes[name] != self.shapes[found[0]]):
+                continue
+            del self.waiting[name]
+            if self._is_free(name):
+                found.append(name)
         return found
-
-    def _can_join(self, name: str, first: str) -> bool:
-        return name not in self.alone and self.shapes[name] == self.shapes[first]
 
     def _most(self, name: str) -> int:
         """How many runs may train together with this one, itself included."""
@@ -245,19 +246,3 @@ class _Todo:
             return state in ENDED
         last = self.configs[name].train.steps
         return not lacking(self.folder.runs / name, self.measures[name], last)
-
-    def _look_elsewhere(self) -> None:
-        """Take back runs that another process has finished or abandoned."""
-        for name in sorted(self.elsewhere):
-            if self.folder.state(name) != "running":
-                self.elsewhere.remove(name)
-                self.waiting[name] = None
-
-    def _warn_if_only_elsewhere(self) -> None:
-        if self.elsewhere and not self.running and not self.has_warned:
-            self.has_warned = True
-            lock = self.folder.runs / min(self.elsewhere) / ".lock"
-            _LOGGER.warning(
-                f"waiting for {len(self.elsewhere)} runs that other processes train, such as the "
-                f"one that {lock} names; if it is gone, remove that file"
-            )
