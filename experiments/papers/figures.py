@@ -317,12 +317,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _strip(
-    axes: Axes,
-    place: float,
-    values: Sequence[float],
-    colour: str,
-    *,
-    hollow: Sequence[bool] = (),
+    axes: Axes, place: float, values: Sequence[float], colour: str, *, hollow: Sequence[bool] = ()
 ) -> None:
     """Points side by side, and their mean as a line."""
     if not values:

@@ -12,12 +12,7 @@ import numpy as np
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import fingerprint
 from anchor_interp.analysis.fingerprint import FINGERPRINT
-from anchor_interp.analysis.learning_order import (
-    broken_pairs,
-    detection,
-    lateness,
-    learning_curves,
-)
+from anchor_interp.analysis.learning_order import broken_pairs, detection, lateness, learning_curves
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept

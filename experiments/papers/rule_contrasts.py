@@ -19,11 +19,7 @@ from dataclasses import dataclass
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.contrast import SimilarityContrast
 from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
-from anchor_interp.analysis.similarity import (
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
+from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 
