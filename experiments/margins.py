@@ -16,8 +16,7 @@ class Margin:
     """What a recipe promises of a run."""
 
     phase: Phase
-    text: str
-    """What it promises beyond the phase, in words."""
+    text: str  # what it promises beyond the phase, in words
     holds: Callable[[Evaluation], bool]
 
     def kept(self, evaluation: Evaluation) -> bool:

@@ -88,11 +88,7 @@ def experiment(
 def measure_recipes(
     name: str, runs: Path, seeds: Sequence[int], recipes: Sequence[str] = tuple(RECIPES)
 ) -> list[Row]:
-    """What ``NAME.measure`` says of every finished run; missing seeds are named and left out.
-
-    Raises:
-        StoreError: a recipe has no finished run.
-    """
+    """What ``NAME.measure`` says of every finished run; missing seeds are named and left out."""
     measure = Measure(name, f"{name}:measure")
     rows = []
     for recipe in recipes:

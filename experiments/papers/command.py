@@ -36,11 +36,7 @@ def parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def tables_folder(asked: argparse.Namespace) -> Path:
-    """The folder of the tables, which has to exist if it was named.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """The folder of the tables, which has to exist if it was named."""
     return asked.out / "tables" if asked.tables is None else existing_folder(asked.tables)
 
 

@@ -25,8 +25,7 @@ _INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
 class Criterion(Effect):
     """A rule that a table meets or does not."""
 
-    check: Callable[[Rows], tuple[bool, str]]
-    """Says whether the rows meet it, and what was seen."""
+    check: Callable[[Rows], tuple[bool, str]]  # says whether the rows meet it, and what was seen
 
     def find(self, rows: Rows) -> Observation:
         """See the class."""

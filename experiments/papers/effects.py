@@ -22,8 +22,7 @@ from anchor_interp.analysis.statistics import MeanComparison, against_zero, two_
 
 from .rows import SETTINGS, Row, Rows, Test, columns_of, every, having, never
 
-Number = Callable[[Row], float | None] | str
-"""A number of a run, or the name of its column."""
+Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column
 Floats = npt.NDArray[np.float64]
 
 _DRAWN = 9_999
@@ -33,32 +32,20 @@ _DRAWN = 9_999
 class Finding:
     """What runs say about an effect."""
 
-    n: tuple[int, ...]
-    """Runs in each sample."""
-    seeds: int
-    """Different seeds in the sample that has fewest."""
-    censored: int
-    """Relevant runs that failed or did not converge."""
-    effect: float | None
-    """The effect; None where it cannot be computed."""
-    low: float | None
-    """Lower end of its 95 % interval."""
-    high: float | None
-    """Upper end."""
-    p_value: float | None
-    """Two-sided."""
-    runs: tuple[str, ...]
-    """The runs in the samples."""
-    cells: tuple[int, ...] | None = None
-    """Cells in each sample, where cells are compared."""
+    n: tuple[int, ...]  # runs in each sample
+    seeds: int  # different seeds in the sample that has fewest
+    censored: int  # relevant runs that failed or did not converge
+    effect: float | None  # the effect; None where it cannot be computed
+    low: float | None  # lower end of its 95 % interval
+    high: float | None  # upper end
+    p_value: float | None  # two-sided
+    runs: tuple[str, ...]  # the runs in the samples
+    cells: tuple[int, ...] | None = None  # cells in each sample, where cells are compared
     pooled: float | None = None
     """The effect run by run and without strata, where it is one within strata."""
-    with_censored: float | None = None
-    """The effect with the censored runs, where they have one."""
-    with_censored_p: float | None = None
-    """Its p."""
-    note: str | None = None
-    """Why there is no effect."""
+    with_censored: float | None = None  # the effect with the censored runs, where they have one
+    with_censored_p: float | None = None  # its p
+    note: str | None = None  # why there is no effect
 
 
 @dataclass(frozen=True)
@@ -73,10 +60,8 @@ class Observation:
 class Effect(ABC):
     """An effect over the runs of some studies."""
 
-    studies: tuple[str, ...] = ()
-    """The studies; a run of several counts once."""
-    prepare: Callable[[Rows], Rows] = tuple
-    """Selects runs, or adds columns."""
+    studies: tuple[str, ...] = ()  # the studies; a run of several counts once
+    prepare: Callable[[Rows], Rows] = tuple  # selects runs, or adds columns
     untrained: bool = False
     """Also counts runs that did not converge, where that is what is measured."""
 
@@ -109,10 +94,8 @@ class Difference(Effect):
     """The mean of a number in some runs minus that in others, with Welch's interval."""
 
     number: Number
-    more: Test
-    """The runs in which the number is larger, as claimed."""
-    less: Test
-    """The runs in which it is smaller."""
+    more: Test  # the runs in which the number is larger, as claimed
+    less: Test  # the runs in which it is smaller
     unreached: Test = never
     """Runs whose number is a lower bound only, such as the last step where a loss is never reached.
     If one sample alone has them the true difference is larger. If they are more than half of both
@@ -166,11 +149,7 @@ class Recipes(Effect):
         return self._as_effect().compare(rows)
 
     def find(self, rows: Rows) -> Finding:
-        """See the class.
-
-        Raises:
-            ConfigError: a run that counts lacks the number.
-        """
+        """See the class."""
         for row in self.split(rows)[0]:
             if row["recipe"] in (self.larger, self.smaller) and row[self.number] is None:
                 raise ConfigError(f"{row['run_id']} has no {self.number}; leave the run out")
@@ -196,8 +175,7 @@ class BetweenCells(Effect):
     number: Number
     more: Test
     less: Test
-    within: tuple[str, ...]
-    """Columns that tell the strata apart."""
+    within: tuple[str, ...]  # columns that tell the strata apart
 
     def find(self, rows: Rows) -> Finding:
         """See the class."""
@@ -236,14 +214,11 @@ class Trend(Effect):
     with the degrees of freedom of the groups.
     """
 
-    x: str
-    """The column of the setting."""
+    x: str  # the column of the setting
     y: Number
-    within: tuple[str, ...] = ()
-    """Columns that are held."""
+    within: tuple[str, ...] = ()  # columns that are held
     only: Test = every
-    sign: int = 1
-    """-1 where the claim is that the number falls."""
+    sign: int = 1  # -1 where the claim is that the number falls
     unreached: Test = never
     """Runs whose number is a bound only; if they are more than half there is no effect."""
 
@@ -297,8 +272,7 @@ class Unexplained(Effect):
     """
 
     number: Number
-    group: str
-    """The column of the groups."""
+    group: str  # the column of the groups
     reference: float = 0.0
 
     def find(self, rows: Rows) -> Finding:

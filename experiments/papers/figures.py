@@ -135,13 +135,7 @@ def by_phase(rows: Rows, numbers: Mapping[str, str]) -> Figure:
 
 
 def development(rows: Rows, checkpoints: Rows, numbers: Mapping[str, str]) -> Figure:
-    """Numbers of the mechanism along training: every run a point, the mean of each final phase.
-
-    Args:
-        rows: the runs with their numbers at the end.
-        checkpoints: rows of the checkpoints between, with ``at_step`` and ``at_number``.
-        numbers: columns to show, with their titles.
-    """
+    """Numbers of the mechanism along training: every run a point, the mean of each final phase."""
     steps = {row["run_id"]: row["steps"] for row in rows}
     last = 1 + max((row["at_number"] for row in checkpoints), default=0.0)
     moments: dict[float, list[Row]] = defaultdict(list)
@@ -177,17 +171,7 @@ def against(
     name: Callable[[Any], str] = str,
     bound: Test = never,
 ) -> Figure:
-    """A number of every run over a setting on a logarithmic axis, in groups with their means.
-
-    Args:
-        rows: the runs.
-        x: the column of the setting.
-        y: the number.
-        by: the column of the groups.
-        labels: of the axes.
-        name: what to call a group.
-        bound: runs whose number is a lower bound, drawn hollow.
-    """
+    """A number of every run over a setting on a logarithmic axis, in groups with their means."""
     groups = sorted({row[by] for row in rows if row[by] is not None})
     places = sorted({row[x] for row in rows})
     with single(5.0, 3.6) as figure:

@@ -41,13 +41,10 @@ _LOGGER = logging.getLogger("anchor_interp.papers")
 class Plan:
     """What some studies still need before they can be judged."""
 
-    runs: int
-    """Runs of all of them, each counted once."""
-    known: int
-    """Runs whose rows are in earlier tables."""
+    runs: int  # runs of all of them, each counted once
+    known: int  # runs whose rows are in earlier tables
     training: Estimate
-    measuring: float
-    """Seconds that measuring takes after training, roughly."""
+    measuring: float  # seconds that measuring takes after training, roughly
 
 
 def plan(
@@ -59,11 +56,7 @@ def plan(
     workers: int | None = None,
     device: str = "auto",
 ) -> Plan:
-    """What :func:`gather` would do for these studies.
-
-    Raises:
-        ConfigError: an unknown study or scale.
-    """
+    """What :func:`gather` would do for these studies."""
     wanted = [_wanted(name, scale, tables) for name in names]
     runs = {run for of in wanted for run in of.configs}
     todo = {run: config for of in wanted for run, config in of.todo().items()}
@@ -89,26 +82,7 @@ def gather(
     engine: Engine | None = None,
     quiet: bool = False,
 ) -> dict[str, list[Row]]:
-    """The tables of some studies; what is missing is trained and measured first.
-
-    Args:
-        names: the studies.
-        scale: tiny, small or paper.
-        out: the folder of the runs, which studies share.
-        tables: folder of the tables, which are read if they are there and written anew;
-            ``OUT/tables`` if None. A row is taken as it is if it has every number that the study
-            measures, at checkpoints too.
-        engine: where runs are trained and measured; worker processes on this machine if None.
-        quiet: report no progress.
-
-    Returns:
-        Rows by study, in the order in which the study lists its runs. The tables are written too;
-        a study with ``checkpoints`` has another one for these.
-
-    Raises:
-        ConfigError: an unknown study or scale, or a device that cannot be used.
-        StoreError: a folder that cannot be used, or a damaged table.
-    """
+    """The tables of some studies; what is missing is trained and measured first."""
     folder = SweepFolder(checked_path(out, "out") / "sweep")
     place = Path(out) / "tables" if tables is None else checked_path(tables, "tables")
     wanted = [_wanted(name, scale, place) for name in names]
@@ -156,10 +130,8 @@ class _Wanted:
     configs: dict[str, RunConfig]
     known: dict[str, Row]
     """Rows of finished runs with every number that the study measures, at checkpoints too."""
-    ended: dict[str, Row]
-    """Rows of all finished runs."""
-    along: dict[tuple[str, float], Row]
-    """Rows of checkpoints, by run and step."""
+    ended: dict[str, Row]  # rows of all finished runs
+    along: dict[tuple[str, float], Row]  # rows of checkpoints, by run and step
 
     def todo(self) -> dict[str, RunConfig]:
         """The runs without a row."""

@@ -19,8 +19,7 @@ from .rows import Rows
 
 Verdict = Literal["supported", "not supported", "inconclusive", "not run"]
 
-LEVEL = 0.05
-"""Largest adjusted p of a supported claim."""
+LEVEL = 0.05  # largest adjusted p of a supported claim
 REVERSED = "the effect is the other way round"
 TOO_FEW = "not even runs without any overlap could show it"
 
@@ -31,16 +30,11 @@ class Claim:
 
     name: str
     sentence: str
-    source: str
-    """Where it stands: "N" is the NeurIPS paper, "C" the complexity-control paper."""
-    statistic: str
-    """The effect in words."""
-    minimum: float = 0.0
-    """The smallest effect that counts."""
-    section: str | None = None
-    """The script under ``experiments/`` that shows it."""
-    effect: Effect | None = None
-    """None for a claim that no study tests."""
+    source: str  # where it stands: "N" is the NeurIPS paper, "C" the complexity-control paper
+    statistic: str  # the effect in words
+    minimum: float = 0.0  # the smallest effect that counts
+    section: str | None = None  # the script under ``experiments/`` that shows it
+    effect: Effect | None = None  # None for a claim that no study tests
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -66,26 +60,15 @@ class Family:
 class Judgement:
     """What the runs say about a claim."""
 
-    claim: str
-    """The claim's name."""
+    claim: str  # the claim's name
     verdict: Verdict
     reason: str
-    finding: Finding | None
-    """The numbers; None for a claim that was not run."""
-    q_value: float | None
-    """The p-value, adjusted for all claims of the family that were tested."""
+    finding: Finding | None  # the numbers; None for a claim that was not run
+    q_value: float | None  # the p-value, adjusted for all claims of the family that were tested
 
 
 def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
-    """The judgement of every claim, by name.
-
-    Args:
-        family: the claims.
-        tables: the rows of every study that was run.
-
-    Raises:
-        StoreError: a table lacks a column that a claim needs.
-    """
+    """The judgement of every claim, by name."""
     findings = {claim.name: _found(claim, tables) for claim in family.claims}
     tested = {
         name: found

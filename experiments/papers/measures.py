@@ -34,9 +34,6 @@ def learning(run: Run) -> Numbers:
     """The first step at which the mean of five logged losses is at most each of :data:`LEVELS`.
 
     None for a run that never comes there.
-
-    Raises:
-        StoreError: fewer than five logged losses.
     """
     logged = [(row["step"], row["loss"]) for row in run.metrics if "loss" in row]
     if len(logged) < _LOGGED:
@@ -95,8 +92,7 @@ SECONDS: Mapping[str, float] = {
 }  # fmt: skip
 """About how long each takes on a core at ``tiny``."""
 
-ALONG = ("mechanism", "behaviour")
-"""What is measured at checkpoints between the first and the last."""
+ALONG = ("mechanism", "behaviour")  # what is measured at checkpoints between the first and the last
 
 
 def between(config: RunConfig) -> tuple[int, ...]:

@@ -27,28 +27,17 @@ class Ledger:
     """Everything that the tables of one scale say."""
 
     scale: str
-    judgements: Mapping[str, Judgement]
-    """The judgement of every claim, by name."""
+    judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
     verdict: VerdictScore | None
     """How good the verdict from the mechanism is; None without the study."""
-    early: tuple[EarlyScore, ...]
-    """How early it is."""
-    runs: Mapping[str, int]
-    """Runs of every study."""
-    seconds: float
-    """Wall time of training them one after the other."""
-    schema: int = 1
-    """Schema number."""
+    early: tuple[EarlyScore, ...]  # how early it is
+    runs: Mapping[str, int]  # runs of every study
+    seconds: float  # wall time of training them one after the other
+    schema: int = 1  # schema number
 
 
 def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
-    """Judge every claim, and the verdict from the mechanism.
-
-    Args:
-        scale: the scale's name.
-        tables: rows by study; claims that need another one count as not run.
-        checkpoints: the mechanism along the runs of the held-out study.
-    """
+    """Judge every claim, and the verdict from the mechanism."""
     rows = tables.get(HELD_OUT, ())
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
     phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
@@ -65,23 +54,14 @@ def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) 
 
 
 def read_ledger(scale: str, tables: Path) -> Ledger:
-    """The ledger of a folder of tables.
-
-    Raises:
-        StoreError: a damaged table, or one of another scale.
-        ConfigError: the folder does not exist.
-    """
+    """The ledger of a folder of tables."""
     along = checkpoints_table(tables, HELD_OUT)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
     return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
 
 
 def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
-    """Write ``index.html`` and ``claims.json``.
-
-    Raises:
-        StoreError: a file cannot be written, or ``out`` is a run's folder or a file.
-    """
+    """Write ``index.html`` and ``claims.json``."""
     folder = output_folder(out, "the ledger")
     page, numbers = folder / "index.html", folder / "claims.json"
     write_output(numbers, canonical_json(ledger).encode())

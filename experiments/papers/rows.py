@@ -8,8 +8,7 @@ from typing import Any
 
 from anchor_interp.tasks.anchor import Pair
 
-Row = dict[str, Any]
-"""One run: its columns by name."""
+Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]
 Test = Callable[[Row], bool]
 

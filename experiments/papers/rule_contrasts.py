@@ -31,19 +31,14 @@ from .judging import Claim, Family
 class Grouping:
     """What :class:`anchor_interp.analysis.clusters.Clusters` scores, without its points."""
 
-    ordered: float | None
-    """Silhouette of the ordered pairs."""
-    unordered: float | None
-    """Silhouette of the unordered pairs."""
-    order: float | None
-    """Silhouette of (a, b) against (b, a) within their own points."""
+    ordered: float | None  # silhouette of the ordered pairs
+    unordered: float | None  # silhouette of the unordered pairs
+    order: float | None  # silhouette of (a, b) against (b, a) within their own points
     n_clusters: int
-    at_limit: bool
-    """Whether ``n_clusters`` is the smallest or the largest number tried."""
+    at_limit: bool  # whether ``n_clusters`` is the smallest or the largest number tried
     n_ordered: int
     n_unordered: int
-    agreement_ordered: float
-    """Adjusted Rand index of the clusters with the ordered pairs."""
+    agreement_ordered: float  # adjusted Rand index of the clusters with the ordered pairs
     agreement_unordered: float
 
     @classmethod
@@ -66,8 +61,7 @@ class Grouping:
 class RuleContrasts:
     """Every contrast of the papers for one model; layers are the papers', whatever the depth."""
 
-    value: SimilarityContrast
-    """V^(2) at the first anchor: equal g(x; a1) against near misses."""
+    value: SimilarityContrast  # V^(2) at the first anchor: equal g(x; a1) against near misses
     value_ov: SimilarityContrast
     """The same of what the heads would write, which no basis inside a head changes."""
     answer: SimilarityContrast
@@ -82,10 +76,8 @@ class RuleContrasts:
     after the logits of symmetric models had shown blocks as well."""
     key_mask: Grouping
     """Logits under a key mask: the twelve pairs of unequal anchors, as in the paper's figure."""
-    key_mask_all: Grouping
-    """The same of all sixteen pairs."""
-    first_layer: Grouping
-    """X^ao(1) at the last position: all pairs."""
+    key_mask_all: Grouping  # the same of all sixteen pairs
+    first_layer: Grouping  # X^ao(1) at the last position: all pairs
     sensitivity: tuple[Sensitivity, ...]
     """How much key, pair, position and noise matter to the logits, to V^(2) at the first anchor
     and to X^ao(2) at the last position."""
@@ -116,16 +108,7 @@ NUMBERS: Mapping[str, str] = {
 
 
 def rule_contrasts(model: HookedTransformer, task: AnchorTask, *, seed: int = 0) -> RuleContrasts:
-    """Every contrast of the papers for one model.
-
-    Args:
-        model: a model of the task, of two layers or more.
-        task: the task.
-        seed: seed of all sequences; the same for models that are compared.
-
-    Raises:
-        ConfigError: a model too small for the task, or a task that lacks one of the contrasts.
-    """
+    """Every contrast of the papers for one model."""
     return RuleContrasts(
         value=value_similarity(model, task, seed=seed).contrast,
         value_ov=value_similarity(model, task, state="OV", seed=seed).contrast,

@@ -42,17 +42,12 @@ _SEEDS = tuple(range(400, 405))
 class Scale:
     """What the studies of a scale have in common."""
 
-    control: RunConfig
-    """Where runs on the complexity-control task start."""
-    neurips: RunConfig
-    """Where runs on the NeurIPS task start."""
-    large: float
-    """The gamma of a large initialisation: memorizing or composite."""
+    control: RunConfig  # where runs on the complexity-control task start
+    neurips: RunConfig  # where runs on the NeurIPS task start
+    large: float  # the gamma of a large initialisation: memorizing or composite
     middle: float
-    small: float
-    """The gamma of a small initialisation: inferential."""
-    short: int
-    """Steps in which most of the training data are learned, with checkpoints all along."""
+    small: float  # the gamma of a small initialisation: inferential
+    short: int  # steps in which most of the training data are learned, with checkpoints all along
 
 
 def _scales() -> Mapping[str, Scale]:
@@ -79,12 +74,9 @@ SCALES: Mapping[str, Scale] = _scales()
 class Study:
     """Runs that are trained and measured together."""
 
-    title: str
-    """What is varied, in a few words."""
-    sweep: Callable[[str], Sweep]
-    """The runs at a scale of this name."""
-    measures: tuple[MeasureName, ...] = ()
-    """What is measured of each run, beside its evaluation."""
+    title: str  # what is varied, in a few words
+    sweep: Callable[[str], Sweep]  # the runs at a scale of this name
+    measures: tuple[MeasureName, ...] = ()  # what is measured of each run, beside its evaluation
     checkpoints: bool = False
     """Whether mechanism and behaviour are also measured at the first checkpoint, and at each one
     that is twice as late as the one before."""
@@ -264,21 +256,13 @@ STUDIES: Mapping[str, Study] = {
 
 
 def study(name: str) -> Study:
-    """A study by its name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """A study by its name."""
     _check_known("study", name, STUDIES)
     return STUDIES[name]
 
 
 def study_sweep(name: str, scale: str) -> Sweep:
-    """The runs of a study at a scale.
-
-    Raises:
-        ConfigError: no such study or scale.
-    """
+    """The runs of a study at a scale."""
     found = study(name)
     _check_known("scale", scale, SCALES)
     return found.sweep(scale)

@@ -34,8 +34,7 @@ _FILLED = frozenset(
 )
 """Columns in which every row has a value."""
 
-_NEEDED = _FILLED | {"phase", "normalization"}
-"""Columns that every table has."""
+_NEEDED = _FILLED | {"phase", "normalization"}  # columns that every table has
 
 _OF_A_RUN = frozenset(("d_model", "lr", "n_sequences", "id_accuracy"))
 """Columns that it has besides, unless its rows are checkpoints."""
@@ -60,11 +59,7 @@ _RESTORE = "restore it, or remove it to have its runs trained anew"
 
 
 def existing_folder(path: str | Path) -> Path:
-    """A folder of tables.
-
-    Raises:
-        ConfigError: it does not exist.
-    """
+    """A folder of tables."""
     place = checked_path(path, "tables")
     if not place.is_dir():
         raise ConfigError(f"{place} is not a folder; expected the folder of the studies' tables")
@@ -74,12 +69,7 @@ def existing_folder(path: str | Path) -> Path:
 def read_tables(
     folder: str | Path, names: Sequence[str] = tuple(STUDIES), *, scale: str | None = None
 ) -> dict[str, list[Row]]:
-    """The tables of a folder by study; studies without one are left out.
-
-    Raises:
-        StoreError: a table is damaged, or of another scale than ``scale``.
-        ConfigError: the folder does not exist.
-    """
+    """The tables of a folder by study; studies without one are left out."""
     paths = {name: existing_folder(folder) / f"{name}.csv" for name in names}
     found = {name: read_study(path) for name, path in paths.items() if path.is_file()}
     for name, rows in found.items():
@@ -88,20 +78,12 @@ def read_tables(
 
 
 def read_study(path: str | Path) -> list[Row]:
-    """The rows of one study's table.
-
-    Raises:
-        StoreError: it cannot be read, or is damaged.
-    """
+    """The rows of one study's table."""
     return _read(checked_path(path, "path"), _NEEDED | _OF_A_RUN, _row_of_a_run)
 
 
 def read_checkpoints(path: str | Path) -> list[Row]:
-    """The rows of a study's runs at checkpoints.
-
-    Raises:
-        StoreError: it cannot be read, or is damaged.
-    """
+    """The rows of a study's runs at checkpoints."""
     return _read(checked_path(path, "path"), _NEEDED, _row_of_a_checkpoint)
 
 
@@ -111,11 +93,7 @@ def checkpoints_table(tables: str | Path, name: str) -> Path:
 
 
 def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
-    """Refuse a table of another scale.
-
-    Raises:
-        StoreError: names the table, its scale and what to do.
-    """
+    """Refuse a table of another scale."""
     other = next((row["scale"] for row in rows if row.get("scale") not in (None, scale)), None)
     if other is not None and scale is not None:
         raise StoreError(
@@ -124,11 +102,7 @@ def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write a table with the columns that any row fills.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Write a table with the columns that any row fills."""
     names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row), *sorted(_NEEDED)])
     columns = [
         name for name in names if name in _NEEDED or any(row.get(name) is not None for row in rows)

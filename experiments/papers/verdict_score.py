@@ -41,11 +41,9 @@ PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferentia
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
 _FAITHFUL = 0.9
 """Share of seen pairs, composed and answered rightly, below which composed states are doubtful."""
-_NEAR = 0.1
-"""A number this close to a line could as well be on its other side."""
+_NEAR = 0.1  # a number this close to a line could as well be on its other side
 _DRAWN = 2_000
-_DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)
-"""Sizes of the decision trees that are tried."""
+_DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)  # sizes of the decision trees that are tried
 
 Names = npt.NDArray[np.str_]
 Cells = Sequence[tuple[Any, ...]]
@@ -56,19 +54,13 @@ class RuleScore:
     """How well one rule names phases."""
 
     name: str
-    rule: str
-    """What it knows."""
-    accuracy: float
-    """Balanced accuracy: the mean over phases of the share named rightly."""
-    low: float
-    """Lower end of its 95 % interval."""
+    rule: str  # what it knows
+    accuracy: float  # balanced accuracy: the mean over phases of the share named rightly
+    low: float  # lower end of its 95 % interval
     high: float
-    behind: float | None
-    """How much balanced accuracy it lacks to the verdict; None for the verdict."""
-    behind_low: float | None
-    """Lower end of its 95 % interval."""
-    mixed: float | None
-    """Share named rightly in mixed cells; None if there are none."""
+    behind: float | None  # how much balanced accuracy it lacks to the verdict; None for the verdict
+    behind_low: float | None  # lower end of its 95 % interval
+    mixed: float | None  # share named rightly in mixed cells; None if there are none
 
 
 @dataclass(frozen=True)
@@ -79,10 +71,8 @@ class Disagreement:
     settings: str
     phase: str
     verdict: str
-    reason: str
-    """The rule of the verdict that spoke."""
-    behaviour: str
-    """The accuracies that decided the phase."""
+    reason: str  # the rule of the verdict that spoke
+    behaviour: str  # the accuracies that decided the phase
     explanation: str
     """What makes the difference likely, by a fixed rule: composed states answer seen pairs badly,
     so that they are not the model's; or a number lies near its line."""
@@ -92,24 +82,17 @@ class Disagreement:
 class VerdictScore:
     """The verdict on a table of runs."""
 
-    n: Mapping[str, int]
-    """Runs of every phase."""
-    left_out: int
-    """Runs without one of these phases."""
-    confusion: Mapping[str, Mapping[str, int]]
-    """For every phase, how often each verdict was given."""
-    rules: tuple[RuleScore, ...]
-    """The verdict first, then rules that know less."""
-    mixed_runs: int
-    """Runs in mixed cells."""
+    n: Mapping[str, int]  # runs of every phase
+    left_out: int  # runs without one of these phases
+    confusion: Mapping[str, Mapping[str, int]]  # for every phase, how often each verdict was given
+    rules: tuple[RuleScore, ...]  # the verdict first, then rules that know less
+    mixed_runs: int  # runs in mixed cells
     mixed_p: float | None
     """How often verdicts that change places within mixed cells are right as often."""
-    disagreements: tuple[Disagreement, ...]
-    """Every run that is named wrongly."""
+    disagreements: tuple[Disagreement, ...]  # every run that is named wrongly
     faithful: tuple[int, int]
     """Runs whose composed seen pairs are answered rightly (0.9 or more): named rightly, and all."""
-    doubtful: tuple[int, int]
-    """The same of the other runs."""
+    doubtful: tuple[int, int]  # the same of the other runs
 
     def accuracy_of(self, name: str) -> float:
         """The balanced accuracy of the rule with this short name."""
@@ -120,13 +103,10 @@ class VerdictScore:
 class EarlyScore:
     """What one moment of training tells of the final phase; the same runs at each moment."""
 
-    share: float
-    """The moment, as a share of the run's steps; the mean over runs."""
+    share: float  # the moment, as a share of the run's steps; the mean over runs
     n: int
-    accuracy: float
-    """Balanced accuracy of the verdict at that moment."""
-    low: float
-    """Lower end of its 95 % interval."""
+    accuracy: float  # balanced accuracy of the verdict at that moment
+    low: float  # lower end of its 95 % interval
     high: float
     behaviour: float | None
     """Balanced accuracy of the phase by behaviour at that moment. An undertrained model counts as
@@ -134,11 +114,7 @@ class EarlyScore:
 
 
 def fingerprint_of(row: Row) -> Fingerprint:
-    """The fingerprint that a row of a table holds.
-
-    Raises:
-        StoreError: a number outside its range.
-    """
+    """The fingerprint that a row of a table holds."""
     step = row.get("at_step", row.get("steps"))
     about = {"run_id": row["run_id"], "step": None if step is None else int(step), "seed": 0}
     try:
@@ -153,15 +129,7 @@ def can_be_judged(row: Row) -> bool:
 
 
 def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
-    """The verdict on some runs, beside rules fitted on others.
-
-    Args:
-        rows: runs with fingerprints, none of which the verdict's thresholds were fixed on.
-        fitted_on: the runs that the other rules learn from.
-
-    Raises:
-        ConfigError: fewer than two phases among either.
-    """
+    """The verdict on some runs, beside rules fitted on others."""
     kept, known = (list(filter(can_be_judged, part)) for part in (rows, fitted_on))
     truth = np.array([row["phase"] for row in kept])
     if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
@@ -209,15 +177,7 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
 
 
 def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
-    """The verdict along training, and the behaviour, against what the runs become.
-
-    Args:
-        rows: the runs, with their fingerprints at the end.
-        checkpoints: rows of the checkpoints between, with ``at_step`` and ``at_number``.
-
-    Returns:
-        One score for each number of a checkpoint that every run has, and one for the end.
-    """
+    """The verdict along training, and the behaviour, against what the runs become."""
     final = {row["run_id"]: row for row in rows if can_be_judged(row)}
     moments: dict[float, list[Row]] = defaultdict(list)
     for row in checkpoints:
