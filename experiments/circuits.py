@@ -21,7 +21,7 @@ from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.ablation import Ablation, Bench
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import Measured, experiment, spread, table, tell
+from measured import Measured, experiment, spread, table, tell_filled
 from papers.rows import Row
 
 N = 100
@@ -109,31 +109,10 @@ def report(found: Measured) -> None:
             for row in found.missed
         ],
     )
-    outside = f"Runs that did not reach their recipe's phase, in no number above:\n\n{others}"
-    first, *_, last = found.seeds
-    text = f"""# circuits
-
-Median and range over the recipes' runs (seeds {first} to {last}) that reached their phase.
-Edges are those that can reach the answer, 54 in the models of two layers. Faithfulness, by accuracy
-and by logit difference, is 1 for the whole model and 0 with every edge ablated; the answers are the
-model's own. "Without the circuit" is the accuracy left, on the same scale, when the circuit is
-ablated; "least loss" the smallest fall of the logit difference when one edge of the circuit is
-ablated besides what is outside it. p: random circuits of the same size, by accuracy.
-
-{sizes}
-How much of the key's and the anchors' effect on the answer takes a route ("gathered": key and first
-anchor to the second anchor, then that to the last position; published nowhere):
-
-{routes}
-{often}
-Faithfulness by accuracy under resample ablation, run by run, of the pruned circuit and of the
-baselines: random circuits with as many edges in every layer, as many edges of the largest attention
-rollout (weight times that of all ways on to the last position), the published routes.
-
-{each}
-{outside if found.missed else "Every run reached its recipe's phase."}
-"""
-    tell("circuits", {"runs": found.rows}, text.rstrip() + "\n")
+    tell_filled(
+        "circuits", {"runs": found.rows}, found,
+        sizes=sizes, routes=routes, often=often, each=each, others=found.others(others),
+    )  # fmt: skip
 
 
 def _sizes(runs: Sequence[Row]) -> list[str]:

@@ -18,7 +18,16 @@ import torch
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import Run
-from measured import Measured, comparisons, corrected, experiment, interval, spread, table, tell
+from measured import (
+    Measured,
+    comparisons,
+    corrected,
+    experiment,
+    interval,
+    spread,
+    table,
+    tell_filled,
+)
 from papers.judging import LEVEL, Family
 from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
@@ -112,22 +121,10 @@ def report(found: Measured) -> None:
         ],
         [_steps(name, runs) for name, runs in found.used.items() if runs],
     )  # fmt: skip
-    text = f"""# complexity
-
-Median and range over the recipes' runs that reached their phase.
-
-{numbers}
-Differences between recipes, permutation test over runs, Holm's correction over all {len(compared)}.
-Memorizing and inferential differ in gamma and weight decay alone, composite and symmetric in the
-gamma of queries and keys besides; these two pairs differ from each other in LayerNorm layout,
-activation and amount of data as well, so a difference across them is not the phase's alone.
-
-{differences}
-Steps of the embedding: runs in which steps of 3 and of 4 each bring keys closer than a smooth curve
-explains (p <= {LEVEL}), and where they stand among steps 1 to 20.
-
-{steps}"""
-    tell("complexity", {"runs": found.rows, "comparisons": compared}, text)
+    tell_filled(
+        "complexity", {"runs": found.rows, "comparisons": compared}, found,
+        numbers=numbers, differences=differences, steps=steps, compared=len(compared),
+    )  # fmt: skip
 
 
 def _steps(name: str, runs: Sequence[Row]) -> list[str]:

@@ -30,7 +30,16 @@ from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
-from measured import Measured, comparisons, corrected, experiment, interval, spread, table, tell
+from measured import (
+    Measured,
+    comparisons,
+    corrected,
+    experiment,
+    interval,
+    spread,
+    table,
+    tell_filled,
+)
 from papers.judging import Family
 from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
@@ -128,22 +137,10 @@ def report(found: Measured) -> None:
             for c in compared
         ],
     )
-    first, *_, last = found.seeds
-    text = f"""# interchange
-
-Share of 1,000 held-out sequences that are answered with g(g(x'; a1'); a2) after an exchange of
-the residual stream after layer 1 at the first anchor: median and range over the runs that reached
-their phase, seeds {first} to {last}. Held out are keys: the directions were searched for on
-sequences with training keys, in which the same values g(x'; a1') meet the same second anchors. With
-answers renamed by one random permutation, for the search and for its judgement, the same search
-shows what it makes of a model by itself. The last five columns tell what else follows when all of
-it is exchanged.
-
-{shares}
-Differences between recipes, permutation test over runs, Holm's correction over all {len(compared)}:
-
-{differences}"""
-    tell("interchange", {"runs": found.rows, "comparisons": compared}, text)
+    tell_filled(
+        "interchange", {"runs": found.rows, "comparisons": compared}, found,
+        shares=shares, differences=differences, compared=len(compared),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -46,6 +46,12 @@ class Measured:
         """All seeds, ascending."""
         return sorted({row["seed"] for row in self.rows})
 
+    def others(self, table: str) -> str:
+        """The table of the missed runs, which stand in no other one."""
+        if not self.missed:
+            return "Every run reached its recipe's phase."
+        return f"Runs that did not reach their recipe's phase, in no number above:\n\n{table}"
+
     def count(self, recipe: str) -> str:
         """How many runs of a recipe reached its phase, as text."""
         total = sum(row["recipe"] == recipe for row in self.rows)
@@ -159,3 +165,11 @@ def tell(name: str, data: Any, text: str) -> None:
     """The table as ``docs/evidence/NAME.md``, the data as JSON on standard output."""
     write_text(EVIDENCE / f"{name}.md", text)
     print(json.dumps(data, indent=1))
+
+
+def tell_filled(name: str, data: Any, found: Measured, **parts: object) -> None:
+    """Tell what the template ``reports/NAME.md`` says with these parts."""
+    template = (Path(__file__).parent / "reports" / f"{name}.md").read_text(encoding="utf-8")
+    first, *_, last = found.seeds
+    text = template.format(first=first, last=last, level=LEVEL, **parts)
+    tell(name, data, text.rstrip() + "\n")

@@ -1,10 +1,10 @@
 """The ledger: every claim of both papers and some of our own.
 
 ``claims.toml`` has their sentences, sources and smallest effects; here are the statistics that
-judge them. All were written down before the runs of the studies ``phases``, ``complexity``, ``pairs``,
-``noise``, ``rates``, ``arbitrary``, ``steps`` and ``branches``, and before those of the seeds from
-303 on of ``decay`` and ``depth``, whose seeds 300 to 302 were known. ``docs/results.md`` tells what
-was changed after some of these runs had been seen.
+judge them. All were written down before the runs of the studies ``phases``, ``complexity``,
+``pairs``, ``noise``, ``rates``, ``arbitrary``, ``steps`` and ``branches``, and before those of the
+seeds from 303 on of ``decay`` and ``depth``, whose seeds 300 to 302 were known.
+``docs/results.md`` tells what was changed after some of these runs had been seen.
 
 Settings and phases go together: nearly all inferential runs of ``phases`` are pre-LayerNorm models.
 So claims about phases compare cells of one task, layout and depth, over the runs of ``phases`` and
@@ -22,7 +22,6 @@ from typing import Any
 from .effects import BetweenCells, Difference, Effect, Finding, Mean, Number, Trend, Unexplained
 from .judging import Claim, Family, Judgement, judge
 from .rows import (
-    Row,
     Rows,
     Test,
     fresh,
