@@ -89,7 +89,7 @@ class Price(Effect):
         log, ratios = log_steps(self.column), []
         for gamma, seed in sorted({(row["gamma"], row["seed"]) for row in ends}):
             pair = [at[gamma, seed, level] for level in (0, 6) if (gamma, seed, level) in at]
-            steps = [found for row in pair if (found := log(row)) is not None]
+            steps = [n for row in pair if (n := log(row)) is not None]
             if len(steps) == 2:
                 never = any(row.get(self.column) is None for row in pair)
                 ratio = None if never else steps[1] - steps[0]

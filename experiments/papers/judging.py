@@ -26,12 +26,12 @@ TOO_FEW = "not even runs without any overlap could show it"
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that runs support or do not."""
+    """A sentence that runs support or do not, and the statistic that judges it, in words."""
 
     name: str
     sentence: str
-    source: str  # where it stands: "N" is the NeurIPS paper, "C" the complexity-control paper
-    statistic: str  # the effect in words
+    source: str
+    statistic: str
     minimum: float = 0.0  # the smallest effect that counts
     section: str | None = None  # the script under ``experiments/`` that shows it
     effect: Effect | None = None  # None for a claim that no study tests
@@ -44,12 +44,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Family:
-    """Claims whose p-values are adjusted together."""
+    """Claims whose p-values are adjusted together.
+
+    A sample of a decided claim has at least ``fewest`` runs, seeds and, where cells are compared,
+    cells.
+    """
 
     claims: tuple[Claim, ...]
     adjustment: Literal["benjamini-hochberg", "holm"] = "benjamini-hochberg"
     fewest: int = 5
-    """Fewest runs, seeds and, where cells are compared, cells in a sample of a decided claim."""
 
     def named(self, name: str) -> Claim:
         """The claim of this name."""
@@ -68,26 +71,24 @@ class Judgement:
 
 
 def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
-    """The judgement of every claim, by name."""
+    """The judgement of every claim, by name; ``tables`` holds the rows by study."""
     findings = {claim.name: _found(claim, tables) for claim in family.claims}
-    tested = {
-        name: found
-        for name, found in findings.items()
-        if isinstance(found, Finding) and found.p_value is not None
-    }
-    p_values = [found.p_value for found in tested.values() if found.p_value is not None]
-    best: dict[str, float] = {}
+    p_values, smallest = {}, {}
+    for name, found in findings.items():
+        if isinstance(found, Finding) and found.p_value is not None:
+            p_values[name], smallest[name] = found.p_value, found.n
+    best: tuple[float, ...] = (0.0,) * len(p_values)
     if family.adjustment == "holm":
-        adjusted = holm(p_values)
-        smallest = holm([smallest_p(found.n) for found in tested.values()])
-        best = dict(zip(tested, smallest, strict=True))
+        adjusted = holm([*p_values.values()])
+        best = holm([smallest_p(n) for n in smallest.values()])
     else:
-        adjusted = tuple(map(float, false_discovery_control(p_values))) if p_values else ()
-    q_values = dict(zip(tested, adjusted, strict=True))
+        p = [*p_values.values()]
+        adjusted = tuple(map(float, false_discovery_control(p))) if p else ()
+    q_values = dict(zip(p_values, zip(adjusted, best, strict=True), strict=True))
     judgements = {}
     for claim in family.claims:
         name, found = claim.name, findings[claim.name]
-        q, possible = q_values.get(name), best.get(name, 0.0)
+        q, possible = q_values.get(name, (None, 0.0))
         verdict, reason = _decide(found, claim.minimum, q, possible, family.fewest)
         finding = found if isinstance(found, Finding) else None
         judgements[name] = Judgement(name, verdict, reason, finding, q)

@@ -18,8 +18,8 @@ from .rows import Rows
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
 
+# The study that judges the verdict, and those that rules which know less are fitted on.
 HELD_OUT, FITTED_ON = "phases", ("decay", "depth")
-"""The study that judges the verdict, and those that rules which know less are fitted on."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,11 @@ class Ledger:
 
     scale: str
     judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
-    verdict: VerdictScore | None
-    """How good the verdict from the mechanism is; None without the study."""
+    verdict: VerdictScore | None  # how good the verdict from the mechanism is
     early: tuple[EarlyScore, ...]  # how early it is
     runs: Mapping[str, int]  # runs of every study
     seconds: float  # wall time of training them one after the other
-    schema: int = 1  # schema number
+    schema: int = 1
 
 
 def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
@@ -72,7 +71,11 @@ def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
 def render_ledger(ledger: Ledger) -> str:
     """The page as HTML."""
     counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
-    judged = [(claim, ledger.judgements[claim.name]) for claim in CLAIMS]
+    entries = []
+    for claim in CLAIMS:
+        found = ledger.judgements[claim.name]
+        entry = {"claim": claim, "judged": found, "figure": found.finding and claim.section}
+        entries.append(entry | told(found))
     return fill_page(
         "claims.html.jinja",
         [],
@@ -80,15 +83,7 @@ def render_ledger(ledger: Ledger) -> str:
         title=f"The papers' claims, at the scale {ledger.scale}",
         found=ledger,
         counts={name: counted[name] for name in figures.VERDICT_STYLES if counted[name]},
-        entries=[
-            {
-                "claim": claim,
-                "judged": found,
-                "figure": found.finding and claim.section,
-                **told(found),
-            }
-            for claim, found in judged
-        ],
+        entries=entries,
         minutes=round(ledger.seconds / 60),
         pictures=[
             (caption, style.inline_svg(style.settle(figure), name))

@@ -21,7 +21,6 @@ from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
 
 _T = TypeVar("_T")
-ScaleName = Literal["tiny", "small", "paper"]
 MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
