@@ -11,7 +11,7 @@ over 200 sequences of seen pairs for each token that is exchanged.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -75,22 +75,17 @@ def report(found: Measured) -> None:
     """Report the runs that reached their phase, recipe by recipe, and the others apart."""
     used = found.used
     sizes = table(
-        [
-            "recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
-            "logit difference, resampled", "accuracy, mean", "logit difference, mean",
-            "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
-            "largest p",
-        ],
+        ["recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
+         "logit difference, resampled", "accuracy, mean", "logit difference, mean",
+         "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
+         "largest p"],
         [[name, found.count(name), *_sizes(runs)] for name, runs in used.items()],
     )  # fmt: skip
-    routes = table(
-        ["recipe", "runs", *ROUTES],
-        [[name, str(len(runs)), *_routes(runs)] for name, runs in used.items()],
-    )
-    often = table(
-        ["recipe", "runs", "edges kept in at least half of them"],
-        [[name, str(len(runs)), _edges(runs)] for name, runs in used.items()],
-    )
+    head = ["recipe", "runs"]
+    counts = {name: [name, str(len(runs))] for name, runs in used.items()}
+    routes = table([*head, *ROUTES], [[*counts[n], *_routes(runs)] for n, runs in used.items()])
+    head.append("edges kept in at least half of them")
+    often = table(head, [[*counts[name], _edges(runs)] for name, runs in used.items()])
     each = table(
         ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
         [_one(row) for runs in used.values() for row in runs],
@@ -98,17 +93,11 @@ def report(found: Measured) -> None:
     others = table(
         ["recipe", "seed", "phase", "edges", "faithfulness", *ROUTES],
         [
-            [
-                row["recipe"],
-                str(row["seed"]),
-                row["phase"],
-                f"{row['size']} of {row['n_edges']}" if "size" in row else row["no_circuit"],
-                f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "",
-                *_routes([row]),
-            ]
+            [row["recipe"], str(row["seed"]), row["phase"], _size(row),
+             f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "", *_routes([row])]
             for row in found.missed
         ],
-    )
+    )  # fmt: skip
     tell_filled(
         "circuits", {"runs": found.rows}, found,
         sizes=sizes, routes=routes, often=often, each=each, others=found.others(others),
@@ -116,25 +105,21 @@ def report(found: Measured) -> None:
 
 
 def _sizes(runs: Sequence[Row]) -> list[str]:
-    with_circuit = [row for row in runs if "size" in row]
-
-    def over(value: Callable[[Row], float], digits: int = 2) -> str:
-        return spread([value(row) for row in with_circuit], digits)
-
+    pruned = [row for row in runs if "size" in row]
+    resampled = [row["resample"] for row in pruned]
     return [
-        over(lambda r: r["size"], 0),
-        "/".join(sorted({str(row["n_edges"]) for row in with_circuit})),
-        *[
-            spread([r[ablation]["faithfulness"][i] for r in with_circuit])
-            for ablation in JUDGED
-            for i in (0, 1)
-        ],
-        over(lambda r: r["resample"]["remaining"][0]),
-        over(lambda r: r["resample"]["incompleteness"][0]),
-        over(lambda r: min(loss[1] for loss in r["resample"]["minimality"])),
-        over(lambda r: r["resample"]["random_best"]),
-        f"{max(row['resample']['p'][0] for row in with_circuit):.3f}" if with_circuit else "",
+        spread([row["size"] for row in pruned], 0),
+        "/".join(sorted({str(row["n_edges"]) for row in pruned})),
+        *(spread([r[way]["faithfulness"][i] for r in pruned]) for way in JUDGED for i in (0, 1)),
+        *(spread([r[name][0] for r in resampled]) for name in ("remaining", "incompleteness")),
+        spread([min(loss[1] for loss in r["minimality"]) for r in resampled]),
+        spread([r["random_best"] for r in resampled]),
+        f"{max(r['p'][0] for r in resampled):.3f}" if pruned else "",
     ]
+
+
+def _size(row: Row) -> str:
+    return f"{row['size']} of {row['n_edges']}" if "size" in row else row["no_circuit"]
 
 
 def _routes(runs: Sequence[Row]) -> list[str]:
@@ -149,19 +134,13 @@ def _edges(runs: Sequence[Row]) -> str:
 
 
 def _one(row: Row) -> list[str]:
+    begin = [row["recipe"], str(row["seed"]), _size(row)]
     if "size" not in row:
-        return [row["recipe"], str(row["seed"]), row["no_circuit"], *[""] * 7]
+        return begin + [""] * 7
     found: dict[str, Any] = row["resample"]
-    return [
-        row["recipe"],
-        str(row["seed"]),
-        f"{row['size']} of {row['n_edges']}",
-        f"{found['faithfulness'][0]:.2f}",
-        f"{found['random_median']:.2f}",
-        f"{found['random_best']:.2f}",
-        f"{found['p'][0]:.3f}",
-        *[f"{found[name][0]:.2f}" for name in BASELINES],
-    ]
+    shares = [found["faithfulness"][0], found["random_median"], found["random_best"]]
+    baselines = [f"{found[name][0]:.2f}" for name in BASELINES]
+    return [*begin, *(f"{share:.2f}" for share in shares), f"{found['p'][0]:.3f}", *baselines]
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from papers.judging import LEVEL, Family
 from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
 
+# Recipes that are compared; the papers expect the first of each to be the more complex one.
 PAIRS = (
     ("memorizing", "inferential"),
     ("composite", "inferential"),
@@ -40,7 +41,6 @@ PAIRS = (
     ("neurips-memorizing", "neurips-inferential"),
     ("neurips-symmetric", "neurips-inferential"),
 )
-"""Recipes that are compared; the papers expect the first of each to be the more complex one."""
 NUMBERS = {
     "stable_rank": "stable rank of W_Q(1)",
     "condensation": "condensation of W_Q(1)",
@@ -90,35 +90,23 @@ def report(found: Measured) -> None:
     numbers = table(
         ["recipe", "runs in their phase", *NUMBERS.values(), "W_Q(1) at the start"],
         [
-            [
-                name,
-                found.count(name),
-                *[spread([r[number] for r in runs]) for number in NUMBERS],
-                spread([r["stable_rank_at_init"] for r in runs], 1),
-            ]
+            [name, found.count(name), *[spread([r[number] for r in runs]) for number in NUMBERS],
+             spread([r["stable_rank_at_init"] for r in runs], 1)]
             for name, runs in found.used.items()
         ],
-    )
+    )  # fmt: skip
     differences = table(
         ["number", "first", "second", "difference of means (95 % interval)", "d", "p", "Holm's p"],
         [
-            [
-                NUMBERS[c["number"]],
-                c["first"],
-                c["second"],
-                interval(c),
-                "" if c["effect"] is None else f"{c['effect']:+.1f}",
-                f"{c['p_value']:.2g}",
-                corrected(c["holm"]),
-            ]
+            [NUMBERS[c["number"]], c["first"], c["second"], interval(c),
+             "" if c["effect"] is None else f"{c['effect']:+.1f}", f"{c['p_value']:.2g}",
+             corrected(c["holm"])]
             for c in compared
         ],
-    )
+    )  # fmt: skip
     steps = table(
-        [
-            "recipe", "runs", "show both steps", "in the first two components",
-            "median places of 3 and 4", "steps that stand out most (median z)",
-        ],
+        ["recipe", "runs", "show both steps", "in the first two components",
+         "median places of 3 and 4", "steps that stand out most (median z)"],
         [_steps(name, runs) for name, runs in found.used.items() if runs],
     )  # fmt: skip
     tell_filled(

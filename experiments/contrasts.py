@@ -61,20 +61,13 @@ def _judged(found: Measured) -> list[Row]:
         claim = CONTRASTS.named(name)
         assert isinstance(claim.effect, Recipes)
         compared = claim.effect.compare(numbers["recipes"])
-        rows.append(
-            {
-                "claim": {
-                    "text": claim.sentence,
-                    "source": claim.source,
-                    "number": claim.effect.number,
-                    "larger": claim.effect.larger,
-                    "smaller": claim.effect.smaller,
-                },
-                "comparison": None if compared is None else to_dict(compared),
-                "holm": judgement.q_value,
-                "outcome": outcome(judgement),
-            }
-        )
+        about = {
+            "text": claim.sentence, "source": claim.source, "number": claim.effect.number,
+            "larger": claim.effect.larger, "smaller": claim.effect.smaller,
+        }  # fmt: skip
+        comparison = None if compared is None else to_dict(compared)
+        result = {"holm": judgement.q_value, "outcome": outcome(judgement)}
+        rows.append({"claim": about, "comparison": comparison, **result})
     return rows
 
 
@@ -116,21 +109,14 @@ def _sensitivity(used: Mapping[str, Runs]) -> str:
         return spread([value for value in found if value is not None])
 
     factors = ("position", "noise")
-    return table(
-        [
-            "recipe",
-            *[f"{factor}, {state}" for factor in factors for state in STATES],
-            *[f"{factor}, answers kept" for factor in factors],
-        ],
-        [
-            [
-                recipe,
-                *[cell(runs, i, f, "total") for f in factors for i in range(len(STATES))],
-                *[cell(runs, 0, f, "agreement") for f in factors],
-            ]
-            for recipe, runs in used.items()
-        ],
-    )
+    states = range(len(STATES))
+    head = [f"{factor}, {state}" for factor in factors for state in STATES]
+    lines = []
+    for recipe, runs in used.items():
+        kept = [cell(runs, 0, factor, "agreement") for factor in factors]
+        totals = [cell(runs, i, factor, "total") for factor in factors for i in states]
+        lines.append([recipe, *totals, *kept])
+    return table(["recipe", *head, *(f"{factor}, answers kept" for factor in factors)], lines)
 
 
 def _missed(rows: Sequence[Row]) -> str:

@@ -85,14 +85,12 @@ def measure(run: Run) -> Row:
         return learn_subspace(model, pairs, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
 
     found = searched(fitted)
-    control = searched(renamed(fitted, task))
-    random = random_subspace(len(found.basis), DIMENSIONS, seed=0)
     exchanges: dict[str, tuple[InterchangePairs, Subspace | None]] = {
         "plain": (held_out, None),
         "familiar": (familiar, None),
         "searched": (held_out, found),
-        "control": (renamed(held_out, task), control),
-        "random": (held_out, random),
+        "control": (renamed(held_out, task), searched(renamed(fitted, task))),
+        "random": (held_out, random_subspace(len(found.basis), DIMENSIONS, seed=0)),
     }
     results = {
         way: interchange(model, pairs, SITE, subspace=subspace)
@@ -118,25 +116,20 @@ def report(found: Measured) -> None:
         ["recipe", "runs in their phase", *WAYS.values(), "base's answer", "source's answer",
          "(x; a1', a2)", "(x'; a1, a2)", "right when nothing is exchanged"],
         [
-            [
-                name,
-                found.count(name),
-                *[spread([row[way]["counterfactual"] for row in runs]) for way in WAYS],
-                *[spread([row["plain"][share] for row in runs]) for share in OTHERS],
-            ]
+            [name, found.count(name),
+             *[spread([row[way]["counterfactual"] for row in runs]) for way in WAYS],
+             *[spread([row["plain"][share] for row in runs]) for share in OTHERS]]
             for name, runs in found.used.items()
         ],
     )  # fmt: skip
     differences = table(
         ["exchanged", "first", "second", "difference of means (95 % interval)", "p", "Holm's p"],
         [
-            [
-                *(WAYS[c["way"]], c["first"], c["second"]),
-                *(interval(c), f"{c['p_value']:.2g}", corrected(c["holm"])),
-            ]
+            [WAYS[c["way"]], c["first"], c["second"], interval(c), f"{c['p_value']:.2g}",
+             corrected(c["holm"])]
             for c in compared
         ],
-    )
+    )  # fmt: skip
     tell_filled(
         "interchange", {"runs": found.rows, "comparisons": compared}, found,
         shares=shares, differences=differences, compared=len(compared),

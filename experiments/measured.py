@@ -170,6 +170,6 @@ def tell(name: str, data: Any, text: str) -> None:
 def tell_filled(name: str, data: Any, found: Measured, **parts: object) -> None:
     """Tell what the template ``reports/NAME.md`` says with these parts."""
     template = (Path(__file__).parent / "reports" / f"{name}.md").read_text(encoding="utf-8")
-    first, *_, last = found.seeds
-    text = template.format(first=first, last=last, level=LEVEL, **parts)
+    ends = {"first": found.seeds[0], "last": found.seeds[-1]}
+    text = template.format(**ends, level=LEVEL, **parts)
     tell(name, data, text.rstrip() + "\n")
