@@ -11,7 +11,7 @@ over 200 sequences of seen pairs for each token that is exchanged.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.ablation import Ablation, Bench
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import Measured, experiment, spread, table, tell
+from measured import Measured, experiment, spread, table, tell_filled
 from papers.rows import Row
 
 N = 100
@@ -75,22 +75,17 @@ def report(found: Measured) -> None:
     """Report the runs that reached their phase, recipe by recipe, and the others apart."""
     used = found.used
     sizes = table(
-        [
-            "recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
-            "logit difference, resampled", "accuracy, mean", "logit difference, mean",
-            "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
-            "largest p",
-        ],
+        ["recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
+         "logit difference, resampled", "accuracy, mean", "logit difference, mean",
+         "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
+         "largest p"],
         [[name, found.count(name), *_sizes(runs)] for name, runs in used.items()],
     )  # fmt: skip
-    routes = table(
-        ["recipe", "runs", *ROUTES],
-        [[name, str(len(runs)), *_routes(runs)] for name, runs in used.items()],
-    )
-    often = table(
-        ["recipe", "runs", "edges kept in at least half of them"],
-        [[name, str(len(runs)), _edges(runs)] for name, runs in used.items()],
-    )
+    head = ["recipe", "runs"]
+    counts = {name: [name, str(len(runs))] for name, runs in used.items()}
+    routes = table([*head, *ROUTES], [[*counts[n], *_routes(runs)] for n, runs in used.items()])
+    head.append("edges kept in at least half of them")
+    often = table(head, [[*counts[name], _edges(runs)] for name, runs in used.items()])
     each = table(
         ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
         [_one(row) for runs in used.values() for row in runs],
@@ -98,64 +93,33 @@ def report(found: Measured) -> None:
     others = table(
         ["recipe", "seed", "phase", "edges", "faithfulness", *ROUTES],
         [
-            [
-                row["recipe"],
-                str(row["seed"]),
-                row["phase"],
-                f"{row['size']} of {row['n_edges']}" if "size" in row else row["no_circuit"],
-                f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "",
-                *_routes([row]),
-            ]
+            [row["recipe"], str(row["seed"]), row["phase"], _size(row),
+             f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "", *_routes([row])]
             for row in found.missed
         ],
-    )
-    outside = f"Runs that did not reach their recipe's phase, in no number above:\n\n{others}"
-    first, *_, last = found.seeds
-    text = f"""# circuits
-
-Median and range over the recipes' runs (seeds {first} to {last}) that reached their phase.
-Edges are those that can reach the answer, 54 in the models of two layers. Faithfulness, by accuracy
-and by logit difference, is 1 for the whole model and 0 with every edge ablated; the answers are the
-model's own. "Without the circuit" is the accuracy left, on the same scale, when the circuit is
-ablated; "least loss" the smallest fall of the logit difference when one edge of the circuit is
-ablated besides what is outside it. p: random circuits of the same size, by accuracy.
-
-{sizes}
-How much of the key's and the anchors' effect on the answer takes a route ("gathered": key and first
-anchor to the second anchor, then that to the last position; published nowhere):
-
-{routes}
-{often}
-Faithfulness by accuracy under resample ablation, run by run, of the pruned circuit and of the
-baselines: random circuits with as many edges in every layer, as many edges of the largest attention
-rollout (weight times that of all ways on to the last position), the published routes.
-
-{each}
-{outside if found.missed else "Every run reached its recipe's phase."}
-"""
-    tell("circuits", {"runs": found.rows}, text.rstrip() + "\n")
+    )  # fmt: skip
+    tell_filled(
+        "circuits", {"runs": found.rows}, found,
+        sizes=sizes, routes=routes, often=often, each=each, others=found.others(others),
+    )  # fmt: skip
 
 
 def _sizes(runs: Sequence[Row]) -> list[str]:
-    with_circuit = [row for row in runs if "size" in row]
-
-    def over(value: Callable[[Row], float], digits: int = 2) -> str:
-        return spread([value(row) for row in with_circuit], digits)
-
+    pruned = [row for row in runs if "size" in row]
+    resampled = [row["resample"] for row in pruned]
     return [
-        over(lambda r: r["size"], 0),
-        "/".join(sorted({str(row["n_edges"]) for row in with_circuit})),
-        *[
-            spread([r[ablation]["faithfulness"][i] for r in with_circuit])
-            for ablation in JUDGED
-            for i in (0, 1)
-        ],
-        over(lambda r: r["resample"]["remaining"][0]),
-        over(lambda r: r["resample"]["incompleteness"][0]),
-        over(lambda r: min(loss[1] for loss in r["resample"]["minimality"])),
-        over(lambda r: r["resample"]["random_best"]),
-        f"{max(row['resample']['p'][0] for row in with_circuit):.3f}" if with_circuit else "",
+        spread([row["size"] for row in pruned], 0),
+        "/".join(sorted({str(row["n_edges"]) for row in pruned})),
+        *(spread([r[way]["faithfulness"][i] for r in pruned]) for way in JUDGED for i in (0, 1)),
+        *(spread([r[name][0] for r in resampled]) for name in ("remaining", "incompleteness")),
+        spread([min(loss[1] for loss in r["minimality"]) for r in resampled]),
+        spread([r["random_best"] for r in resampled]),
+        f"{max(r['p'][0] for r in resampled):.3f}" if pruned else "",
     ]
+
+
+def _size(row: Row) -> str:
+    return f"{row['size']} of {row['n_edges']}" if "size" in row else row["no_circuit"]
 
 
 def _routes(runs: Sequence[Row]) -> list[str]:
@@ -170,19 +134,13 @@ def _edges(runs: Sequence[Row]) -> str:
 
 
 def _one(row: Row) -> list[str]:
+    begin = [row["recipe"], str(row["seed"]), _size(row)]
     if "size" not in row:
-        return [row["recipe"], str(row["seed"]), row["no_circuit"], *[""] * 7]
+        return begin + [""] * 7
     found: dict[str, Any] = row["resample"]
-    return [
-        row["recipe"],
-        str(row["seed"]),
-        f"{row['size']} of {row['n_edges']}",
-        f"{found['faithfulness'][0]:.2f}",
-        f"{found['random_median']:.2f}",
-        f"{found['random_best']:.2f}",
-        f"{found['p'][0]:.3f}",
-        *[f"{found[name][0]:.2f}" for name in BASELINES],
-    ]
+    shares = [found["faithfulness"][0], found["random_median"], found["random_best"]]
+    baselines = [f"{found[name][0]:.2f}" for name in BASELINES]
+    return [*begin, *(f"{share:.2f}" for share in shares), f"{found['p'][0]:.3f}", *baselines]
 
 
 if __name__ == "__main__":

@@ -18,11 +18,21 @@ import torch
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import Run
-from measured import Measured, comparisons, corrected, experiment, interval, spread, table, tell
+from measured import (
+    Measured,
+    comparisons,
+    corrected,
+    experiment,
+    interval,
+    spread,
+    table,
+    tell_filled,
+)
 from papers.judging import LEVEL, Family
 from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
 
+# Recipes that are compared; the papers expect the first of each to be the more complex one.
 PAIRS = (
     ("memorizing", "inferential"),
     ("composite", "inferential"),
@@ -31,7 +41,6 @@ PAIRS = (
     ("neurips-memorizing", "neurips-inferential"),
     ("neurips-symmetric", "neurips-inferential"),
 )
-"""Recipes that are compared; the papers expect the first of each to be the more complex one."""
 NUMBERS = {
     "stable_rank": "stable rank of W_Q(1)",
     "condensation": "condensation of W_Q(1)",
@@ -81,53 +90,29 @@ def report(found: Measured) -> None:
     numbers = table(
         ["recipe", "runs in their phase", *NUMBERS.values(), "W_Q(1) at the start"],
         [
-            [
-                name,
-                found.count(name),
-                *[spread([r[number] for r in runs]) for number in NUMBERS],
-                spread([r["stable_rank_at_init"] for r in runs], 1),
-            ]
+            [name, found.count(name), *[spread([r[number] for r in runs]) for number in NUMBERS],
+             spread([r["stable_rank_at_init"] for r in runs], 1)]
             for name, runs in found.used.items()
         ],
-    )
+    )  # fmt: skip
     differences = table(
         ["number", "first", "second", "difference of means (95 % interval)", "d", "p", "Holm's p"],
         [
-            [
-                NUMBERS[c["number"]],
-                c["first"],
-                c["second"],
-                interval(c),
-                "" if c["effect"] is None else f"{c['effect']:+.1f}",
-                f"{c['p_value']:.2g}",
-                corrected(c["holm"]),
-            ]
+            [NUMBERS[c["number"]], c["first"], c["second"], interval(c),
+             "" if c["effect"] is None else f"{c['effect']:+.1f}", f"{c['p_value']:.2g}",
+             corrected(c["holm"])]
             for c in compared
         ],
-    )
+    )  # fmt: skip
     steps = table(
-        [
-            "recipe", "runs", "show both steps", "in the first two components",
-            "median places of 3 and 4", "steps that stand out most (median z)",
-        ],
+        ["recipe", "runs", "show both steps", "in the first two components",
+         "median places of 3 and 4", "steps that stand out most (median z)"],
         [_steps(name, runs) for name, runs in found.used.items() if runs],
     )  # fmt: skip
-    text = f"""# complexity
-
-Median and range over the recipes' runs that reached their phase.
-
-{numbers}
-Differences between recipes, permutation test over runs, Holm's correction over all {len(compared)}.
-Memorizing and inferential differ in gamma and weight decay alone, composite and symmetric in the
-gamma of queries and keys besides; these two pairs differ from each other in LayerNorm layout,
-activation and amount of data as well, so a difference across them is not the phase's alone.
-
-{differences}
-Steps of the embedding: runs in which steps of 3 and of 4 each bring keys closer than a smooth curve
-explains (p <= {LEVEL}), and where they stand among steps 1 to 20.
-
-{steps}"""
-    tell("complexity", {"runs": found.rows, "comparisons": compared}, text)
+    tell_filled(
+        "complexity", {"runs": found.rows, "comparisons": compared}, found,
+        numbers=numbers, differences=differences, steps=steps, compared=len(compared),
+    )  # fmt: skip
 
 
 def _steps(name: str, runs: Sequence[Row]) -> list[str]:

@@ -11,7 +11,7 @@ from statistics import median
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis.contrast import SimilarityContrast
 from anchor_interp.runs.run import Run
-from measured import Measured, experiment, interval, spread, table, tell
+from measured import Measured, experiment, interval, spread, table, tell_filled
 from papers.effects import Recipes
 from papers.judging import LEVEL, REVERSED, TOO_FEW, Judgement, judge
 from papers.rows import Row
@@ -41,52 +41,12 @@ def report(found: Measured) -> None:
             [[r, found.count(r), *[cell(used[r], name) for name in names]] for r in used],
         )
 
-    seeds = ", ".join(map(str, found.seeds))
-    text = f"""# contrasts
-
-Seeds {seeds}. Of every recipe the runs that reached its phase, at their last
-checkpoint: median and range. Layers are the papers'
-two, also in the four layers of neurips-inferential.
-
-Recipes differ in more than the phase: memorizing and inferential models are pre-LayerNorm with GELU
-and 5,000 sequences, composite and symmetric ones post-LayerNorm with ReLU and 100,000, and
-neurips-inferential has four layers. A difference between two of these is one between recipes.
-
-Difference of centred cosines between vectors of equal value and near misses at the same |x - x'|
-and with the same anchors in common; 0 without a trace of the rule. In brackets, the runs in which
-the model's own permutation test over the 48 relabellings of the anchors gives p <= {LEVEL}. X^ao(2)
-at the end has no such test: the pairs that follow the rule have 8 relabellings only.
-Two columns are no claim of the papers and are told of, not tested: the blocks renormalised, where
-nothing of the masked anchor leaks through the softmax, which some runs' blocks depend on, and the
-blocks in X^ao(2), added when it was seen that the logits' do not separate the phases.
-
-{by_recipe(DIFFERENCES, _difference)}
-Mean silhouettes (1 for tight clusters far apart, 0 where they overlap) and the number of clusters
-that fits best, of 2 to 4 more than the ordered pairs: "or more" and "or fewer" stand where the last
-or the first number tried fits best. Under the key mask there are 12 ordered and 6 unordered pairs
-of unequal anchors, of all pairs 16 and 10.
-
-{by_recipe(GROUPINGS, _spread)}
-The papers' claims, each a difference of means between runs of two recipes, or from zero. Their
-directions are those of the papers' text; the list was committed before this measurement of the
-runs, but after exploratory looks at runs of these recipes, so that it is no blind preregistration.
-The contrast of X^ao(2) at the end was corrected after five seeds had been seen: its comparisons are
-now among pairs with the same anchors in common.
-Permutation test over runs, Holm's correction over all {len(judged)}. A claim is shown with a
-corrected p of {LEVEL} or less in its direction. "Too few runs" is said where not even runs without
-any overlap could have shown it.
-
-{_claims(judged)}
-How much position and noise matter, which the papers assume to be nothing: share of the variance
-that the factor has a part in (Sobol' total index; scatters by a few hundredths), and the share of
-answers that stay when it alone changes. V^(2) is read at the first anchor, X^ao(2) and the logits
-at the end.
-
-{_sensitivity(used)}
-Runs that did not reach their recipe's phase, in none of the tables above:
-
-{_missed(found.missed)}"""
-    tell("contrasts", {"runs": found.rows, "verdicts": judged}, text)
+    tell_filled(
+        "contrasts", {"runs": found.rows, "verdicts": judged}, found,
+        seeds=", ".join(map(str, found.seeds)), judged=len(judged), claims=_claims(judged),
+        differences=by_recipe(DIFFERENCES, _difference), groupings=by_recipe(GROUPINGS, _spread),
+        sensitivity=_sensitivity(used), missed=_missed(found.missed),
+    )  # fmt: skip
 
 
 def _contrasts(row: Row) -> RuleContrasts:
@@ -101,20 +61,13 @@ def _judged(found: Measured) -> list[Row]:
         claim = CONTRASTS.named(name)
         assert isinstance(claim.effect, Recipes)
         compared = claim.effect.compare(numbers["recipes"])
-        rows.append(
-            {
-                "claim": {
-                    "text": claim.sentence,
-                    "source": claim.source,
-                    "number": claim.effect.number,
-                    "larger": claim.effect.larger,
-                    "smaller": claim.effect.smaller,
-                },
-                "comparison": None if compared is None else to_dict(compared),
-                "holm": judgement.q_value,
-                "outcome": outcome(judgement),
-            }
-        )
+        about = {
+            "text": claim.sentence, "source": claim.source, "number": claim.effect.number,
+            "larger": claim.effect.larger, "smaller": claim.effect.smaller,
+        }  # fmt: skip
+        comparison = None if compared is None else to_dict(compared)
+        result = {"holm": judgement.q_value, "outcome": outcome(judgement)}
+        rows.append({"claim": about, "comparison": comparison, **result})
     return rows
 
 
@@ -156,21 +109,14 @@ def _sensitivity(used: Mapping[str, Runs]) -> str:
         return spread([value for value in found if value is not None])
 
     factors = ("position", "noise")
-    return table(
-        [
-            "recipe",
-            *[f"{factor}, {state}" for factor in factors for state in STATES],
-            *[f"{factor}, answers kept" for factor in factors],
-        ],
-        [
-            [
-                recipe,
-                *[cell(runs, i, f, "total") for f in factors for i in range(len(STATES))],
-                *[cell(runs, 0, f, "agreement") for f in factors],
-            ]
-            for recipe, runs in used.items()
-        ],
-    )
+    states = range(len(STATES))
+    head = [f"{factor}, {state}" for factor in factors for state in STATES]
+    lines = []
+    for recipe, runs in used.items():
+        kept = [cell(runs, 0, factor, "agreement") for factor in factors]
+        totals = [cell(runs, i, factor, "total") for factor in factors for i in states]
+        lines.append([recipe, *totals, *kept])
+    return table(["recipe", *head, *(f"{factor}, answers kept" for factor in factors)], lines)
 
 
 def _missed(rows: Sequence[Row]) -> str:

@@ -59,13 +59,8 @@ def main() -> int:
         + table(["expected", "found", "agrees"], lines)
         + f"\n![{name}](../../figures/{name}/figures/overview.png)\n"
     )
-    data = {
-        "runs": len(found),
-        "states": counts(found),
-        "phases": phases(found),
-        "core_seconds": seconds,
-        "verdicts": verdicts,
-    }
+    data = {"runs": len(found), "states": counts(found), "phases": phases(found),
+            "core_seconds": seconds, "verdicts": verdicts}  # fmt: skip
     tell(name.replace("-", "_"), data, text)
     return 0
 

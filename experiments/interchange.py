@@ -30,7 +30,16 @@ from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
-from measured import Measured, comparisons, corrected, experiment, interval, spread, table, tell
+from measured import (
+    Measured,
+    comparisons,
+    corrected,
+    experiment,
+    interval,
+    spread,
+    table,
+    tell_filled,
+)
 from papers.judging import Family
 from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
@@ -76,14 +85,12 @@ def measure(run: Run) -> Row:
         return learn_subspace(model, pairs, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
 
     found = searched(fitted)
-    control = searched(renamed(fitted, task))
-    random = random_subspace(len(found.basis), DIMENSIONS, seed=0)
     exchanges: dict[str, tuple[InterchangePairs, Subspace | None]] = {
         "plain": (held_out, None),
         "familiar": (familiar, None),
         "searched": (held_out, found),
-        "control": (renamed(held_out, task), control),
-        "random": (held_out, random),
+        "control": (renamed(held_out, task), searched(renamed(fitted, task))),
+        "random": (held_out, random_subspace(len(found.basis), DIMENSIONS, seed=0)),
     }
     results = {
         way: interchange(model, pairs, SITE, subspace=subspace)
@@ -109,41 +116,24 @@ def report(found: Measured) -> None:
         ["recipe", "runs in their phase", *WAYS.values(), "base's answer", "source's answer",
          "(x; a1', a2)", "(x'; a1, a2)", "right when nothing is exchanged"],
         [
-            [
-                name,
-                found.count(name),
-                *[spread([row[way]["counterfactual"] for row in runs]) for way in WAYS],
-                *[spread([row["plain"][share] for row in runs]) for share in OTHERS],
-            ]
+            [name, found.count(name),
+             *[spread([row[way]["counterfactual"] for row in runs]) for way in WAYS],
+             *[spread([row["plain"][share] for row in runs]) for share in OTHERS]]
             for name, runs in found.used.items()
         ],
     )  # fmt: skip
     differences = table(
         ["exchanged", "first", "second", "difference of means (95 % interval)", "p", "Holm's p"],
         [
-            [
-                *(WAYS[c["way"]], c["first"], c["second"]),
-                *(interval(c), f"{c['p_value']:.2g}", corrected(c["holm"])),
-            ]
+            [WAYS[c["way"]], c["first"], c["second"], interval(c), f"{c['p_value']:.2g}",
+             corrected(c["holm"])]
             for c in compared
         ],
-    )
-    first, *_, last = found.seeds
-    text = f"""# interchange
-
-Share of 1,000 held-out sequences that are answered with g(g(x'; a1'); a2) after an exchange of
-the residual stream after layer 1 at the first anchor: median and range over the runs that reached
-their phase, seeds {first} to {last}. Held out are keys: the directions were searched for on
-sequences with training keys, in which the same values g(x'; a1') meet the same second anchors. With
-answers renamed by one random permutation, for the search and for its judgement, the same search
-shows what it makes of a model by itself. The last five columns tell what else follows when all of
-it is exchanged.
-
-{shares}
-Differences between recipes, permutation test over runs, Holm's correction over all {len(compared)}:
-
-{differences}"""
-    tell("interchange", {"runs": found.rows, "comparisons": compared}, text)
+    )  # fmt: skip
+    tell_filled(
+        "interchange", {"runs": found.rows, "comparisons": compared}, found,
+        shares=shares, differences=differences, compared=len(compared),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

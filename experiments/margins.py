@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from anchor_interp.runs.phase import Evaluation, Phase, decide
 
+# The search saw 0 to 5, 100, 101 and 109. A first judgement, on 100 to 109, was given up when the
+# symmetric recipe failed on 101, and the search went on with that seed. After the judgement it went
+# on once more, with 201 and 203 among its seeds, and found nothing better.
 FRESH_SEEDS = range(200, 210)
-"""The search saw 0 to 5, 100, 101 and 109. A first judgement, on 100 to 109, was given up when the
-symmetric recipe failed on 101, and the search went on with that seed. After the judgement it went
-on once more, with 201 and 203 among its seeds, and found nothing better."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,7 @@ class Margin:
     """What a recipe promises of a run."""
 
     phase: Phase
-    text: str
-    """What it promises beyond the phase, in words."""
+    text: str  # what it promises beyond the phase, in words
     holds: Callable[[Evaluation], bool]
 
     def kept(self, evaluation: Evaluation) -> bool:

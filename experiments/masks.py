@@ -17,7 +17,7 @@ from anchor_interp.interventions.masks import Paths, leak
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from margins import FRESH_SEEDS
-from measured import Measured, experiment, spread, table, tell
+from measured import Measured, experiment, spread, table, tell_filled
 from papers.rows import Row
 
 N = 40
@@ -65,21 +65,7 @@ def report(found: Measured) -> None:
         ["recipe", "seed", "phase", *head],
         [[row["recipe"], str(row["seed"]), row["phase"], *cells([row])] for row in found.missed],
     )
-    others = f"Runs that did not reach their recipe's phase, in no number above:\n\n{apart}"
-    first, *_, last = found.seeds
-    text = f"""# masks
-
-What is left of the logits' range over the values of a token when the token is masked: 0 if the mask
-hides it, 1 if it does nothing. Median and range over the recipes' runs that reached their phase
-(seeds {first} to {last}). "As the papers": every edge that leaves the token's position is
-zeroed after the softmax, and the others stay, so they still depend on the masked token through the
-softmax's denominator. "Renormalised": the others are scaled to their former sum, which removes it.
-"Direct": only edges into the last position are zeroed, in every layer.
-
-{of_all}
-{others if found.missed else "Every run reached its recipe's phase."}
-"""
-    tell("masks", {"runs": found.rows}, text.rstrip() + "\n")
+    tell_filled("masks", {"runs": found.rows}, found, of_all=of_all, others=found.others(apart))
 
 
 def _spread(values: Sequence[float | None]) -> str:

@@ -46,6 +46,12 @@ class Measured:
         """All seeds, ascending."""
         return sorted({row["seed"] for row in self.rows})
 
+    def others(self, table: str) -> str:
+        """The table of the missed runs, which stand in no other one."""
+        if not self.missed:
+            return "Every run reached its recipe's phase."
+        return f"Runs that did not reach their recipe's phase, in no number above:\n\n{table}"
+
     def count(self, recipe: str) -> str:
         """How many runs of a recipe reached its phase, as text."""
         total = sum(row["recipe"] == recipe for row in self.rows)
@@ -88,11 +94,7 @@ def experiment(
 def measure_recipes(
     name: str, runs: Path, seeds: Sequence[int], recipes: Sequence[str] = tuple(RECIPES)
 ) -> list[Row]:
-    """What ``NAME.measure`` says of every finished run; missing seeds are named and left out.
-
-    Raises:
-        StoreError: a recipe has no finished run.
-    """
+    """What ``NAME.measure`` says of every finished run; missing seeds are named and left out."""
     measure = Measure(name, f"{name}:measure")
     rows = []
     for recipe in recipes:
@@ -163,3 +165,11 @@ def tell(name: str, data: Any, text: str) -> None:
     """The table as ``docs/evidence/NAME.md``, the data as JSON on standard output."""
     write_text(EVIDENCE / f"{name}.md", text)
     print(json.dumps(data, indent=1))
+
+
+def tell_filled(name: str, data: Any, found: Measured, **parts: object) -> None:
+    """Tell what the template ``reports/NAME.md`` says with these parts."""
+    template = (Path(__file__).parent / "reports" / f"{name}.md").read_text(encoding="utf-8")
+    ends = {"first": found.seeds[0], "last": found.seeds[-1]}
+    text = template.format(**ends, level=LEVEL, **parts)
+    tell(name, data, text.rstrip() + "\n")

@@ -45,17 +45,11 @@ class Data:
     """What a section draws from."""
 
     scale: str
-    tables: Mapping[str, Rows]
-    """Rows by study."""
-    place: Path
-    """The folder of the tables."""
+    tables: Mapping[str, Rows]  # rows by study
+    place: Path  # the folder of the tables
 
     def rows(self, study: str) -> Rows:
-        """The rows of a study.
-
-        Raises:
-            ConfigError: its table is missing.
-        """
+        """The rows of a study."""
         if study not in self.tables:
             raise ConfigError(
                 f"{self.place} has no table of the study {study}; run this without --judge"
@@ -69,12 +63,7 @@ def example(recipe: str) -> Run:
 
 
 def main(draw: Callable[[Data], Panels], *studies: str) -> None:
-    """Run the script that holds ``draw``.
-
-    Args:
-        draw: from the studies' tables to the panels of the figure.
-        studies: studies that it draws and its claims do not name.
-    """
+    """Run the script that holds ``draw``."""
     raise SystemExit(run(draw, *studies))
 
 

@@ -96,11 +96,7 @@ def _judge(run: Run, folder: Path) -> Evaluation:
     """Measure the rounded model and write its result in the place of the run's."""
     evaluation = load(folder).evaluate()
     decision = decide(evaluation)
-    judged = {
-        "phase": decision.phase,
-        "reason": decision.reason,
-        "evaluation": to_dict(evaluation),
-    }
+    judged = {"phase": decision.phase, "reason": decision.reason, "evaluation": to_dict(evaluation)}
     write_json(folder / "result.json", read_json(run.folder.path / "result.json") | judged)
     return evaluation
 

@@ -29,12 +29,11 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = command.parser("python -m experiments.papers", __doc__ or "")
     found.add_argument("studies", nargs="*", metavar="STUDY", help=f"all of: {', '.join(STUDIES)}")
-    for flag, text in (
-        ("--dry-run", "only say what is missing and how long it takes"),
-        ("--json", "print JSON"),
-        ("--quiet", "report no progress"),
-    ):
-        found.add_argument(flag, action="store_true", help=text)
+    found.add_argument(
+        "--dry-run", action="store_true", help="only say what is missing and how long it takes"
+    )
+    found.add_argument("--json", action="store_true", help="print JSON")
+    found.add_argument("--quiet", action="store_true", help="report no progress")
     return found
 
 
@@ -57,10 +56,9 @@ def run(asked: argparse.Namespace) -> int:
     output_folder(asked.out, "the ledger")
     left: list[str] = []
     if not asked.judge:
-        engine = LocalEngine(asked.workers, asked.device)
-        left = unfinished(
-            gather(names, asked.scale, asked.out, tables=tables, engine=engine, quiet=asked.quiet)
-        )
+        engine, quiet = LocalEngine(asked.workers, asked.device), asked.quiet
+        found = gather(names, asked.scale, asked.out, tables=tables, engine=engine, quiet=quiet)
+        left = unfinished(found)
     ledger = read_ledger(asked.scale, tables)
     page, numbers = write_ledger(ledger, asked.out)
     if left:

@@ -22,25 +22,17 @@ def parser(program: str, description: str) -> argparse.ArgumentParser:
     found = _Parser(program, description=description, allow_abbrev=False)
     add = found.add_argument
     add("--out", type=Path, default=Path("runs/papers"), help="folder of the runs (runs/papers)")
-    add(
-        "--scale",
-        choices=tuple(SCALES),
-        default="tiny",
-        help="tiny for two cores of a laptop, small for one GPU, paper for the papers' own runs",
-    )
+    scales = "tiny for two cores of a laptop, small for one GPU, paper for the papers' own runs"
+    add("--scale", choices=tuple(SCALES), default="tiny", help=scales)
     add("--tables", type=Path, help="tables whose finished runs need no training (OUT/tables)")
     add("--workers", type=int, help="runs at a time; all usable cores, or one on a GPU")
     add("--device", default="auto", help="where runs train: auto, cpu, cuda, cuda:1, ...")
     add("--judge", action="store_true", help="train nothing: use the tables that are there")
-    return found  # fmt: skip
+    return found
 
 
 def tables_folder(asked: argparse.Namespace) -> Path:
-    """The folder of the tables, which has to exist if it was named.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """The folder of the tables, which has to exist if it was named."""
     return asked.out / "tables" if asked.tables is None else existing_folder(asked.tables)
 
 
@@ -53,15 +45,12 @@ def exit_code(name: str, work: Callable[[], int]) -> int:
     logger.setLevel(logging.INFO)
     try:
         return work()
-    except AnchorInterpError as error:
-        logger.error(error)
-        return error.exit_code
     except KeyboardInterrupt:
         logger.error("interrupted; what was done is kept, and the same command resumes")
         return 130
-    except OSError as error:
+    except (AnchorInterpError, OSError) as error:
         logger.error(error)
-        return 1
+        return error.exit_code if isinstance(error, AnchorInterpError) else 1
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

@@ -1,8 +1,7 @@
 """What runs of the sweeps ``tiny-decay`` and ``tiny-depth`` are expected to show.
 
-The expectations stand in the sweeps' files and were written down before the runs. Each is a rule
-that the table meets or does not. A cell has a majority if more than half of its runs, whatever
-became of the others, are of a kind.
+The expectations stand in the sweeps' files and were written down before the runs. A cell has a
+majority if more than half of its runs, whatever became of the others, are of a kind.
 """
 
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from .effects import Effect, Observation
 from .judging import LEVEL, Claim, Family
 from .rows import Row, Rows, Test, having, phase, rank_share
 
+Check = Callable[[Rows], tuple[bool, str]]
 _INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
 
 
@@ -25,8 +25,7 @@ _INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
 class Criterion(Effect):
     """A rule that a table meets or does not."""
 
-    check: Callable[[Rows], tuple[bool, str]]
-    """Says whether the rows meet it, and what was seen."""
+    check: Check  # says whether the rows meet it, and what was seen
 
     def find(self, rows: Rows) -> Observation:
         """See the class."""
@@ -44,13 +43,10 @@ def spearman(rows: Rows, x: str, y: str) -> tuple[int, float, float]:
         return len(points), 0.0, 1.0
     scale = np.linalg.norm(xs) * np.linalg.norm(ys)
     tested = permutation_test(
-        (xs,),
-        lambda shuffled, axis: (shuffled * ys).sum(axis) / scale,
-        permutation_type="pairings",
-        vectorized=True,
-        n_resamples=9999,
+        (xs,), lambda shuffled, axis: (shuffled * ys).sum(axis) / scale,
+        permutation_type="pairings", vectorized=True, n_resamples=9999,
         rng=np.random.default_rng(0),
-    )
+    )  # fmt: skip
     return len(points), float(tested.statistic), float(tested.pvalue)
 
 
@@ -66,17 +62,17 @@ def _majority(rows: Rows, wanted: Test) -> bool:
     return 2 * sum(map(wanted, rows)) > len(rows)
 
 
-def _mostly(name: str, **where: float) -> Criterion:
+def _mostly(name: str, **where: float) -> Check:
     """Whether most runs of a cell are of a phase."""
 
     def check(rows: Rows) -> tuple[bool, str]:
         cell = _cell(rows, **where)
         return _majority(cell, phase(name)), ", ".join(r["phase"] or r["status"] for r in cell)
 
-    return Criterion(check, studies=("diagram",))
+    return check
 
 
-def _trends(number: str, by: str, *, sign: int) -> Criterion:
+def _trends(number: str, by: str, *, sign: int) -> Check:
     """Whether a number rises (sign 1) or falls (-1) with gamma at every value of the other axis."""
 
     def check(rows: Rows) -> tuple[bool, str]:
@@ -88,23 +84,16 @@ def _trends(number: str, by: str, *, sign: int) -> Criterion:
         texts = [f"{v:g}: {rho:+.2f} (p = {p:.4f}, n = {n})" for v, (n, rho, p) in found.items()]
         return all(p < LEVEL and sign * rho > 0 for _, rho, p in found.values()), "; ".join(texts)
 
-    return Criterion(check, studies=("diagram",))
+    return check
 
 
 def _less_gamma_with_more_decay(rows: Rows) -> tuple[bool, str]:
-    first = {
-        decay: next(
-            (
-                gamma
-                for gamma in _axis(rows, "gamma")
-                if _majority(_cell(rows, gamma=gamma, weight_decay=decay), _INFERENTIAL)
-            ),
-            None,
-        )
-        for decay in (0.01, 1.0)
-    }
-    text = ", ".join(f"{decay:g}: {gamma or 'none'}" for decay, gamma in first.items())
-    low, high = first[1.0], first[0.01]
+    def first(decay: float) -> float | None:
+        at = {gamma: _cell(rows, gamma=gamma, weight_decay=decay) for gamma in _axis(rows, "gamma")}
+        return next((gamma for gamma, cell in at.items() if _majority(cell, _INFERENTIAL)), None)
+
+    high, low = first(0.01), first(1.0)
+    text = f"0.01: {high or 'none'}, 1: {low or 'none'}"
     return low is not None and high is not None and low < high, text
 
 
@@ -115,20 +104,17 @@ def _is_phase_2(row: Row) -> bool:
 
 
 _KINDS: dict[str, Test] = {
-    "memorizing": _MEMORIZING,
-    "phase 2": _is_phase_2,
-    "inferential": _INFERENTIAL,
+    "memorizing": _MEMORIZING, "phase 2": _is_phase_2, "inferential": _INFERENTIAL,
     "undertrained": phase("undertrained"),
-}
+}  # fmt: skip
 
 
 def _phase_2_in_between(rows: Rows) -> tuple[bool, str]:
     kinds = {}
     for gamma in _axis(rows, "gamma"):
         cell = _cell(rows, gamma=gamma, weight_decay=0.01)
-        kinds[gamma] = next(
-            (k for k, test in _KINDS.items() if _majority(cell, test)), "no majority"
-        )
+        of_most = (kind for kind, test in _KINDS.items() if _majority(cell, test))
+        kinds[gamma] = next(of_most, "no majority")
     wanted = list(_KINDS)[:3]
     order = [wanted.index(kind) for kind in kinds.values() if kind in wanted]
     text = ", ".join(f"{gamma}: {kind}" for gamma, kind in kinds.items())
@@ -148,55 +134,34 @@ def _poor_at_small_gamma(rows: Rows) -> tuple[bool, str]:
     return bool(poor) and max(gamma for gamma, _ in poor) < gammas[len(gammas) // 2], text
 
 
-def _expected(sentence: str, effect: Criterion | Callable[[Rows], tuple[bool, str]]) -> Claim:
-    if not isinstance(effect, Criterion):
-        effect = Criterion(effect, studies=("diagram",))
+def _expected(sentence: str, check: Check) -> Claim:
+    effect = Criterion(check, studies=("diagram",))
     return Claim(sentence, sentence, source="the sweep's file", statistic="rule", effect=effect)
 
 
+# The expectations, by the sweep's name.
 DIAGRAMS = {
     "decay": Family((
-        _expected(
-            "most seeds memorize at gamma 0.3 without weight decay",
-            _mostly("memorizing", gamma=0.3, weight_decay=0.0),
-        ),
-        _expected(
-            "most seeds are inferential at gamma 0.9, weight decay 1",
-            _mostly("inferential", gamma=0.9, weight_decay=1.0),
-        ),
-        _expected(
-            "OOD accuracy rises with gamma, at each weight decay (Spearman)",
-            _trends("ood_accuracy", "weight_decay", sign=1),
-        ),
-        _expected(
-            "the smallest gamma whose majority is inferential is smaller at weight decay 1 than at "
-            "0.01",
-            _less_gamma_with_more_decay,
-        ),
-        _expected(
-            "the stable rank of W_Q(1), as a share of its initial value, falls with gamma, at each "
-            "weight decay (Spearman)",
-            _trends("rank_share", "weight_decay", sign=-1),
-        ),
-        _expected(
-            "at weight decay 0.01 cells with good ID and poor OOD accuracy lie between memorizing "
-            "and inferential ones",
-            _phase_2_in_between,
-        ),
+        _expected("most seeds memorize at gamma 0.3 without weight decay",
+                  _mostly("memorizing", gamma=0.3, weight_decay=0.0)),
+        _expected("most seeds are inferential at gamma 0.9, weight decay 1",
+                  _mostly("inferential", gamma=0.9, weight_decay=1.0)),
+        _expected("OOD accuracy rises with gamma, at each weight decay (Spearman)",
+                  _trends("ood_accuracy", "weight_decay", sign=1)),
+        _expected("the smallest gamma whose majority is inferential is smaller at weight decay 1 "
+                  "than at 0.01", _less_gamma_with_more_decay),
+        _expected("the stable rank of W_Q(1), as a share of its initial value, falls with gamma, "
+                  "at each weight decay (Spearman)",
+                  _trends("rank_share", "weight_decay", sign=-1)),
+        _expected("at weight decay 0.01 cells with good ID and poor OOD accuracy lie between "
+                  "memorizing and inferential ones", _phase_2_in_between),
     )),
     "depth": Family((
-        _expected(
-            "inferential accuracy on (4, 3) rises with gamma, at each depth (Spearman)",
-            _trends("ood_accuracy", "n_layers", sign=1),
-        ),
-        _expected(
-            "symmetric accuracy on (4, 3) falls with gamma, at each depth (Spearman)",
-            _trends("symmetric_accuracy", "n_layers", sign=-1),
-        ),
-        _expected(
-            "the shaded zone (mean ID accuracy < 0.9) lies at the smallest gammas and is not empty",
-            _poor_at_small_gamma,
-        ),
+        _expected("inferential accuracy on (4, 3) rises with gamma, at each depth (Spearman)",
+                  _trends("ood_accuracy", "n_layers", sign=1)),
+        _expected("symmetric accuracy on (4, 3) falls with gamma, at each depth (Spearman)",
+                  _trends("symmetric_accuracy", "n_layers", sign=-1)),
+        _expected("the shaded zone (mean ID accuracy < 0.9) lies at the smallest gammas and is not "
+                  "empty", _poor_at_small_gamma),
     )),
 }  # fmt: skip
-"""The expectations, by the sweep's name."""

@@ -22,10 +22,9 @@ from anchor_interp.analysis.statistics import MeanComparison, against_zero, two_
 
 from .rows import SETTINGS, Row, Rows, Test, columns_of, every, having, never
 
-Number = Callable[[Row], float | None] | str
-"""A number of a run, or the name of its column."""
+Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column
 Floats = npt.NDArray[np.float64]
-
+_Interval = tuple[float, float, float, float]  # an effect, the ends of its interval, and p
 _DRAWN = 9_999
 
 
@@ -33,32 +32,19 @@ _DRAWN = 9_999
 class Finding:
     """What runs say about an effect."""
 
-    n: tuple[int, ...]
-    """Runs in each sample."""
-    seeds: int
-    """Different seeds in the sample that has fewest."""
-    censored: int
-    """Relevant runs that failed or did not converge."""
-    effect: float | None
-    """The effect; None where it cannot be computed."""
-    low: float | None
-    """Lower end of its 95 % interval."""
-    high: float | None
-    """Upper end."""
-    p_value: float | None
-    """Two-sided."""
-    runs: tuple[str, ...]
-    """The runs in the samples."""
-    cells: tuple[int, ...] | None = None
-    """Cells in each sample, where cells are compared."""
-    pooled: float | None = None
-    """The effect run by run and without strata, where it is one within strata."""
-    with_censored: float | None = None
-    """The effect with the censored runs, where they have one."""
-    with_censored_p: float | None = None
-    """Its p."""
-    note: str | None = None
-    """Why there is no effect."""
+    n: tuple[int, ...]  # runs in each sample
+    seeds: int  # different seeds in the sample that has fewest
+    censored: int  # relevant runs that failed or did not converge
+    effect: float | None  # the effect; None where it cannot be computed
+    low: float | None  # lower end of its 95 % interval
+    high: float | None  # upper end
+    p_value: float | None  # two-sided
+    runs: tuple[str, ...]  # the runs in the samples
+    cells: tuple[int, ...] | None = None  # cells in each sample, where cells are compared
+    pooled: float | None = None  # the effect run by run, where it is one within strata
+    with_censored: float | None = None  # the effect with the censored runs, where they have one
+    with_censored_p: float | None = None  # its p
+    note: str | None = None  # why there is no effect
 
 
 @dataclass(frozen=True)
@@ -73,12 +59,9 @@ class Observation:
 class Effect(ABC):
     """An effect over the runs of some studies."""
 
-    studies: tuple[str, ...] = ()
-    """The studies; a run of several counts once."""
-    prepare: Callable[[Rows], Rows] = tuple
-    """Selects runs, or adds columns."""
-    untrained: bool = False
-    """Also counts runs that did not converge, where that is what is measured."""
+    studies: tuple[str, ...] = ()  # the studies; a run of several counts once
+    prepare: Callable[[Rows], Rows] = tuple  # selects runs, or adds columns
+    untrained: bool = False  # also counts runs that did not converge
 
     def find_in(self, tables: Mapping[str, Rows]) -> Finding | Observation | None:
         """The finding of the studies' tables; None if one of them is missing or empty."""
@@ -96,33 +79,30 @@ class Effect(ABC):
 
     def split(self, rows: Rows) -> tuple[list[Row], list[Row]]:
         """The runs that count, and the censored ones."""
-        kept: list[Row] = []
-        censored: list[Row] = []
+        parts: tuple[list[Row], list[Row]] = ([], [])
         for row in self.prepare(rows):
-            counts = row["status"] == "done" and (self.untrained or not row["censored"])
-            (kept if counts else censored).append(row)
-        return kept, censored
+            parts[row["status"] != "done" or (row["censored"] and not self.untrained)].append(row)
+        return parts
 
 
 @dataclass(frozen=True)
 class Difference(Effect):
-    """The mean of a number in some runs minus that in others, with Welch's interval."""
+    """The mean of a number in some runs minus that in others, with Welch's interval.
+
+    Runs that are ``unreached`` have a lower bound only, such as the last step where a loss is never
+    reached. If one sample alone has them the true difference is larger. If they are more than half
+    of both samples there is no effect.
+    """
 
     number: Number
-    more: Test
-    """The runs in which the number is larger, as claimed."""
-    less: Test
-    """The runs in which it is smaller."""
+    more: Test  # the runs in which the number is larger, as claimed
+    less: Test  # the runs in which it is smaller
     unreached: Test = never
-    """Runs whose number is a lower bound only, such as the last step where a loss is never reached.
-    If one sample alone has them the true difference is larger. If they are more than half of both
-    samples there is no effect."""
 
     def compare(self, rows: Rows) -> MeanComparison | None:
         """The two samples compared; None if one has fewer than two runs."""
-        one, two = (
-            _values(sample, self.number) for sample in _samples(self, rows, self.more, self.less)[0]
-        )
+        samples, _ = _samples(self, rows, self.more, self.less)
+        one, two = (_values(sample, self.number) for sample in samples)
         return two_samples(one, two) if min(len(one), len(two)) > 1 else None
 
     def find(self, rows: Rows) -> Finding:
@@ -149,8 +129,7 @@ class Mean(Effect):
 
     def find(self, rows: Rows) -> Finding:
         """See the class."""
-        samples, censored = _samples(self, rows, self.only)
-        return _finding(samples, censored, _interval(self.compare(rows)))
+        return _finding(*_samples(self, rows, self.only), _interval(self.compare(rows)))
 
 
 @dataclass(frozen=True)
@@ -166,11 +145,7 @@ class Recipes(Effect):
         return self._as_effect().compare(rows)
 
     def find(self, rows: Rows) -> Finding:
-        """See the class.
-
-        Raises:
-            ConfigError: a run that counts lacks the number.
-        """
+        """See the class; every run that counts needs the number."""
         for row in self.split(rows)[0]:
             if row["recipe"] in (self.larger, self.smaller) and row[self.number] is None:
                 raise ConfigError(f"{row['run_id']} has no {self.number}; leave the run out")
@@ -196,8 +171,7 @@ class BetweenCells(Effect):
     number: Number
     more: Test
     less: Test
-    within: tuple[str, ...]
-    """Columns that tell the strata apart."""
+    within: tuple[str, ...]  # columns that tell the strata apart
 
     def find(self, rows: Rows) -> Finding:
         """See the class."""
@@ -236,16 +210,12 @@ class Trend(Effect):
     with the degrees of freedom of the groups.
     """
 
-    x: str
-    """The column of the setting."""
+    x: str  # the column of the setting
     y: Number
-    within: tuple[str, ...] = ()
-    """Columns that are held."""
+    within: tuple[str, ...] = ()  # columns that are held
     only: Test = every
-    sign: int = 1
-    """-1 where the claim is that the number falls."""
-    unreached: Test = never
-    """Runs whose number is a bound only; if they are more than half there is no effect."""
+    sign: int = 1  # -1 where the claim is that the number falls
+    unreached: Test = never  # a bound only; if more than half of the runs, there is no effect
 
     def find(self, rows: Rows) -> Finding:
         """See the class."""
@@ -275,16 +245,12 @@ class Trend(Effect):
         z = math.atanh(max(-0.999999, min(0.999999, rho)))
         error = 1 / math.sqrt(n - 3 * len(groups))
         low, high = math.tanh(z - 1.96 * error), math.tanh(z + 1.96 * error)
-        whole = None
-        if censored and not self.untrained:
-            whole = replace(self, untrained=True).find(rows)
+        again = censored and not self.untrained
+        whole = replace(self, untrained=True).find(rows) if again else None
         return _finding(
-            [used],
-            censored,
-            (rho, low, high, _p_value(rho, drawn)),
-            with_censored=whole.effect if whole else None,
-            with_censored_p=whole.p_value if whole else None,
-        )
+            [used], censored, (rho, low, high, _p_value(rho, drawn)),
+            with_censored=whole and whole.effect, with_censored_p=whole and whole.p_value,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -297,8 +263,7 @@ class Unexplained(Effect):
     """
 
     number: Number
-    group: str
-    """The column of the groups."""
+    group: str  # the column of the groups
     reference: float = 0.0
 
     def find(self, rows: Rows) -> Finding:
@@ -351,34 +316,22 @@ def _grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[R
     return groups
 
 
-def _interval(found: MeanComparison | None) -> tuple[float, float, float, float] | None:
+def _interval(found: MeanComparison | None) -> _Interval | None:
     return None if found is None else (found.mean, found.low, found.high, found.p_value)
 
 
 def _finding(
-    samples: Sequence[Rows],
-    censored: int,
-    effect: tuple[float, float, float, float] | None = None,
-    **more: Any,
+    samples: Sequence[Rows], censored: int, effect: _Interval | None = None, **more: Any
 ) -> Finding:
     """A finding about samples; ``effect`` is the effect, the ends of its interval, and p."""
     value, low, high, p_value = effect or (None,) * 4
-    return Finding(
-        n=tuple(map(len, samples)),
-        seeds=min((len({row["seed"] for row in sample}) for sample in samples), default=0),
-        censored=censored,
-        effect=value,
-        low=low,
-        high=high,
-        p_value=p_value,
-        runs=tuple(sorted({row["run_id"] for sample in samples for row in sample})),
-        **more,
-    )
+    seeds = min((len({row["seed"] for row in sample}) for sample in samples), default=0)
+    runs = tuple(sorted({row["run_id"] for sample in samples for row in sample}))
+    n = tuple(map(len, samples))
+    return Finding(n, seeds, censored, value, low, high, p_value, runs, **more)
 
 
-def _within_strata(
-    values: Floats, label: Floats, stratum: npt.NDArray[np.int64]
-) -> tuple[float, float, float, float]:
+def _within_strata(values: Floats, label: Floats, stratum: npt.NDArray[np.int64]) -> _Interval:
     """The effect of a label beside the levels of strata, its interval, and p."""
     levels = np.eye(int(stratum.max()) + 1)[stratum]
     sizes = levels.sum(0)

@@ -1,8 +1,4 @@
-"""The sections' figures from the studies' tables: nothing is computed here but means.
-
-Phases have the colours and letters of :mod:`anchor_interp.pages.diagram_marks`; every run is a
-point.
-"""
+"""The sections' figures from the studies' tables: every run a point, nothing computed but means."""
 
 import math
 from collections import defaultdict
@@ -30,16 +26,12 @@ VERDICT_STYLES = {
     "inconclusive": ("#E69F00", "s"),
     "not run": ("#999999", "_"),
 }
-"""Colour and mark of the verdicts on claims."""
-
 _LARGE, _SMALL = "#E69F00", "#0072B2"
 _GROUPS = (_LARGE, _SMALL, "#009E73", "#CC79A7")
-_MOST, _EDGE = 8.0, 1.04
-"""Effects are shown up to so many times the smallest that counts, on an axis a little longer."""
+_MOST, _EDGE = 8.0, 1.04  # effects are cut at so many smallest effects; the axis is a little longer
 _HOLLOW = Line2D(
-    [], [], label="never came there (hollow)", marker="o", ls="none", color=INK,
-    markerfacecolor="none",
-)  # fmt: skip
+    [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
+)
 
 
 def forest(judgements: Mapping[str, Judgement]) -> Figure:
@@ -70,8 +62,7 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
         axes.set_yticks(range(len(shown)), [judged.claim for judged, _ in shown], fontsize=8)
-        axes.set_ylim(-0.7, len(shown) - 0.3)
-        axes.set_xlim(-_MOST * _EDGE, _MOST * _EDGE)
+        axes.set(ylim=(-0.7, len(shown) - 0.3), xlim=(-_MOST * _EDGE, _MOST * _EDGE))
         axes.set_xlabel("effect as claimed, in units of the smallest that counts (dotted)")
         handles = [
             Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
@@ -116,9 +107,8 @@ def early(scores: Sequence[EarlyScore], reference: float | None = None) -> Figur
         if reference is not None:
             axes.axhline(reference, color=NEITHER, linestyle="--", label="from the settings alone")
         axes.axhline(1 / len(PHASES), color=INK, linewidth=0.8, linestyle=":", label="chance")
-        axes.set_xlabel("share of the training done")
+        axes.set(xlabel="share of the training done", ylim=(0, 1.02))
         axes.set_ylabel("balanced accuracy\nof the final phase")
-        axes.set_ylim(0, 1.02)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     return figure
 
@@ -126,7 +116,7 @@ def early(scores: Sequence[EarlyScore], reference: float | None = None) -> Figur
 def by_phase(rows: Rows, numbers: Mapping[str, str]) -> Figure:
     """Numbers of every run, phase by phase, with means; ``numbers`` titles the columns shown."""
     with _panels(numbers, 2.5) as (figure, panels):
-        for axes, name in zip(panels, numbers, strict=True):
+        for name, axes in panels.items():
             for place, phase in enumerate(PHASES):
                 _strip(axes, place, _of_phase(rows, phase, name), COLOURS[phase])
             axes.axhline(0, color=INK, linewidth=0.6)
@@ -137,10 +127,7 @@ def by_phase(rows: Rows, numbers: Mapping[str, str]) -> Figure:
 def development(rows: Rows, checkpoints: Rows, numbers: Mapping[str, str]) -> Figure:
     """Numbers of the mechanism along training: every run a point, the mean of each final phase.
 
-    Args:
-        rows: the runs with their numbers at the end.
-        checkpoints: rows of the checkpoints between, with ``at_step`` and ``at_number``.
-        numbers: columns to show, with their titles.
+    ``rows`` hold the numbers at the end, ``checkpoints`` those at each ``at_step``.
     """
     steps = {row["run_id"]: row["steps"] for row in rows}
     last = 1 + max((row["at_number"] for row in checkpoints), default=0.0)
@@ -152,7 +139,7 @@ def development(rows: Rows, checkpoints: Rows, numbers: Mapping[str, str]) -> Fi
         for number, mine in sorted(moments.items())
     }
     with _panels(numbers, 2.9) as (figure, panels):
-        for axes, name in zip(panels, numbers, strict=True):
+        for name, axes in panels.items():
             for index, phase in enumerate(PHASES):
                 colour, means = COLOURS[phase], []
                 for number, share in shares.items():
@@ -163,7 +150,7 @@ def development(rows: Rows, checkpoints: Rows, numbers: Mapping[str, str]) -> Fi
                 axes.plot(*zip(*means, strict=True), "-", color=colour, linewidth=2, label=phase)
             axes.set_xlabel("share of the training done (mean)")
             axes.grid(alpha=0.25)
-        _legend(figure, panels[0].get_legend_handles_labels()[0], columns=4)
+        _legend(figure, axes.get_legend_handles_labels()[0], columns=4)
     return figure
 
 
@@ -177,36 +164,26 @@ def against(
     name: Callable[[Any], str] = str,
     bound: Test = never,
 ) -> Figure:
-    """A number of every run over a setting on a logarithmic axis, in groups with their means.
+    """A number of every run over a setting, in groups with their means, on logarithmic axes.
 
-    Args:
-        rows: the runs.
-        x: the column of the setting.
-        y: the number.
-        by: the column of the groups.
-        labels: of the axes.
-        name: what to call a group.
-        bound: runs whose number is a lower bound, drawn hollow.
+    ``by`` is the column of the groups, and ``name`` says what to call one. Runs whose number is a
+    lower ``bound`` are hollow.
     """
     groups = sorted({row[by] for row in rows if row[by] is not None})
     places = sorted({row[x] for row in rows})
+    hollow = False
     with single(5.0, 3.6) as figure:
         axes = figure.subplots()
-        hollow = False
         for index, group in enumerate(groups):
             colour, means = _GROUPS[index % 4], []
             shift = (index - (len(groups) - 1) / 2) * 0.16
             for place, value in enumerate(places):
-                mine = [
-                    (found, bound(row))
-                    for row in rows
-                    if row[by] == group and row[x] == value and (found := y(row)) is not None
-                ]
-                for found, is_bound in mine:
+                mine = [row for row in rows if (row[by], row[x]) == (group, value)]
+                found = [(number, bound(r)) for r in mine if (number := y(r)) is not None]
+                for number, is_bound in found:
                     hollow |= is_bound
-                    axes.plot(place + shift, found, "o", color=colour, alpha=0.6, markersize=4,
-                              markerfacecolor="none" if is_bound else colour)  # fmt: skip
-                means.append((place + shift, _mean([found for found, _ in mine])))
+                    _dot(axes, place + shift, number, colour, hollow=is_bound, alpha=0.6)
+                means.append((place + shift, _mean([number for number, _ in found])))
             axes.plot(*zip(*means, strict=True), "-", color=colour, label=name(group))
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
         axes.set(xlabel=labels[0], ylabel=labels[1], yscale="log")
@@ -293,13 +270,13 @@ def curves(lines: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
 
 
 @contextmanager
-def _panels(titles: Mapping[str, str], width: float) -> Iterator[tuple[Figure, Any]]:
-    """A figure with a panel for each title."""
+def _panels(titles: Mapping[str, str], width: float) -> Iterator[tuple[Figure, dict[str, Any]]]:
+    """A figure with a titled panel for each name."""
     with single(width * len(titles) + 0.4, 3.2) as figure:
         panels: Any = figure.subplots(1, len(titles), squeeze=False)[0]
         for axes, title in zip(panels, titles.values(), strict=True):
             axes.set_title(title)
-        yield figure, panels
+        yield figure, dict(zip(titles, panels, strict=True))
 
 
 def _legend(
@@ -316,21 +293,20 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
+def _dot(axes: Axes, x: float, y: float, colour: str, *, hollow: bool, alpha: float) -> None:
+    face = "none" if hollow else colour
+    axes.plot(x, y, "o", color=colour, markerfacecolor=face, markersize=4, alpha=alpha)
+
+
 def _strip(
-    axes: Axes,
-    place: float,
-    values: Sequence[float],
-    colour: str,
-    *,
-    hollow: Sequence[bool] = (),
+    axes: Axes, place: float, values: Sequence[float], colour: str, *, hollow: Sequence[bool] = ()
 ) -> None:
     """Points side by side, and their mean as a line."""
     if not values:
         return
-    shifts = (np.arange(len(values)) % 5 - 2) * 0.06 if len(values) > 1 else np.zeros(1)
-    for index, (shift, value) in enumerate(zip(shifts, values, strict=True)):
-        face = "none" if hollow and hollow[index] else colour
-        axes.plot(place + shift, value, "o", color=colour, markerfacecolor=face, markersize=4,
-                  alpha=0.75)  # fmt: skip
+    for index, value in enumerate(values):
+        shift = (index % 5 - 2) * 0.06 if len(values) > 1 else 0.0
+        is_hollow = bool(hollow) and hollow[index]
+        _dot(axes, place + shift, value, colour, hollow=is_hollow, alpha=0.75)
     middle = _mean(values)
     axes.plot([place - 0.3, place + 0.3], [middle, middle], color=INK, linewidth=1.4)

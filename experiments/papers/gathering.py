@@ -28,12 +28,11 @@ from .studies import Study, broken_groups, study, study_sweep
 from .tables import check_scale, checkpoints_table, read_checkpoints, read_study, write_rows
 
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
+# Columns of a run that the table of checkpoints repeats.
 _REPEATED = (
     "run_id", "status", "phase", "censored", "seed", "task", "normalization", "gamma",
     "weight_decay", "n_layers", "steps",
 )  # fmt: skip
-"""Columns of a run that the table of checkpoints repeats."""
-
 _LOGGER = logging.getLogger("anchor_interp.papers")
 
 
@@ -41,13 +40,10 @@ _LOGGER = logging.getLogger("anchor_interp.papers")
 class Plan:
     """What some studies still need before they can be judged."""
 
-    runs: int
-    """Runs of all of them, each counted once."""
-    known: int
-    """Runs whose rows are in earlier tables."""
+    runs: int  # runs of all of them, each counted once
+    known: int  # runs whose rows are in earlier tables
     training: Estimate
-    measuring: float
-    """Seconds that measuring takes after training, roughly."""
+    measuring: float  # seconds that measuring takes after training, roughly
 
 
 def plan(
@@ -59,21 +55,17 @@ def plan(
     workers: int | None = None,
     device: str = "auto",
 ) -> Plan:
-    """What :func:`gather` would do for these studies.
-
-    Raises:
-        ConfigError: an unknown study or scale.
-    """
+    """What :func:`gather` would do for these studies."""
     wanted = [_wanted(name, scale, tables) for name in names]
     runs = {run for of in wanted for run in of.configs}
-    todo = {run: config for of in wanted for run, config in of.todo().items()}
+    todo = _todo(wanted)
     folder = SweepFolder(out / "sweep")
     count = LocalEngine(workers, device).slots()
     cost = estimate(todo, folder, workers=count, device=device)
     left = {
         (name, run, step)
         for of in wanted
-        for run, config in of.todo().items()
+        for run, config in of.todo.items()
         for name, measures in measures_of(of.study, config).items()
         for _, step in lacking(folder.runs / run, measures, config.train.steps)
     }
@@ -89,35 +81,20 @@ def gather(
     engine: Engine | None = None,
     quiet: bool = False,
 ) -> dict[str, list[Row]]:
-    """The tables of some studies; what is missing is trained and measured first.
+    """The rows of some studies, in each study's order; what is missing is trained and measured.
 
-    Args:
-        names: the studies.
-        scale: tiny, small or paper.
-        out: the folder of the runs, which studies share.
-        tables: folder of the tables, which are read if they are there and written anew;
-            ``OUT/tables`` if None. A row is taken as it is if it has every number that the study
-            measures, at checkpoints too.
-        engine: where runs are trained and measured; worker processes on this machine if None.
-        quiet: report no progress.
-
-    Returns:
-        Rows by study, in the order in which the study lists its runs. The tables are written too;
-        a study with ``checkpoints`` has another one for these.
-
-    Raises:
-        ConfigError: an unknown study or scale, or a device that cannot be used.
-        StoreError: a folder that cannot be used, or a damaged table.
+    ``tables`` is the folder of the tables (``OUT/tables`` if None), which are read and written
+    anew: one for each study, and another for its checkpoints. A row is taken as it is if it has
+    every number that the study measures, at checkpoints too.
     """
     folder = SweepFolder(checked_path(out, "out") / "sweep")
     place = Path(out) / "tables" if tables is None else checked_path(tables, "tables")
     wanted = [_wanted(name, scale, place) for name in names]
-    todo = {run: config for of in wanted for run, config in of.todo().items()}
     found: dict[str, Row] = {}
-    if todo:
+    if todo := _todo(wanted):
         measures: dict[str, list[Measure]] = {run: [] for run in todo}
         for of in wanted:
-            for run, config in of.todo().items():
+            for run, config in of.todo.items():
                 new = [m for group in measures_of(of.study, config).values() for m in group]
                 measures[run] += [measure for measure in new if measure not in measures[run]]
         sweep(_grouped(todo.values()), folder.path, engine=engine, measures=measures, quiet=quiet)
@@ -154,16 +131,18 @@ class _Wanted:
     name: str
     study: Study
     configs: dict[str, RunConfig]
-    known: dict[str, Row]
-    """Rows of finished runs with every number that the study measures, at checkpoints too."""
-    ended: dict[str, Row]
-    """Rows of all finished runs."""
-    along: dict[tuple[str, float], Row]
-    """Rows of checkpoints, by run and step."""
+    known: dict[str, Row]  # rows of finished runs with every number that the study measures
+    ended: dict[str, Row]  # rows of all finished runs
+    along: dict[tuple[str, float], Row]  # rows of checkpoints, by run and step
 
+    @property
     def todo(self) -> dict[str, RunConfig]:
         """The runs without a row."""
         return {run: config for run, config in self.configs.items() if run not in self.known}
+
+
+def _todo(wanted: Iterable[_Wanted]) -> dict[str, RunConfig]:
+    return {run: config for of in wanted for run, config in of.todo.items()}
 
 
 def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
@@ -190,10 +169,8 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
         and (not found.checkpoints or all((run, s) in along for s in between(configs[run])))
     }
     if lack := len(ended) - len(known):
-        _LOGGER.info(
-            "%d of %d finished runs in the table of %s lack numbers that it measures",
-            lack, len(ended), name,
-        )  # fmt: skip
+        text = "%d of %d finished runs in the table of %s lack numbers that it measures"
+        _LOGGER.info(text, lack, len(ended), name)
     return _Wanted(name, found, configs, known, ended, along)
 
 
@@ -218,15 +195,15 @@ def _row(row: Row, config: RunConfig, folder: SweepFolder, of: _Wanted, scale: s
     out |= {name: row[name] for name in _KEPT_CIRCUMSTANCES}
     out |= {"scale": scale} | task_columns(config.task)
     run, last = folder.runs / row["run_id"], config.train.steps
-    found = {name: numbers(run, name, last) for name in of.study.measures}
     whole = not of.study.checkpoints or all(
         numbers(run, name, step) is not None for step in between(config) for name in ALONG
     )
+    found = {name: numbers(run, name, last) for name in of.study.measures}
     done = [name for name, values in found.items() if values is not None and whole]
     out["measured"] = " ".join(done) or None
-    for values in found.values():
-        out |= values or {}
-    return out
+    return out | {
+        name: number for values in found.values() for name, number in (values or {}).items()
+    }
 
 
 def task_columns(task: AnchorTask) -> Row:
@@ -243,11 +220,8 @@ def _with_lost(rows: list[Row], of: _Wanted) -> list[Row]:
     """The rows, with what an earlier table says of runs that could not be trained anew."""
     lost = [row for row in rows if row["status"] != "done" and row["run_id"] in of.ended]
     if lost:
-        _LOGGER.warning(
-            "%d finished runs of %s could not be trained anew, such as %s; the table keeps what it "
-            "said of them",
-            len(lost), of.name, lost[0]["run_id"],
-        )  # fmt: skip
+        text = "%d finished runs of %s could not be trained anew, such as %s; the table keeps what "
+        _LOGGER.warning(text + "it said of them", len(lost), of.name, lost[0]["run_id"])
     return [of.ended[row["run_id"]] if row in lost else row for row in rows]
 
 

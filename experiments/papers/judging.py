@@ -19,28 +19,22 @@ from .rows import Rows
 
 Verdict = Literal["supported", "not supported", "inconclusive", "not run"]
 
-LEVEL = 0.05
-"""Largest adjusted p of a supported claim."""
+LEVEL = 0.05  # largest adjusted p of a supported claim
 REVERSED = "the effect is the other way round"
 TOO_FEW = "not even runs without any overlap could show it"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that runs support or do not."""
+    """A sentence that runs support or do not, and the statistic that judges it, in words."""
 
     name: str
     sentence: str
     source: str
-    """Where it stands: "N" is the NeurIPS paper, "C" the complexity-control paper."""
     statistic: str
-    """The effect in words."""
-    minimum: float = 0.0
-    """The smallest effect that counts."""
-    section: str | None = None
-    """The script under ``experiments/`` that shows it."""
-    effect: Effect | None = None
-    """None for a claim that no study tests."""
+    minimum: float = 0.0  # the smallest effect that counts
+    section: str | None = None  # the script under ``experiments/`` that shows it
+    effect: Effect | None = None  # None for a claim that no study tests
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -50,12 +44,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Family:
-    """Claims whose p-values are adjusted together."""
+    """Claims whose p-values are adjusted together.
+
+    A sample of a decided claim has at least ``fewest`` runs, seeds and, where cells are compared,
+    cells.
+    """
 
     claims: tuple[Claim, ...]
     adjustment: Literal["benjamini-hochberg", "holm"] = "benjamini-hochberg"
     fewest: int = 5
-    """Fewest runs, seeds and, where cells are compared, cells in a sample of a decided claim."""
 
     def named(self, name: str) -> Claim:
         """The claim of this name."""
@@ -66,45 +63,32 @@ class Family:
 class Judgement:
     """What the runs say about a claim."""
 
-    claim: str
-    """The claim's name."""
+    claim: str  # the claim's name
     verdict: Verdict
     reason: str
-    finding: Finding | None
-    """The numbers; None for a claim that was not run."""
-    q_value: float | None
-    """The p-value, adjusted for all claims of the family that were tested."""
+    finding: Finding | None  # the numbers; None for a claim that was not run
+    q_value: float | None  # the p-value, adjusted for all claims of the family that were tested
 
 
 def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
-    """The judgement of every claim, by name.
-
-    Args:
-        family: the claims.
-        tables: the rows of every study that was run.
-
-    Raises:
-        StoreError: a table lacks a column that a claim needs.
-    """
+    """The judgement of every claim, by name; ``tables`` holds the rows by study."""
     findings = {claim.name: _found(claim, tables) for claim in family.claims}
-    tested = {
-        name: found
-        for name, found in findings.items()
-        if isinstance(found, Finding) and found.p_value is not None
-    }
-    p_values = [found.p_value for found in tested.values() if found.p_value is not None]
-    best: dict[str, float] = {}
+    p_values, smallest = {}, {}
+    for name, found in findings.items():
+        if isinstance(found, Finding) and found.p_value is not None:
+            p_values[name], smallest[name] = found.p_value, found.n
+    best: tuple[float, ...] = (0.0,) * len(p_values)
     if family.adjustment == "holm":
-        adjusted = holm(p_values)
-        smallest = holm([smallest_p(found.n) for found in tested.values()])
-        best = dict(zip(tested, smallest, strict=True))
+        adjusted = holm([*p_values.values()])
+        best = holm([smallest_p(n) for n in smallest.values()])
     else:
-        adjusted = tuple(map(float, false_discovery_control(p_values))) if p_values else ()
-    q_values = dict(zip(tested, adjusted, strict=True))
+        p = [*p_values.values()]
+        adjusted = tuple(map(float, false_discovery_control(p))) if p else ()
+    q_values = dict(zip(p_values, zip(adjusted, best, strict=True), strict=True))
     judgements = {}
     for claim in family.claims:
         name, found = claim.name, findings[claim.name]
-        q, possible = q_values.get(name), best.get(name, 0.0)
+        q, possible = q_values.get(name, (None, 0.0))
         verdict, reason = _decide(found, claim.minimum, q, possible, family.fewest)
         finding = found if isinstance(found, Finding) else None
         judgements[name] = Judgement(name, verdict, reason, finding, q)

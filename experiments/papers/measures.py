@@ -3,6 +3,7 @@
 A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,7 @@ import numpy as np
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import fingerprint
 from anchor_interp.analysis.fingerprint import FINGERPRINT
-from anchor_interp.analysis.learning_order import (
-    broken_pairs,
-    detection,
-    lateness,
-    learning_curves,
-)
+from anchor_interp.analysis.learning_order import broken_pairs, detection, lateness, learning_curves
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept
@@ -26,12 +22,10 @@ from anchor_interp.runs.run import Run
 
 from .studies import Study
 
-Numbers = dict[str, float | str | None]
-"""Columns of a study's table by name: numbers, or the name of a phase."""
+Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name
 
+# Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
 LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
-"""Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6)."""
-
 _LOGGED = 5
 
 
@@ -39,9 +33,6 @@ def learning(run: Run) -> Numbers:
     """The first step at which the mean of five logged losses is at most each of :data:`LEVELS`.
 
     None for a run that never comes there.
-
-    Raises:
-        StoreError: fewer than five logged losses.
     """
     logged = [(row["step"], row["loss"]) for row in run.metrics if "loss" in row]
     if len(logged) < _LOGGED:
@@ -69,9 +60,8 @@ def pairs(run: Run) -> Numbers:
     if broken := broken_pairs(run.config.task):
         for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
             areas = detection(scores, curves.groups, broken)
-            found[f"auroc_{name}"] = areas.auroc
-            found[f"auroc_{name}_neighbours"] = areas.neighbours
-            found[f"auroc_{name}_strangers"] = areas.strangers
+            found |= {f"auroc_{name}": areas.auroc, f"auroc_{name}_neighbours": areas.neighbours,
+                      f"auroc_{name}_strangers": areas.strangers}  # fmt: skip
     return found
 
 
@@ -94,23 +84,16 @@ MEASURES: Mapping[str, Measure] = {
     "embedding": Measure("embedding", f"{__name__}:embedding"),
     "behaviour": Measure("behaviour", f"{__name__}:behaviour", version=2),
 }
-
-SECONDS: Mapping[str, float] = {
-    "mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0,
-}  # fmt: skip
-"""About how long each takes on a core at ``tiny``."""
-
-ALONG = ("mechanism", "behaviour")
-"""What is measured at checkpoints between the first and the last."""
+# About how long each takes on a core at ``tiny``.
+SECONDS = {"mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0}
+ALONG = ("mechanism", "behaviour")  # what is measured at checkpoints between the first and the last
 
 
 def between(config: RunConfig) -> tuple[int, ...]:
     """Checkpoints between the first and the last, each twice as late as the one before."""
-    steps, step = [], config.train.checkpoint_every
-    while step < config.train.steps:
-        steps.append(step)
-        step *= 2
-    return tuple(steps)
+    first, last = config.train.checkpoint_every, config.train.steps
+    steps = (first << doublings for doublings in itertools.count())
+    return tuple(itertools.takewhile(lambda step: step < last, steps))
 
 
 def measures_of(study: Study, config: RunConfig) -> dict[str, tuple[Measure, ...]]:

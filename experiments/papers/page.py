@@ -18,8 +18,8 @@ from .rows import Rows
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
 
+# The study that judges the verdict, and those that rules which know less are fitted on.
 HELD_OUT, FITTED_ON = "phases", ("decay", "depth")
-"""The study that judges the verdict, and those that rules which know less are fitted on."""
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,16 @@ class Ledger:
     """Everything that the tables of one scale say."""
 
     scale: str
-    judgements: Mapping[str, Judgement]
-    """The judgement of every claim, by name."""
-    verdict: VerdictScore | None
-    """How good the verdict from the mechanism is; None without the study."""
-    early: tuple[EarlyScore, ...]
-    """How early it is."""
-    runs: Mapping[str, int]
-    """Runs of every study."""
-    seconds: float
-    """Wall time of training them one after the other."""
+    judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
+    verdict: VerdictScore | None  # how good the verdict from the mechanism is
+    early: tuple[EarlyScore, ...]  # how early it is
+    runs: Mapping[str, int]  # runs of every study
+    seconds: float  # wall time of training them one after the other
     schema: int = 1
-    """Schema number."""
 
 
 def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
-    """Judge every claim, and the verdict from the mechanism.
-
-    Args:
-        scale: the scale's name.
-        tables: rows by study; claims that need another one count as not run.
-        checkpoints: the mechanism along the runs of the held-out study.
-    """
+    """Judge every claim, and the verdict from the mechanism."""
     rows = tables.get(HELD_OUT, ())
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
     phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
@@ -65,23 +53,14 @@ def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) 
 
 
 def read_ledger(scale: str, tables: Path) -> Ledger:
-    """The ledger of a folder of tables.
-
-    Raises:
-        StoreError: a damaged table, or one of another scale.
-        ConfigError: the folder does not exist.
-    """
+    """The ledger of a folder of tables."""
     along = checkpoints_table(tables, HELD_OUT)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
     return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
 
 
 def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
-    """Write ``index.html`` and ``claims.json``.
-
-    Raises:
-        StoreError: a file cannot be written, or ``out`` is a run's folder or a file.
-    """
+    """Write ``index.html`` and ``claims.json``."""
     folder = output_folder(out, "the ledger")
     page, numbers = folder / "index.html", folder / "claims.json"
     write_output(numbers, canonical_json(ledger).encode())
@@ -92,7 +71,11 @@ def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
 def render_ledger(ledger: Ledger) -> str:
     """The page as HTML."""
     counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
-    judged = [(claim, ledger.judgements[claim.name]) for claim in CLAIMS]
+    entries = []
+    for claim in CLAIMS:
+        found = ledger.judgements[claim.name]
+        entry = {"claim": claim, "judged": found, "figure": found.finding and claim.section}
+        entries.append(entry | told(found))
     return fill_page(
         "claims.html.jinja",
         [],
@@ -100,15 +83,7 @@ def render_ledger(ledger: Ledger) -> str:
         title=f"The papers' claims, at the scale {ledger.scale}",
         found=ledger,
         counts={name: counted[name] for name in figures.VERDICT_STYLES if counted[name]},
-        entries=[
-            {
-                "claim": claim,
-                "judged": found,
-                "figure": found.finding and claim.section,
-                **told(found),
-            }
-            for claim, found in judged
-        ],
+        entries=entries,
         minutes=round(ledger.seconds / 60),
         pictures=[
             (caption, style.inline_svg(style.settle(figure), name))

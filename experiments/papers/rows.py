@@ -8,22 +8,19 @@ from typing import Any
 
 from anchor_interp.tasks.anchor import Pair
 
-Row = dict[str, Any]
-"""One run: its columns by name."""
+Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]
 Test = Callable[[Row], bool]
 
+# Columns that tell cells apart.
 SETTINGS = (
     "task", "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "normalization", "lr",
     "steps", "n_sequences",
 )  # fmt: skip
-"""Columns that tell cells apart."""
-
+# Seeds of ``decay`` and ``depth`` at ``tiny`` that were known when the claims were written.
 KNOWN_SEEDS = frozenset((300, 301, 302))
-"""Seeds of ``decay`` and ``depth`` at ``tiny`` that were known when the claims were written."""
-
+# Phases as the complexity-control paper counts them (section IV).
 _NUMBERED = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
-"""Phases as the complexity-control paper counts them (section IV)."""
 
 
 def phase(*names: str) -> Test:
@@ -92,18 +89,14 @@ def of_three_and_four(pair: Pair) -> bool:
 
 def pair_steps(row: Row) -> dict[Pair, float]:
     """The step at which each ordered pair was learned, as far as the row tells."""
-    found = {}
-    for name, value in row.items():
-        if value is not None and (pair := re.fullmatch(r"late_pair_(\d)(\d)", name)):
-            found[int(pair[1]), int(pair[2])] = float(value)
-    return found
+    found = {re.fullmatch(r"late_pair_(\d)(\d)", name): value for name, value in row.items()}
+    return {(int(m[1]), int(m[2])): float(v) for m, v in found.items() if m and v is not None}
 
 
 def slowed(row: Row) -> float | None:
     """Log ratio of the steps that the pairs of 3 and 4 take to those of the others."""
-    steps = pair_steps(row)
-    slow = [math.log(value) for pair, value in steps.items() if of_three_and_four(pair)]
-    rest = [math.log(value) for pair, value in steps.items() if not of_three_and_four(pair)]
+    logs = [(of_three_and_four(pair), math.log(n)) for pair, n in pair_steps(row).items()]
+    slow, rest = ([log for own, log in logs if own == wanted] for wanted in (True, False))
     return sum(slow) / len(slow) - sum(rest) / len(rest) if slow and rest else None
 
 

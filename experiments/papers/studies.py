@@ -8,7 +8,7 @@ also says what is measured of each of its runs (:mod:`papers.measures`).
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,24 +17,14 @@ from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import SWEEPS, Grid, Sweep, read_sweep
-from anchor_interp.tasks.anchor import (
-    BROKEN_GROUPS,
-    TASKS,
-    Affine,
-    Anchor,
-    AnchorTask,
-    Override,
-    Pair,
-    Table,
-    reasoning_complexity,
-)
+from anchor_interp.tasks import anchor
+from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
 
-ScaleName = Literal["tiny", "small", "paper"]
+_T = TypeVar("_T")
 MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
 
+# Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
-"""Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4."""
-
 _SEEDS = tuple(range(400, 405))
 
 
@@ -42,17 +32,12 @@ _SEEDS = tuple(range(400, 405))
 class Scale:
     """What the studies of a scale have in common."""
 
-    control: RunConfig
-    """Where runs on the complexity-control task start."""
-    neurips: RunConfig
-    """Where runs on the NeurIPS task start."""
-    large: float
-    """The gamma of a large initialisation: memorizing or composite."""
+    control: RunConfig  # where runs on the complexity-control task start
+    neurips: RunConfig  # where runs on the NeurIPS task start
+    large: float  # the gamma of a large initialisation: memorizing or composite
     middle: float
-    small: float
-    """The gamma of a small initialisation: inferential."""
-    short: int
-    """Steps in which most of the training data are learned, with checkpoints all along."""
+    small: float  # the gamma of a small initialisation: inferential
+    short: int  # steps in which most of the training data are learned, with checkpoints all along
 
 
 def _scales() -> Mapping[str, Scale]:
@@ -79,15 +64,10 @@ SCALES: Mapping[str, Scale] = _scales()
 class Study:
     """Runs that are trained and measured together."""
 
-    title: str
-    """What is varied, in a few words."""
-    sweep: Callable[[str], Sweep]
-    """The runs at a scale of this name."""
-    measures: tuple[MeasureName, ...] = ()
-    """What is measured of each run, beside its evaluation."""
-    checkpoints: bool = False
-    """Whether mechanism and behaviour are also measured at the first checkpoint, and at each one
-    that is twice as late as the one before."""
+    title: str  # what is varied, in a few words
+    sweep: Callable[[str], Sweep]  # the runs at a scale of this name
+    measures: tuple[MeasureName, ...] = ()  # what is measured of each run, beside its evaluation
+    checkpoints: bool = False  # whether mechanism and behaviour are also measured along training
 
 
 def broken_task(offsets: Mapping[Pair, int]) -> AnchorTask:
@@ -103,7 +83,7 @@ def broken_task(offsets: Mapping[Pair, int]) -> AnchorTask:
 def random_broken_task(seed: int) -> AnchorTask:
     """All 16 pairs seen, one or two groups broken, by offsets at least 2 from the rule's own."""
     generator = np.random.default_rng(seed)
-    groups = [pair for pair, _ in BROKEN_GROUPS]
+    groups = [pair for pair, _ in anchor.BROKEN_GROUPS]
     chosen = generator.choice(len(groups), size=1 + seed % 2, replace=False)
     offsets = {}
     for index in sorted(chosen):
@@ -120,9 +100,8 @@ def arbitrary_task(seed: int) -> AnchorTask:
     task = AnchorTask()
     low, high, n = task.key_min, task.key_max, len(task.keys)
     drawn = {pair: generator.integers(low, high + 1, n).tolist() for pair in task.pairs}
-    return AnchorTask(
-        overrides=tuple(Override(pair, Table(low, tuple(v))) for pair, v in drawn.items())
-    )
+    tables = {pair: Table(low, tuple(numbers)) for pair, numbers in drawn.items()}
+    return AnchorTask(overrides=tuple(Override(*entry) for entry in tables.items()))
 
 
 def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
@@ -141,17 +120,10 @@ def broken_groups(task: AnchorTask) -> tuple[Pair, ...]:
 def _diagram(name: str, n_seeds: int) -> Callable[[str], Sweep]:
     """The sweep of a phase diagram, with more seeds than the papers' three."""
 
-    def sweep(scale: str) -> Sweep:
-        grids = read_sweep(SWEEPS[f"{scale}-{name}"]).grids
-        first = [grid.seeds[0] for grid in grids]
-        return Sweep(
-            tuple(
-                replace(grid, seeds=tuple(range(seed, seed + n_seeds)))
-                for grid, seed in zip(grids, first, strict=True)
-            )
-        )
+    def seeded(grid: Grid) -> Grid:
+        return replace(grid, seeds=tuple(range(grid.seeds[0], grid.seeds[0] + n_seeds)))
 
-    return sweep
+    return lambda scale: Sweep(tuple(map(seeded, read_sweep(SWEEPS[f"{scale}-{name}"]).grids)))
 
 
 def _phases(name: str) -> Sweep:
@@ -180,62 +152,63 @@ def _phases(name: str) -> Sweep:
     ))  # fmt: skip
 
 
+def _start(name: str, **settings: Any) -> RunConfig:
+    return override(SCALES[name].control, **settings)
+
+
+def _gammas(name: str, *sizes: str) -> dict[str, Any]:
+    return {"gamma": tuple(getattr(SCALES[name], size) for size in sizes)}
+
+
 def _complexity(name: str) -> Sweep:
-    scale = SCALES[name]
-    start = override(scale.control, log_every=20, eval_every=500)
-    tasks = tuple(reasoning_complexity(n) for n in (0, 1, 2, 4, 6))
-    return Sweep((Grid(start, {"gamma": (scale.large, scale.small), "task": tasks}, seeds=_SEEDS),))
+    axes = _gammas(name, "large", "small")
+    axes["task"] = tuple(anchor.reasoning_complexity(n) for n in (0, 1, 2, 4, 6))
+    return Sweep((Grid(_start(name, log_every=20, eval_every=500), axes, seeds=_SEEDS),))
 
 
-def _densely(name: str) -> RunConfig:
+def _densely(name: str, **settings: Any) -> RunConfig:
     steps = SCALES[name].short
     every = steps // 30
     often = {"log_every": every, "eval_every": 30 * every, "checkpoint_every": every}
-    return override(SCALES[name].control, steps=steps, **often)
+    return _start(name, steps=steps, **often, **settings)
 
 
 def _pairs(name: str) -> Sweep:
-    scale = SCALES[name]
-    start = override(_densely(name), task=broken_task({(3, 4): -6}))
+    start = _densely(name, task=broken_task({(3, 4): -6}))
     seeds = tuple(range(400, 410))  # a sign-flip test of five cannot come below 0.06
-    unbroken = override(start, task=reasoning_complexity(0), gamma=scale.small)
-    gammas = {"gamma": (scale.large, scale.small)}
-    return Sweep((Grid(start, gammas, seeds=seeds), Grid(unbroken, seeds=seeds)))
+    unbroken = override(start, task=anchor.reasoning_complexity(0), gamma=SCALES[name].small)
+    return Sweep(
+        (Grid(start, _gammas(name, "large", "small"), seeds=seeds), Grid(unbroken, seeds=seeds))
+    )
 
 
 def _noise(name: str) -> Sweep:
-    start = override(_densely(name), gamma=SCALES[name].small)
+    start = _densely(name, gamma=SCALES[name].small)
     tasks = {seed: random_broken_task(seed) for seed in range(500, 520)}
     return Sweep(tuple(Grid(override(start, task=t), seeds=(s,)) for s, t in tasks.items()))
 
 
 def _rates(name: str) -> Sweep:
-    scale = SCALES[name]
-    lr = scale.control.train.lr
-    axes = {"lr": (lr / 4, lr), "weight_decay": (0.01, 0.1, 1.0)}
-    return Sweep((Grid(override(scale.control, gamma=scale.middle), axes, seeds=_SEEDS),))
+    start = _start(name, gamma=SCALES[name].middle)
+    axes = {"lr": (start.train.lr / 4, start.train.lr), "weight_decay": (0.01, 0.1, 1.0)}
+    return Sweep((Grid(start, axes, seeds=_SEEDS),))
 
 
 def _arbitrary(name: str) -> Sweep:
-    scale = SCALES[name]
-    start = override(scale.control, log_every=20)
-    gammas = {"gamma": (scale.large, scale.middle, scale.small)}
-    tasks = {seed: arbitrary_task(seed) for seed in _SEEDS}
-    return Sweep(tuple(Grid(override(start, task=t), gammas, seeds=(s,)) for s, t in tasks.items()))
+    gammas = _gammas(name, "large", "middle", "small")
+    starts = {seed: _start(name, log_every=20, task=arbitrary_task(seed)) for seed in _SEEDS}
+    return Sweep(tuple(Grid(start, gammas, seeds=(seed,)) for seed, start in starts.items()))
 
 
 def _steps(name: str) -> Sweep:
     task = TASKS["complexity-control"]
-    start = override(SCALES[name].control, gamma=0.9, weight_decay=0.5)
     axes = {"task": (task, replace(task, anchors=MOVED_ANCHORS))}
-    return Sweep((Grid(start, axes, seeds=_SEEDS),))
+    return Sweep((Grid(_start(name, gamma=0.9, weight_decay=0.5), axes, seeds=_SEEDS),))
 
 
 def _branches(name: str) -> Sweep:
-    scale = SCALES[name]
-    steps = scale.control.train.steps
-    start = override(scale.control, gamma=0.4)
-    early, late = steps // 12, steps // 3
+    start = _start(name, gamma=0.4)
+    early, late = start.train.steps // 12, start.train.steps // 3
     changes: list[dict[str, Any]] = [
         {},
         {"weight_decay": 1.0},
@@ -264,28 +237,20 @@ STUDIES: Mapping[str, Study] = {
 
 
 def study(name: str) -> Study:
-    """A study by its name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    _check_known("study", name, STUDIES)
-    return STUDIES[name]
+    """A study by its name."""
+    return _known("study", name, STUDIES)
 
 
 def study_sweep(name: str, scale: str) -> Sweep:
-    """The runs of a study at a scale.
-
-    Raises:
-        ConfigError: no such study or scale.
-    """
+    """The runs of a study at a scale."""
     found = study(name)
-    _check_known("scale", scale, SCALES)
+    _known("scale", scale, SCALES)
     return found.sweep(scale)
 
 
-def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
+def _known(what: str, name: str, known: Mapping[str, _T]) -> _T:
     if name not in known:
         raise ConfigError(
             f"no {what} is called {shown(name)}{suggestion(name, known)}; known: {', '.join(known)}"
         )
+    return known[name]

@@ -23,48 +23,29 @@ from anchor_interp.tasks.anchor import TASKS
 from .rows import Row
 from .studies import STUDIES
 
-_KINDS: Mapping[str, Kind] = {
-    "complexity": "integer",
-    **dict.fromkeys(("broken", "offsets", "scale", "measured", "behaviour"), "text"),
-}
-"""What columns hold beside those of a sweep's table; all others hold numbers."""
-
+# What columns hold beside those of a sweep's table; all others hold numbers.
+_TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
+_KINDS: Mapping[str, Kind] = {"complexity": "integer", **dict.fromkeys(_TEXTS, "text")}
+# Columns in which every row has a value, that every table has, and that a table of runs has.
 _FILLED = frozenset(
     ("run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "n_layers", "steps")
 )
-"""Columns in which every row has a value."""
-
 _NEEDED = _FILLED | {"phase", "normalization"}
-"""Columns that every table has."""
+_OF_A_RUN = _NEEDED | {"d_model", "lr", "n_sequences", "id_accuracy"}
+_FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 
-_OF_A_RUN = frozenset(("d_model", "lr", "n_sequences", "id_accuracy"))
-"""Columns that it has besides, unless its rows are checkpoints."""
-
-_FIRST = ("censored", "phase", "run_id", "seed", "status")
-"""Columns that a table begins with; the order of its rows' columns follows."""
-
-_NAMES: Mapping[str, Sequence[str]] = {
-    "status": STATES,
-    "phase": get_args(Phase),
-    "behaviour": get_args(Phase),
-}
-
+_PHASES = get_args(Phase)
+_NAMES: Mapping[str, Sequence[str]] = {"status": STATES, "phase": _PHASES, "behaviour": _PHASES}
 _SHARES = frozenset(
     ("commutativity", "key_dependence", "composed", "commutes", "mirrored", "recomposed")
 )
 _POSITIVE = frozenset(("n_layers", "lr", "at_step", "at_number", "stable_rank_at_init"))
 _NOT_NEGATIVE = frozenset(("seed", "gamma", "weight_decay", "final_loss", "seconds"))
-_LARGEST = 1e100
-_LIMIT = 1 << 28
-_RESTORE = "restore it, or remove it to have its runs trained anew"
+_LARGEST, _LIMIT = 1e100, 1 << 28
 
 
 def existing_folder(path: str | Path) -> Path:
-    """A folder of tables.
-
-    Raises:
-        ConfigError: it does not exist.
-    """
+    """A folder of tables."""
     place = checked_path(path, "tables")
     if not place.is_dir():
         raise ConfigError(f"{place} is not a folder; expected the folder of the studies' tables")
@@ -74,12 +55,7 @@ def existing_folder(path: str | Path) -> Path:
 def read_tables(
     folder: str | Path, names: Sequence[str] = tuple(STUDIES), *, scale: str | None = None
 ) -> dict[str, list[Row]]:
-    """The tables of a folder by study; studies without one are left out.
-
-    Raises:
-        StoreError: a table is damaged, or of another scale than ``scale``.
-        ConfigError: the folder does not exist.
-    """
+    """The tables of a folder by study; studies without one are left out."""
     paths = {name: existing_folder(folder) / f"{name}.csv" for name in names}
     found = {name: read_study(path) for name, path in paths.items() if path.is_file()}
     for name, rows in found.items():
@@ -88,20 +64,12 @@ def read_tables(
 
 
 def read_study(path: str | Path) -> list[Row]:
-    """The rows of one study's table.
-
-    Raises:
-        StoreError: it cannot be read, or is damaged.
-    """
-    return _read(checked_path(path, "path"), _NEEDED | _OF_A_RUN, _row_of_a_run)
+    """The rows of one study's table."""
+    return _read(checked_path(path, "path"), _OF_A_RUN, _row_of_a_run)
 
 
 def read_checkpoints(path: str | Path) -> list[Row]:
-    """The rows of a study's runs at checkpoints.
-
-    Raises:
-        StoreError: it cannot be read, or is damaged.
-    """
+    """The rows of a study's runs at checkpoints."""
     return _read(checked_path(path, "path"), _NEEDED, _row_of_a_checkpoint)
 
 
@@ -111,11 +79,7 @@ def checkpoints_table(tables: str | Path, name: str) -> Path:
 
 
 def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
-    """Refuse a table of another scale.
-
-    Raises:
-        StoreError: names the table, its scale and what to do.
-    """
+    """Refuse a table of another scale."""
     other = next((row["scale"] for row in rows if row.get("scale") not in (None, scale)), None)
     if other is not None and scale is not None:
         raise StoreError(
@@ -124,15 +88,10 @@ def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write a table with the columns that any row fills.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Write a table with the columns that any row fills."""
+    filled = {name for row in rows for name, value in row.items() if value is not None} | _NEEDED
     names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row), *sorted(_NEEDED)])
-    columns = [
-        name for name in names if name in _NEEDED or any(row.get(name) is not None for row in rows)
-    ]
+    columns = [name for name in names if name in filled]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore", restval="")
     writer.writeheader()
@@ -167,7 +126,9 @@ def _read(
             raise ValueError(f"the run {twice[0]} is there twice")
         return rows
     except (ValueError, LookupError, csv.Error) as error:
-        raise StoreError(f"{path} is damaged: {error}; {_RESTORE}") from error
+        raise StoreError(
+            f"{path} is damaged: {error}; restore it, or remove it to have its runs trained anew"
+        ) from error
 
 
 def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
@@ -179,15 +140,14 @@ def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
     for name in columns:
         found[name] = parsed(name, line[name], COLUMNS.get(name) or _KINDS.get(name, "number"))
         _check(name, found[name])
-    if found["status"] == "done" and found["phase"] is None:
-        raise ValueError("phase is empty in a run that is done")
     return found
 
 
 def _row_of_a_run(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
     found = _row_of(line, columns)
     task = TASKS.get(found["task"])
-    for name in ("id_accuracy", *(("ood_accuracy",) if task and task.unseen else ())):
+    accuracies = ("id_accuracy", "ood_accuracy") if task and task.unseen else ("id_accuracy",)
+    for name in ("phase", *accuracies):
         if found["status"] == "done" and found.get(name) is None:
             raise ValueError(f"{name} is empty in a run that is done")
     return found
@@ -195,6 +155,8 @@ def _row_of_a_run(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
 
 def _row_of_a_checkpoint(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
     found = _row_of(line, columns)
+    if found["status"] == "done" and found["phase"] is None:
+        raise ValueError("phase is empty in a run that is done")
     for name in ("at_step", "at_number"):
         if found.get(name) is None:
             raise ValueError(f"the run {found['run_id']} lacks {name}")

@@ -1,22 +1,18 @@
 """How good the verdict from the mechanism is, on runs that its thresholds were not fixed on.
 
-:func:`judge_verdict` compares :func:`anchor_interp.analysis.verdict.verdict` with every run's
-phase, beside rules that know less. These are decision trees, fitted on other runs and again on the
-judged runs, each cell on all other cells; each has the size that is best for it in hindsight, which
+Beside it stand rules that know less: decision trees, fitted on other runs and again on the judged
+runs, each cell on all other cells; each has the size that is best for it in hindsight, which
 favours them. Runs that did not converge have no phase to tell and are left out.
 
 Runs that differ in their seed alone are not independent. Intervals of balanced accuracy add up
 Jeffreys' intervals of the phases with as many witnesses as a phase has cells; what a rule lacks to
 the verdict is bootstrapped over cells; in *mixed cells*, whose seeds end in different phases,
 settings say nothing, and verdicts change places for p.
-
-:func:`judge_early` asks how early in training the mechanism, and the behaviour, tell the final
-phase.
 """
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,16 +32,11 @@ from .effects import Floats
 from .rows import Row, Rows, cell
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
-"""The phases that a verdict names."""
-
 _COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
-_FAITHFUL = 0.9
-"""Share of seen pairs, composed and answered rightly, below which composed states are doubtful."""
-_NEAR = 0.1
-"""A number this close to a line could as well be on its other side."""
+_FAITHFUL = 0.9  # share of composed seen pairs answered rightly, below which they are doubtful
+_NEAR = 0.1  # a number this close to a line could as well be on its other side
 _DRAWN = 2_000
-_DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)
-"""Sizes of the decision trees that are tried."""
+_DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)  # sizes of the decision trees that are tried
 
 Names = npt.NDArray[np.str_]
 Cells = Sequence[tuple[Any, ...]]
@@ -53,22 +44,16 @@ Cells = Sequence[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class RuleScore:
-    """How well one rule names phases."""
+    """How well one rule names phases; intervals hold 95 %."""
 
     name: str
-    rule: str
-    """What it knows."""
-    accuracy: float
-    """Balanced accuracy: the mean over phases of the share named rightly."""
+    rule: str  # what it knows
+    accuracy: float  # balanced accuracy: the mean over phases of the share named rightly
     low: float
-    """Lower end of its 95 % interval."""
     high: float
-    behind: float | None
-    """How much balanced accuracy it lacks to the verdict; None for the verdict."""
+    behind: float | None  # how much balanced accuracy it lacks to the verdict; None for the verdict
     behind_low: float | None
-    """Lower end of its 95 % interval."""
-    mixed: float | None
-    """Share named rightly in mixed cells; None if there are none."""
+    mixed: float | None  # share named rightly in mixed cells; None if there are none
 
 
 @dataclass(frozen=True)
@@ -79,37 +64,24 @@ class Disagreement:
     settings: str
     phase: str
     verdict: str
-    reason: str
-    """The rule of the verdict that spoke."""
-    behaviour: str
-    """The accuracies that decided the phase."""
-    explanation: str
-    """What makes the difference likely, by a fixed rule: composed states answer seen pairs badly,
-    so that they are not the model's; or a number lies near its line."""
+    reason: str  # the rule of the verdict that spoke
+    behaviour: str  # the accuracies that decided the phase
+    explanation: str  # what makes the difference likely, by the fixed rule of _explanation
 
 
 @dataclass(frozen=True)
 class VerdictScore:
     """The verdict on a table of runs."""
 
-    n: Mapping[str, int]
-    """Runs of every phase."""
-    left_out: int
-    """Runs without one of these phases."""
-    confusion: Mapping[str, Mapping[str, int]]
-    """For every phase, how often each verdict was given."""
-    rules: tuple[RuleScore, ...]
-    """The verdict first, then rules that know less."""
-    mixed_runs: int
-    """Runs in mixed cells."""
-    mixed_p: float | None
-    """How often verdicts that change places within mixed cells are right as often."""
-    disagreements: tuple[Disagreement, ...]
-    """Every run that is named wrongly."""
-    faithful: tuple[int, int]
-    """Runs whose composed seen pairs are answered rightly (0.9 or more): named rightly, and all."""
-    doubtful: tuple[int, int]
-    """The same of the other runs."""
+    n: Mapping[str, int]  # runs of every phase
+    left_out: int  # runs without one of these phases
+    confusion: Mapping[str, Mapping[str, int]]  # for every phase, how often each verdict was given
+    rules: tuple[RuleScore, ...]  # the verdict first, then rules that know less
+    mixed_runs: int  # runs in mixed cells
+    mixed_p: float | None  # how often verdicts that change places within them are right as often
+    disagreements: tuple[Disagreement, ...]  # every run that is named wrongly
+    faithful: tuple[int, int]  # runs whose composed states are not doubtful: named rightly, and all
+    doubtful: tuple[int, int]  # the same of the other runs
 
     def accuracy_of(self, name: str) -> float:
         """The balanced accuracy of the rule with this short name."""
@@ -118,27 +90,22 @@ class VerdictScore:
 
 @dataclass(frozen=True)
 class EarlyScore:
-    """What one moment of training tells of the final phase; the same runs at each moment."""
+    """What one moment of training tells of the final phase; the same runs at each moment.
 
-    share: float
-    """The moment, as a share of the run's steps; the mean over runs."""
+    ``behaviour`` is the balanced accuracy of the phase by behaviour. An undertrained model counts
+    as memorizing, which is how its mechanism looks.
+    """
+
+    share: float  # the moment, as a share of the run's steps; the mean over runs
     n: int
-    accuracy: float
-    """Balanced accuracy of the verdict at that moment."""
+    accuracy: float  # balanced accuracy of the verdict at that moment
     low: float
-    """Lower end of its 95 % interval."""
     high: float
     behaviour: float | None
-    """Balanced accuracy of the phase by behaviour at that moment. An undertrained model counts as
-    memorizing, which is how its mechanism looks."""
 
 
 def fingerprint_of(row: Row) -> Fingerprint:
-    """The fingerprint that a row of a table holds.
-
-    Raises:
-        StoreError: a number outside its range.
-    """
+    """The fingerprint that a row of a table holds."""
     step = row.get("at_step", row.get("steps"))
     about = {"run_id": row["run_id"], "step": None if step is None else int(step), "seed": 0}
     try:
@@ -155,12 +122,7 @@ def can_be_judged(row: Row) -> bool:
 def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
     """The verdict on some runs, beside rules fitted on others.
 
-    Args:
-        rows: runs with fingerprints, none of which the verdict's thresholds were fixed on.
-        fitted_on: the runs that the other rules learn from.
-
-    Raises:
-        ConfigError: fewer than two phases among either.
+    The verdict's thresholds must not have been fixed on any of ``rows``.
     """
     kept, known = (list(filter(can_be_judged, part)) for part in (rows, fitted_on))
     truth = np.array([row["phase"] for row in kept])
@@ -171,23 +133,21 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
         )
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
     cells = [cell(row) for row in kept]
-    titles, answers = {"verdict": "the verdict, from the mechanism"}, {"verdict": given}
+    answers = {("verdict", "the verdict, from the mechanism"): given}
     for name, (title, features) in _RULES.items():
-        titles |= {name: title, f"{name}-here": f"{title}, fitted here"}
-        answers[name] = _best_tree(features, known, kept)
-        answers[f"{name}-here"] = _best_tree(features, kept, kept, cells)
+        answers[name, title] = _best_tree(features, known, kept)
+        answers[f"{name}-here", f"{title}, fitted here"] = _best_tree(features, kept, kept, cells)
     mixed = _mixed(truth, cells)
     base = _bootstrapped(truth, given, cells)
     scores = []
-    for name, named in answers.items():
-        low, high = _interval(truth, named, cells)
-        behind, behind_low = None, None
+    for (name, title), named in answers.items():
+        accuracy, behind, behind_low = _balanced(truth, named), None, None
         if name != "verdict":
-            behind = _balanced(truth, given) - _balanced(truth, named)
+            behind = _balanced(truth, given) - accuracy
             behind_low = float(np.quantile(base - _bootstrapped(truth, named, cells), 0.025))
         right = float((truth == named)[mixed].mean()) if mixed.any() else None
-        accuracy = _balanced(truth, named)
-        scores.append(RuleScore(name, titles[name], accuracy, low, high, behind, behind_low, right))
+        interval = _interval(truth, named, cells)
+        scores.append(RuleScore(name, title, accuracy, *interval, behind, behind_low, right))
     right_runs = truth == given
     sure = np.array([(row.get("recomposed") or 0.0) >= _FAITHFUL for row in kept])
     return VerdictScore(
@@ -200,9 +160,7 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
         rules=tuple(scores),
         mixed_runs=int(mixed.sum()),
         mixed_p=_within_mixed(truth, given, cells, mixed),
-        disagreements=tuple(
-            _disagreement(row) for row, right in zip(kept, right_runs, strict=True) if not right
-        ),
+        disagreements=tuple(map(_disagreement, itertools.compress(kept, ~right_runs))),
         faithful=(int(right_runs[sure].sum()), int(sure.sum())),
         doubtful=(int(right_runs[~sure].sum()), int((~sure).sum())),
     )
@@ -211,12 +169,7 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
 def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
     """The verdict along training, and the behaviour, against what the runs become.
 
-    Args:
-        rows: the runs, with their fingerprints at the end.
-        checkpoints: rows of the checkpoints between, with ``at_step`` and ``at_number``.
-
-    Returns:
-        One score for each number of a checkpoint that every run has, and one for the end.
+    One score for each number of a checkpoint that every run has, and one for the end.
     """
     final = {row["run_id"]: row for row in rows if can_be_judged(row)}
     moments: dict[float, list[Row]] = defaultdict(list)
@@ -229,17 +182,14 @@ def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
         ends = [final[row["run_id"]] for row in mine]
         truth = np.array([end["phase"] for end in ends])
         given = np.array([verdict(fingerprint_of(row)).phase for row in mine])
-        shares = [
-            row.get("at_step", row["steps"]) / end["steps"]
-            for row, end in zip(mine, ends, strict=True)
-        ]
+        share = np.mean([r.get("at_step", r["steps"]) / final[r["run_id"]]["steps"] for r in mine])
         behaved = None
         if all(row.get("behaviour") is not None for row in mine):
             then = [row["behaviour"].replace("undertrained", "memorizing") for row in mine]
             behaved = _balanced(truth, np.array(then))
-        low, high = _interval(truth, given, [cell(end) for end in ends])
-        share, accuracy = float(np.mean(shares)), _balanced(truth, given)
-        found.append(EarlyScore(share, len(mine), accuracy, low, high, behaved))
+        interval = _interval(truth, given, [cell(end) for end in ends])
+        accuracy = _balanced(truth, given)
+        found.append(EarlyScore(float(share), len(mine), accuracy, *interval, behaved))
     return found
 
 
@@ -258,51 +208,42 @@ def _best_tree(
             max_depth=depth, min_samples_leaf=leaf, class_weight="balanced", random_state=0
         )
         if cells is None:
-            asked_x = np.array([features(row) for row in asked])
-            found.append(tree.fit(x, wanted).predict(asked_x))
+            found.append(tree.fit(x, wanted).predict([features(row) for row in asked]))
         else:
-            groups = _places(cells)
-            found.append(cross_val_predict(tree, x, wanted, groups=groups, cv=LeaveOneGroupOut()))
+            one_out = {"groups": _places(cells), "cv": LeaveOneGroupOut()}
+            found.append(cross_val_predict(tree, x, wanted, **one_out))
     return max(found, key=lambda answers: _balanced(truth, answers))
 
 
-def _number(row: Row, name: str) -> float:
-    value = row.get(name)
-    return -1.0 if value is None else float(value)
-
-
-def _numbers(*names: str) -> Callable[[Row], list[float]]:
-    return lambda row: [_number(row, name) for name in names]
-
-
-def _is_neurips(row: Row) -> float:
-    return float(row["task"] == "neurips")
+def _numbers(row: Row, names: Iterable[str]) -> list[float]:
+    """Some numbers of a run, -1 for one that it lacks."""
+    return [-1.0 if (value := row.get(name)) is None else float(value) for name in names]
 
 
 def _ranks(row: Row) -> list[float]:
-    rank = _number(row, "stable_rank")
-    return [rank, rank / max(_number(row, "stable_rank_at_init"), 1e-9)]
+    rank, at_init = _numbers(row, ("stable_rank", "stable_rank_at_init"))
+    return [rank, rank / max(at_init, 1e-9)]
 
 
 def _settings(row: Row) -> list[float]:
-    numbers = _numbers(
-        "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "n_sequences", "lr"
-    )
-    return [*numbers(row), float(row["normalization"] == "pre"), _is_neurips(row)]
+    kinds = float(row["normalization"] == "pre"), float(row["task"] == "neurips")
+    return [*_numbers(row, _GAMMAS), *_numbers(row, _SHAPE), *kinds]
 
 
 def _without_composed(row: Row) -> list[float]:
-    numbers = _numbers(*(name for name in NUMBERS if name not in _COMPOSED))
-    return [*numbers(row), _is_neurips(row)]
+    names = [name for name in NUMBERS if name not in _COMPOSED]
+    return [*_numbers(row, names), float(row["task"] == "neurips")]
 
 
+_GAMMAS = ("gamma", "gamma_qk", "weight_decay")
+_SHAPE = ("n_layers", "d_model", "n_sequences", "lr")
+# Rules that know less than the verdict: what they know, and what they see of a run.
 _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
     "stable-rank": ("stable rank of W_Q(1), and its share of the initial one", _ranks),
-    "gamma-and-decay": ("gamma and weight decay", _numbers("gamma", "gamma_qk", "weight_decay")),
+    "gamma-and-decay": ("gamma and weight decay", lambda row: _numbers(row, _GAMMAS)),
     "settings": ("all settings", _settings),
     "without-composed": ("the fingerprint without composed states", _without_composed),
 }
-"""Rules that know less than the verdict: what they know, and what they see of a run."""
 
 
 def _balanced(truth: Names, given: Names) -> float:
@@ -374,27 +315,17 @@ def _disagreement(row: Row) -> Disagreement:
         f"gamma {row['gamma']:g}, wd {row['weight_decay']:g}, {row['n_layers']} layers of "
         f"{row['d_model']}, {row['normalization']}-LN, {row['task']}"
     )
-    titles = {
-        "id_accuracy": "ID",
-        "ood_accuracy": "OOD",
-        "symmetric_accuracy": "symmetric",
-        "commutativity": "commut.",
-    }
+    titles = {"id_accuracy": "ID", "ood_accuracy": "OOD", "symmetric_accuracy": "symmetric",
+              "commutativity": "commut."}  # fmt: skip
     behaviour = ", ".join(
         f"{title} {row[name]:.2f}" for name, title in titles.items() if row.get(name) is not None
     )
-    return Disagreement(
-        run_id=row["run_id"],
-        settings=settings,
-        phase=row["phase"],
-        verdict=found.phase,
-        reason=found.reason,
-        behaviour=behaviour,
-        explanation=_explanation(row),
-    )
+    about = (found.phase, found.reason, behaviour, _explanation(row))
+    return Disagreement(row["run_id"], settings, row["phase"], *about)
 
 
 def _explanation(row: Row) -> str:
+    """Composed states that answer seen pairs badly are not the model's; or a number is near."""
     again = row.get("recomposed")
     if again is not None and again < _FAITHFUL:
         return f"composed states are doubtful: of seen pairs {again:.2f} are right"
