@@ -155,9 +155,7 @@ def arithmetic_steps(
     if not claimed or min(claimed) < 2:
         raise ConfigError(f"steps is {shown(claimed)}; expected one or more, each at least 2")
     if n < 4 * max(claimed):
-        raise ConfigError(
-            f"{n} numbers are too few for a step of {max(claimed)}; expected 4 times it"
-        )
+        raise ConfigError(f"{n} numbers are too few for a step of {max(claimed)}; expected 4 x it")
     every = np.arange(1, n // 4 + 1)
     places = [step - 1 for step in claimed]
     # waves over the numbers whose period is at least twice the largest step
