@@ -197,7 +197,7 @@ def _closeness(
     n, squares = len(products), np.diagonal(products)
     all_pairs = 2 * (squares.sum() - products.sum() / n) / (n - 1)
     apart = [(squares[s:] + squares[:-s] - 2 * np.diagonal(products, s)).mean() for s in steps]
-    return 1 - np.array(apart) / all_pairs
+    return np.array(1 - np.array(apart) / all_pairs)
 
 
 def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:
