@@ -177,8 +177,7 @@ def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
 def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
     """e^(entropy of the singular values, scaled to sum 1): 1 for rank one, n for I_n.
 
-    Unlike the stable rank it also depends on small singular values. Source: Roy and Vetterli, "The
-    effective rank: a measure of effective dimensionality", EUSIPCO 2007.
+    It also depends on small singular values. Source: Roy and Vetterli, EUSIPCO 2007.
     """
     return _effective_rank(_spectrum(matrix, "effective rank"))
 

@@ -155,9 +155,7 @@ def arithmetic_steps(
     if not claimed or min(claimed) < 2:
         raise ConfigError(f"steps is {shown(claimed)}; expected one or more, each at least 2")
     if n < 4 * max(claimed):
-        raise ConfigError(
-            f"{n} numbers are too few for a step of {max(claimed)}; expected 4 times it"
-        )
+        raise ConfigError(f"{n} numbers are too few for a step of {max(claimed)}; expected 4 x it")
     every = np.arange(1, n // 4 + 1)
     places = [step - 1 for step in claimed]
     # waves over the numbers whose period is at least twice the largest step
@@ -199,8 +197,7 @@ def _closeness(
     n, squares = len(products), np.diagonal(products)
     all_pairs = 2 * (squares.sum() - products.sum() / n) / (n - 1)
     apart = [(squares[s:] + squares[:-s] - 2 * np.diagonal(products, s)).mean() for s in steps]
-    closeness: Float[np.ndarray, " step"] = 1 - np.array(apart) / all_pairs
-    return closeness
+    return np.array(1 - np.array(apart) / all_pairs)
 
 
 def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:

@@ -60,6 +60,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _INTEGERS = {
     getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 }
+_BIASES = ("b_Q", "b_K", "b_V", "b_O", "b_in", "b_out")
 
 
 class PostLNBlock(TransformerBlock):
@@ -184,7 +185,7 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
     module = _built(cfg, post=post)
     parts: list[Any] = [] if model.bias else list(module.blocks.modules())
     for part in parts:  # zero buffers stay in the state dict, and no optimizer sees them
-        for name in [name for name in part._parameters if name.startswith("b_")]:
+        for name in [name for name in _BIASES if name in part._parameters]:
             part.register_buffer(name, torch.zeros_like(part._parameters.pop(name)))
     return module
 
@@ -283,7 +284,7 @@ def token_rows(
 
 
 def layout(model: HookedTransformer) -> Normalization:
-    """Where the model's LayerNorms sit: ``post`` for :class:`PostLNTransformer`, else ``pre``."""
+    """Where the model's LayerNorms sit."""
     return "post" if isinstance(model, PostLNTransformer) else "pre"
 
 
