@@ -59,19 +59,12 @@ class Measured:
 
     def table(self, numbers: Callable[[Row], Row]) -> dict[str, list[Row]]:
         """A table for :func:`papers.judging.judge`: missed runs count as censored."""
-        return {
-            "recipes": [
-                {
-                    "run_id": f"{row['recipe']}-{row['seed']}",
-                    "status": "done",
-                    "censored": not row["reached"],
-                    "recipe": row["recipe"],
-                    "seed": row["seed"],
-                    **numbers(row),
-                }
-                for row in self.rows
-            ]
-        }
+
+        def counted(row: Row) -> Row:
+            about = {"run_id": f"{row['recipe']}-{row['seed']}", "censored": not row["reached"]}
+            return about | {"status": "done", "recipe": row["recipe"], "seed": row["seed"]}
+
+        return {"recipes": [counted(row) | numbers(row) for row in self.rows]}
 
 
 def experiment(

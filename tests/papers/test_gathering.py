@@ -251,7 +251,8 @@ def test_a_table_says_which_groups_break_the_rule() -> None:
 def _logged(losses: Iterator[tuple[int, float]]) -> Any:
     metrics: list[Row] = [{"step": 0}]
     return SimpleNamespace(
-        path=Path("a run"), metrics=metrics + [{"step": step, "loss": x} for step, x in losses]
+        folder=SimpleNamespace(path=Path("a run")),
+        metrics=metrics + [{"step": step, "loss": x} for step, x in losses],
     )
 
 
