@@ -264,7 +264,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
     (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected an AnchorTask"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),
-    (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected at least 1"),
+    (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected 1 to 1,000,000"),
     (lambda: given(evaluate, tiny_model(), TASK, n=1, seed=-1), "seed is -1; expected at least 0"),
     (
         lambda: given(evaluate, tiny_model(), TASK, training=3),

@@ -65,7 +65,9 @@ def evaluate(
     checked(task, AnchorTask, "task")
     checked(training, Sequences | None, "training")
     checked(initial, HookedTransformer | None, "initial")
-    n = checked(n, int, "n", low=1, high=_MAX_SEQUENCES)
+    n = checked(n, int, "n")
+    if not 1 <= n <= _MAX_SEQUENCES:
+        raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
     n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
     if n_tokens < task.n_tokens or n_ctx < task.length:
         needs = f"the task needs {task.n_tokens} and {task.length}"

@@ -87,7 +87,7 @@ class CellAccuracy(_Checked):
 
 
 @dataclass(frozen=True)
-class Evaluation(_Checked):
+class Evaluation:
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
     steps: int | None = field(metadata=_NOT_NEGATIVE)
@@ -120,6 +120,9 @@ class Evaluation(_Checked):
     seed: int = field(metadata=_NOT_NEGATIVE)
     """Seed of the evaluation sequences."""
     schema: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self, "evaluation")
 
 
 PAPER = Thresholds()
