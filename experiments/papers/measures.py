@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis import fingerprint
-from anchor_interp.analysis.fingerprint import FINGERPRINT
 from anchor_interp.analysis.learning_order import broken_pairs, detection, lateness, learning_curves
+from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept
@@ -111,4 +110,4 @@ def numbers(run: Path, name: str, step: int) -> Numbers | None:
     found = kept(run, MEASURES[name], step)
     if found is None or name != "mechanism":
         return found
-    return {number: found[number] for number in fingerprint.NUMBERS}
+    return {number: found[number] for number in NUMBERS}

@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict
-from anchor_interp.analysis.fingerprint import NUMBERS, Fingerprint
+from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.analysis.verdict import THRESHOLDS, verdict
 from anchor_interp.runs.phase import PAPER, Phase

@@ -17,14 +17,12 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.analysis.fingerprint import (
-    NUMBERS,
-    Fingerprint,
     fingerprint,
     fingerprint_model,
     keep_fingerprint,
-    kept_fingerprint,
     seen_pairs_only,
 )
+from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.verdict import VerdictThresholds, verdict
 from anchor_interp.cli.main import main
 from anchor_interp.models.exact import Mechanism

@@ -13,7 +13,7 @@ from test_tables import TABLES, table_text
 
 import anchor_interp as ai
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.fingerprint import NUMBERS
+from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run

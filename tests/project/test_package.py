@@ -27,6 +27,7 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
         "import anchor_interp.pages.mechanism_figures",
         "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
         "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",
+        "import anchor_interp.sweeps.table, anchor_interp.sweeps.sweep",
     ],
 )
 def test_light_imports(code: str) -> None:

@@ -7,16 +7,17 @@ The phase (:mod:`anchor_interp.runs.phase`) is read off behaviour, on unseen pai
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.schema import check_fields, checked, from_dict, to_dict
+from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.analysis import similarity
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
+from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.interventions.composition import composition
@@ -27,103 +28,11 @@ from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
 Numbers = dict[str, Any]
-_SHARE = {"low": 0, "high": 1}
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """Numbers of the mechanism; None if the model or its task has no such number.
-
-    Here layers count from 1 as in the papers, L is the last one, N the NeurIPS paper and C the
-    complexity-control paper.
-    """
-
-    run_id: str | None
-    step: int | None = field(metadata={"low": 0})
-    key_share: float | None
-    """Share of the logits' variance over seen pairs that the key has a part in (Sobol' total)."""
-    pair_share: float | None
-    position_share: float | None
-    noise_share: float | None
-    """Share that the noise has a part in: near 0 for the rule, near 1 if it knows sequences."""
-    value: float | None
-    """Largest contrast of a layer's OV at the first anchor: equal g(x; a1) (N, figure 4c)."""
-    answer: float | None
-    """X^ao(L) at the last position: the same for equal answers of seen pairs (N, figure 4a, 4b)."""
-    interchange: float | None = field(metadata=_SHARE)
-    """Largest share of counterfactual answers if one state at the first anchor is exchanged."""
-    route_symmetric: float | None
-    """Share of the effect on the symmetric route (N, figure 3a)."""
-    route_inferential: float | None
-    """Share on the inferential route (N, figure 3c)."""
-    route_gathered: float | None
-    order_logits: float | None = field(metadata={"low": 0})
-    """Change of the logits if the anchors change places, over that between unrelated sequences."""
-    order_first: float | None = field(metadata={"low": 0})
-    """The same for X^ao(1) at the last position: near 0 if layer 1 takes the anchors together."""
-    order_last: float | None = field(metadata={"low": 0})
-    key_mask_order: float | None = field(metadata={"low": -1, "high": 1})
-    """Silhouette of (a, b) against (b, a) in the logits under a key mask (C, figure 4C)."""
-    key_mask_pairs: float | None = field(metadata={"low": -1, "high": 1})
-    merged: float | None = field(metadata={"low": -1, "high": 1})
-    """Silhouette of the unordered pairs in X^ao(1) at the last position (N, figure 3b)."""
-    blocks: float | None
-    """The same as ``value`` for the logits under a second-anchor mask (C, figure 4D)."""
-    composed: float | None = field(metadata=_SHARE)
-    """Share of unseen pairs whose composed states (interventions.composition) give the rule's."""
-    commutes: float | None = field(metadata=_SHARE)
-    """Share of these answered alike in both orders."""
-    mirrored: float | None = field(metadata=_SHARE)
-    """Share of these answered with the target of the other order; None without such a target."""
-    recomposed: float | None = field(metadata=_SHARE)
-    """Share of seen pairs, composed in the same way, that are answered with their target."""
-    stable_rank: float | None = field(metadata={"low": 0})
-    """Stable rank of W_Q(1), as the next two numbers are of W_Q(1)."""
-    rank_share: float | None = field(metadata={"low": 0})
-    """Stable rank over that at initialisation."""
-    condensation: float | None = field(metadata={"low": 0})
-    embedding_dimension: float | None = field(metadata={"low": 0})
-    """Participation ratio of the keys' embeddings over that of Gaussian ones."""
-    embedding_smooth: float | None = field(metadata=_SHARE)
-    """Share of their variance that follows a smooth curve."""
-    embedding_steps: float | None
-    """By how many standard deviations keys 3 and 4 apart are closer than that: the smaller one."""
-    distance: float | None = field(metadata={"low": 0})
-    """Distance from initialisation, relative to it; the mean over all weight matrices."""
-    seed: int = field(metadata={"low": 0})
-    schema: int = 2
-
-    def __post_init__(self) -> None:
-        check_fields(self, "fingerprint")
-
-
-_ABOUT = ("run_id", "step", "seed", "schema")
-NUMBERS = tuple(entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT)
-
-
-FINGERPRINT = Measure("fingerprint", f"{__name__}:fingerprint", version=2)
-"""The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
-
-
-def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
-    """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured.
-
-    Args:
-        run: the run folder.
-        run_id: the run's identity.
-        step: the checkpoint.
-    """
-    try:
-        found = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
-    except ConfigError:
-        return None
-    return found if (found.run_id, found.step) == (run_id, step) else None
 
 
 def fingerprint(

@@ -25,7 +25,7 @@ runs than those on which ``docs/results.md`` judges.
 from dataclasses import dataclass
 
 from anchor_interp._util.schema import bounded, check_fields, checked
-from anchor_interp.analysis.fingerprint import Fingerprint
+from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import Decision
 
 

@@ -3,7 +3,7 @@
 For every run of the sweep, ``table.parquet`` holds its status, the fields of its configuration,
 the measurements of its final checkpoint, and how the run took place. What a run lacks is null.
 
-The numbers of the mechanism (:data:`anchor_interp.analysis.fingerprint.NUMBERS`) are those of the
+The numbers of the mechanism (:data:`anchor_interp.analysis.mechanism.NUMBERS`) are those of the
 run's ``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
 
 A row of an existing table is reused while the run's ``result.json`` and
@@ -27,7 +27,7 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
 from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import checked_path, digest, shown
-from anchor_interp.analysis.fingerprint import NUMBERS, kept_fingerprint
+from anchor_interp.analysis.mechanism import NUMBERS, kept_fingerprint
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
 from anchor_interp.runs.phase import CellAccuracy, Phase
