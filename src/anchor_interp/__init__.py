@@ -45,15 +45,9 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.sequences import sample as sample
 
 _HOME = {
-    "_util.errors": (
-        "AnchorInterpError",
-        "ConfigError",
-    ),
+    "_util.errors": ("AnchorInterpError", "ConfigError"),
     "analysis.fingerprint": ("fingerprint",),
-    "analysis.overview": (
-        "analyze",
-        "analyze_model",
-    ),
+    "analysis.overview": ("analyze", "analyze_model"),
     "analysis.verdict": ("verdict",),
     "interventions.masks": (
         "mask_edges",
@@ -63,40 +57,17 @@ _HOME = {
     ),
     "models.exact": ("exact_model",),
     "models.forward": ("last_logits",),
-    "models.shapes": (
-        "InitConfig",
-        "ModelConfig",
-    ),
+    "models.shapes": ("InitConfig", "ModelConfig"),
     "models.transformer": ("build_model",),
-    "runs.config": (
-        "RunConfig",
-        "TrainConfig",
-        "run_id",
-    ),
+    "runs.config": ("RunConfig", "TrainConfig", "run_id"),
     "runs.evaluation": ("evaluate",),
     "runs.export": ("load_weights",),
-    "runs.phase": (
-        "Evaluation",
-        "classify",
-    ),
+    "runs.phase": ("Evaluation", "classify"),
     "runs.presets": ("preset",),
-    "runs.run": (
-        "Run",
-        "load",
-    ),
+    "runs.run": ("Run", "load"),
     "runs.train": ("train",),
-    "tasks.anchor": (
-        "Affine",
-        "Anchor",
-        "AnchorTask",
-        "Override",
-        "TASKS",
-        "Table",
-    ),
-    "tasks.sequences": (
-        "Sequences",
-        "sample",
-    ),
+    "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
+    "tasks.sequences": ("Sequences", "sample"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

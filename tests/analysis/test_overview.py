@@ -139,7 +139,7 @@ def test_files_that_do_not_hold_a_transformer_are_refused(
         ({"blocks.0.attn.W_Q": None}, "the weights have no 'blocks.0.attn.W_Q'"),
         ({"blocks.1.mlp.W_in": None}, "the weights have no 'blocks.1.mlp.W_in'"),
         ({"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]}, "shape"),
-        ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "no HookedTransformer's state dict"),
+        ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "are not a HookedTransformer's"),
     ):
         changed = {k: v for k, v in (weights | change).items() if v is not None}
         save_file({k: v.clone() for k, v in changed.items()}, file)

@@ -54,7 +54,7 @@ def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:
     if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
         raise ConfigError(
             f"answers run from {answers.min()} to {answers.max()}; the model's output tokens are 0 "
-            f"to {d_vocab - 1}"
+            f"to {d_vocab - 1}: take a model of the task"
         )
 
 

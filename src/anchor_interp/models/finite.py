@@ -20,5 +20,7 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     """The values themselves; ConfigError if one of ``the model's logits``, say, is not finite."""
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not finite.all():
-        raise ConfigError(f"{what} are not finite; its weights are damaged")
+        raise ConfigError(
+            f"{what} are not finite; look for NaN weights or take an earlier checkpoint"
+        )
     return values

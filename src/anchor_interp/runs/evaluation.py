@@ -21,6 +21,7 @@ from jaxtyping import Int64, Integer
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.complexity import condensation, first_query_matrix, measured, stable_rank
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
@@ -129,9 +130,7 @@ def predict(
     for start in range(0, len(tokens), _BATCH):
         rows = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64)).to(device)
         logits = last_logits(model, rows)
-        if not torch.isfinite(logits).all():
-            raise ConfigError("the model's logits are not finite numbers; its weights are damaged")
-        answers.append(logits.argmax(-1).cpu().numpy())
+        answers.append(check_finite(logits, "the model's logits").argmax(-1).cpu().numpy())
     return np.concatenate(answers)
 
 

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.errors import (
+    AnchorInterpError,
+    ConfigError,
+    InterruptedRunError,
+    StoreError,
+    UnknownSchemaError,
+)  # fmt: skip
 from anchor_interp._util.schema import check_fields, shown, to_dict
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE = "measurements.json"
+_STOPPED = "stopped while measuring; give the same command again"
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
@@ -97,6 +104,12 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
     entry = _wanted(measure, run.step) | {"weights": _digest(run.path, run.step), "value": value}
     place = operator.itemgetter("name", "step")
     with writing(run.path, run.config) as writer:
+        try:
+            found = files.read_json(run.path / FILE)["schema"]
+        except (StoreError, LookupError, TypeError):
+            found = SCHEMA  # a missing or damaged file is made anew
+        if found != SCHEMA:
+            raise UnknownSchemaError(f"{run.path / FILE} has schema {found}; expected {SCHEMA}")
         others = [other for other in _entries(run.path) if place(other) != place(entry)]
         data = {"schema": SCHEMA, "measurements": [*others, entry]}
         writer.copy_file(FILE, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
@@ -119,9 +132,11 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
         for step, group in itertools.groupby(todo, key=by_step):
             run = load(path, step=step)  # one model in memory at a time
             for measure, _ in group:
-                with stopped.at_once("stopped while measuring; give the same command again"):
+                with stopped.at_once(_STOPPED):
                     value = measure(run)
                 keep(run, measure, value)
+                if stopped():  # a signal came while it was kept
+                    raise InterruptedRunError(_STOPPED)
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

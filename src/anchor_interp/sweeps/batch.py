@@ -45,7 +45,11 @@ def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
 
 
 def train_batch(
-    configs: Mapping[str, RunConfig], folder: Path, *, device: str, threads: int | None = None
+    configs: Mapping[str, RunConfig],
+    folder: Path,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
 ) -> Generator[RunResult, None, None]:
     """Train runs of one shape together, each in ``folder / name``, resuming what is there.
 
@@ -151,19 +155,20 @@ class _Batch:
                 while not ended:
                     n_steps = min(session.next_due - session.state.step for session in sessions)
                     events = stack.advance(n_steps, self._stopped)
-                    ended += self._record(stack, dict(zip(names, events, strict=True)))
+                    self._record(stack, dict(zip(names, events, strict=True)), ended)
                     self._check_stopped()
-                    for result in self._judge_trained():
-                        ended.append(result)  # one by one: the next may raise
+                    ended.extend(self._judge_trained())  # one by one: the next may raise
         except OutOfMemoryError as error:
             ended += self._make_room(error)
         yield from ended
 
-    def _record(self, stack: Stack, events: Mapping[str, StepEvent]) -> list[RunResult]:
-        """Log and checkpoint what is due; the runs that fail leave."""
+    def _record(
+        self, stack: Stack, events: Mapping[str, StepEvent], ended: list[RunResult]
+    ) -> None:
+        """Log and checkpoint what is due; a run that fails leaves and joins ``ended`` at once."""
         sessions = [self._sessions[name] for name in events]
         wanted = {i: s.probes.tokens for i, s in enumerate(sessions) if s.wants_accuracies}
-        answers, ended = stack.answers(wanted), []
+        answers = stack.answers(wanted)
         for index, (name, event) in enumerate(events.items()):
             session = sessions[index]
             try:
@@ -173,7 +178,6 @@ class _Batch:
                 session.keep()
             except AnchorInterpError as error:
                 ended.append(self._leave(name, error))
-        return ended
 
     def _judge_trained(self) -> Iterator[RunResult]:
         for name, session in list(self._sessions.items()):

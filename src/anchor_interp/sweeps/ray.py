@@ -32,6 +32,7 @@ from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
 
 _POLL_SECONDS = 0.5
+_OLD_PROBE_SECONDS = 7 * 24 * 3600.0
 _REPORT_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
 _LOGGER = logging.getLogger("anchor_interp")
@@ -235,12 +236,15 @@ class _Cluster:
                     yield from self._unfinished(task)
 
     def close(self) -> None:
-        """Let every task checkpoint, and wait until it has ended."""
+        """Let every task checkpoint, and keep the runs that end meanwhile."""
+        from anchor_interp.sweeps.ray_task import Ended, unpack
+
         for task in self.tasks:
             self._ray.cancel(task.stream, force=False, recursive=False)
         for task in self.tasks:
-            while self._next(task) is not None:
-                pass
+            while (message := self._next(task)) is not None:
+                if isinstance(message, Ended) and message.parcel:
+                    error_of(unpack, message.parcel, message.result.path)
 
     def _next(self, task: _Task) -> Any:
         """The next message of a task, or the error that ended it; None after its last."""
@@ -294,6 +298,9 @@ def _probe(folder: Path) -> Iterator[Path]:
     path = folder / f".seen-{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(".seen-*"):  # of drivers that were killed
+            if time.time() - old.stat().st_mtime > _OLD_PROBE_SECONDS:
+                old.unlink(missing_ok=True)
         path.touch(exist_ok=False)
     except OSError as error:
         raise errors.StoreError(f"cannot write to {folder}: {error}") from error

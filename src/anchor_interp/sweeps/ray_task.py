@@ -17,6 +17,7 @@ from typing import Any, no_type_check
 
 import torch
 
+import anchor_interp
 from anchor_interp._util import files
 from anchor_interp._util.environment import describe_environment
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -104,13 +105,13 @@ def unpack(parcel: Parcel, path: Path) -> None:
 def versions() -> dict[str, str]:
     """Versions that every machine must share, without the suffix of a build."""
     found = describe_environment(torch.device("cpu"))["versions"]
-    other = ("python", "anchor-interp")  # Ray checks the one and sends the other
-    return {name: text.split("+")[0] for name, text in found.items() if name not in other}
+    found |= {"anchor-interp": anchor_interp.__version__}  # Ray may have sent it: no metadata
+    return {name: text.split("+")[0] for name, text in found.items() if name != "python"}
 
 
 @no_type_check  # Ray wants a generator function, not one that a checker of shapes has wrapped
 def task(job, order, parcels):
-    """The task that Ray runs; see :func:`_messages`."""
+    """The task that Ray runs; it hands over to a function with types."""
     yield from _messages(job, order, parcels)
 
 
@@ -131,9 +132,11 @@ def _messages(job: Job, order: Order, parcels: Mapping[str, Any]) -> Iterator[Be
         )
     yield Begun(host, os.getpid())
     logged = BufferingHandler(1 << 20)
+    level = _LOGGER.level
     _LOGGER.addHandler(logged)
     _LOGGER.setLevel(order.log_level)
     with contextlib.ExitStack() as stack:
+        stack.callback(_LOGGER.setLevel, level)
         stack.callback(_LOGGER.removeHandler, logged)
         folder = order.folder
         if not seen:
