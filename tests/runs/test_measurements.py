@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from in_process_engine import Here
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.errors import (
+    AnchorInterpError,
+    ConfigError,
+    StoreError,
+    UnknownSchemaError,
+)
 from anchor_interp._util.progress import Silent
 from anchor_interp.runs.measurements import FILE, Measure, keep, kept, lacking, measure_run
 from anchor_interp.runs.run import Run, load
@@ -67,7 +72,7 @@ def test_a_kept_value_is_not_measured_again(run: Run) -> None:
     assert kept(run.folder.path, NORM, run.step) == {"norm": -1.0}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 2, "measurements": []}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}'])
 def test_a_damaged_file_counts_as_empty(run: Run, text: str) -> None:
     measure_run(run.folder.path, [NORM])
     (run.folder.path / FILE).write_text(text)
@@ -75,6 +80,15 @@ def test_a_damaged_file_counts_as_empty(run: Run, text: str) -> None:
     measure_run(run.folder.path, [NORM])
     assert json.loads((run.folder.path / FILE).read_text())["schema"] == 1
     assert kept(run.folder.path, NORM, run.step) == norm(run)
+
+
+def test_a_file_of_another_version_is_not_replaced(run: Run) -> None:
+    path, text = run.folder.path / FILE, '{"schema": 2, "measurements": []}'
+    path.write_text(text)
+    assert kept(run.folder.path, NORM, run.step) is None
+    with pytest.raises(UnknownSchemaError, match="has schema 2; expected 1"):
+        measure_run(run.folder.path, [NORM])
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
+
+with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
+
 from transformer_lens import HookedTransformerConfig
 from transformer_lens.components.layer_norm import LayerNorm
 from transformer_lens.components.transformer_block import TransformerBlock
@@ -49,10 +54,6 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.init import initialize
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.anchor import AnchorTask
-
-with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
-    warnings.filterwarnings("ignore", "IProgress not found")
-    from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
 
 Edges = Bool[Tensor, "layer batch head query key"]
 """Chosen edges of a model's attention; a batch of 1 stands for all sequences."""
