@@ -138,7 +138,10 @@ def test_files_that_do_not_hold_a_transformer_are_refused(
     for change, message in (
         ({"blocks.0.attn.W_Q": None}, "the weights have no 'blocks.0.attn.W_Q'"),
         ({"blocks.1.mlp.W_in": None}, "the weights have no 'blocks.1.mlp.W_in'"),
-        ({"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]}, "shape"),
+        (
+            {"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]},
+            "beside the others",
+        ),
         ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "are not a HookedTransformer's"),
     ):
         changed = {k: v for k, v in (weights | change).items() if v is not None}
