@@ -142,7 +142,7 @@ def test_files_that_do_not_hold_a_transformer_are_refused(
             {"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]},
             "beside the others",
         ),
-        ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "are not a HookedTransformer's"),
+        ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "expected a HookedTransformer's state dict"),
     ):
         changed = {k: v for k, v in (weights | change).items() if v is not None}
         save_file({k: v.clone() for k, v in changed.items()}, file)
