@@ -40,7 +40,7 @@ _MOST_DIGITS = 40
 
 
 class Bounds(TypedDict, total=False):
-    """What a number may be; None is no bound."""
+    """The bounds of a number; None means unbounded."""
 
     low: float | None
     """The smallest value allowed."""

@@ -31,7 +31,7 @@ _BUBBLES = {1: ("o", 0.4, "phase 1"), 2: ("o", 0.65, "phase 2"), 3: ("o", 0.92, 
             0: ("D", 0.5, "undertrained, other")}  # fmt: skip
 """Marker, diameter as a share of the place, and legend entry by the index of the phase."""
 _WIDTH = 0.9  # share of a cell that its places fill
-_MEAN = -0.12  # lower edge of the places where the mean stands below them
+_MEAN = -0.12  # lower edge of the places if the mean is below them
 
 
 class _Places:

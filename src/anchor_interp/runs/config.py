@@ -40,7 +40,7 @@ class TrainConfig:
     """AdamW on the cross-entropy of the last position (both papers, appendix A)."""
 
     n_sequences: int = bounded(100_000, low=1, high=MAX_SEQUENCES)
-    """Training sequences, drawn once and shuffled anew every epoch."""
+    """Training sequences, drawn once and shuffled again every epoch."""
     batch_size: int = bounded(256, low=1, high=1 << 24)
     """Sequences per step; at most n_sequences."""
     steps: int = bounded(4_000, low=1, high=_MAX_STEPS)

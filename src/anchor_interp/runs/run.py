@@ -144,7 +144,7 @@ class Run:
         return decide(self.evaluation).reason
 
     def at(self, step: int) -> "Run":
-        """The same run at another checkpoint; StoreError lists them if there is no such one."""
+        """The same run at another checkpoint; StoreError lists all if it does not exist."""
         return load(self.folder.path, step=step, device=str(self.device), dtype=self.dtype)
 
     def at_every_step(self, measure: Callable[[HookedTransformer], T]) -> dict[int, T]:

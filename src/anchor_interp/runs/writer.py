@@ -143,7 +143,7 @@ class RunWriter(RunFolder):
             names = (f"provenance.damaged-{number}.json" for number in itertools.count(1))
             aside = next(p for p in map(path.with_name, names) if not files.is_there(p))
             path.rename(aside)
-            _LOGGER.warning("%s; it is kept as %s and a new one is begun", error, aside.name)
+            _LOGGER.warning("%s; it is kept as %s and a new one starts", error, aside.name)
             earlier = []
         self._write_sessions([*earlier, session])
         return earlier

@@ -25,7 +25,7 @@ from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
 from anchor_interp.tasks.sequences import Sequences, sample
 
 MOST_MODELS = 256
-"""Models of a batch at most; so many fill a GPU even if they are tiny."""
+"""The largest batch: this many models fill a GPU even if they are tiny."""
 _SHARE = 0.8  # of the free memory
 _COPIES = 4
 """Tensors kept for each activation that :func:`memory_bytes` counts: its gradient, statistics of
@@ -51,7 +51,7 @@ def train_batch(
     device: str = "auto",
     threads: int | None = None,
 ) -> Generator[RunResult, None, None]:
-    """Train runs of one shape together, each in ``folder / name``, resuming what is there.
+    """Train runs of one shape together, each in ``folder / name``, and resume those that exist.
 
     Yields a result for each run as it ends. A run that fails does not stop the others. Runs that do
     not fit into memory together start as others end. Closing the iterator early checkpoints the

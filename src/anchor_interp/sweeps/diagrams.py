@@ -1,4 +1,4 @@
-"""Phase diagrams from a sweep's table: what stands in each cell, and along each axis.
+"""Phase diagrams from a sweep's table: the content of each cell, and curves along each axis.
 
 A diagram has two axes: any two settings that vary, such as the initialisation rate and the weight
 decay. A *cell* is a pair of their values with all its runs, one per seed. The same cells give the

@@ -69,7 +69,7 @@ class Engine(Protocol):
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
-        """Do jobs, each run in ``folder / name``, resuming what is there.
+        """Do jobs, each run in ``folder / name``, and resume those that exist.
 
         Yields a result for each run as it ends. A run that fails does not stop the others. Closing
         the iterator early checkpoints and stops the unfinished runs.

@@ -34,7 +34,7 @@ _Shape = tuple[Any, ...]  # the model, length, batch_size and precision decide a
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left of a sweep, and what it will take with so many workers."""
+    """What is left of a sweep, and what it will take with this many workers."""
 
     runs: int
     todo: int

@@ -88,7 +88,7 @@ class SweepFolder:
                 if len(text) > MAX_BYTES:
                     raise ConfigError(
                         f"spec.yaml would have {len(text):,} bytes; expected at most "
-                        f"{MAX_BYTES:,}: give parts of the sweep folders of their own"
+                        f"{MAX_BYTES:,}: give each part of the sweep its own folder"
                     )
                 files.write_text(self.spec_file, text)
                 return whole
@@ -162,7 +162,7 @@ class SweepFolder:
         if not files.is_there(self.path) or files.is_there(self.spec_file):
             return
         if not self.path.is_dir():
-            raise StoreError(f"{self.path} is a file; give the sweep a folder of its own")
+            raise StoreError(f"{self.path} is a file; give the sweep its own folder")
         found = set(os.listdir(self.path)) - _OURS
         if foreign := sorted(name for name in found if not name.startswith(".")):
             raise StoreError(

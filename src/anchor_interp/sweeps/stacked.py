@@ -134,7 +134,7 @@ class Stack:
         padded = np.zeros((len(tokens), n_rows, length), np.int64)
         for place, rows in enumerate(tokens.values()):
             padded[place, : len(rows)] = rows
-        size = self._config.train.batch_size  # so many fit into memory
+        size = self._config.train.batch_size  # this many fit into memory
         chosen = torch.tensor(list(tokens), device=self._device)
         leaves = {name: leaf[chosen] for name, leaf in self._leaves.items()}
         parts = (torch.from_numpy(padded[:, i : i + size]) for i in range(0, n_rows, size))

@@ -157,7 +157,7 @@ def read_table(path: str | Path) -> list[TableRow]:
     """The rows of a sweep folder, or of a Parquet or CSV table.
 
     Raises:
-        StoreError: the table is missing or damaged; ConfigError if the path is no table.
+        StoreError: the table is missing or damaged; ConfigError if the path is not a table.
     """
     path = checked_path(path, "the path of the table")
     if path.is_dir():
