@@ -359,7 +359,7 @@ def test_a_spec_too_large_to_be_read_is_not_written(
 ) -> None:
     before = copy.spec_file.read_text()
     monkeypatch.setattr(folder_module, "MAX_BYTES", len(before))
-    with pytest.raises(ConfigError, match="folders of their own"):
+    with pytest.raises(ConfigError, match="its own folder"):
         copy.extend(Sweep((Grid(START, {"gamma": (0.6,)}),)))
     assert copy.spec_file.read_text() == before
 
