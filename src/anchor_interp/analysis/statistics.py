@@ -6,7 +6,8 @@ level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2
 
 An *effect size* is a difference in units of the spread between runs: Cohen's d for two samples,
 d_z for one (Cohen 1988, sections 2.2 and 2.3). Its interval inverts the noncentral t distribution
-(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's.
+(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's. The
+intervals assume runs that scatter normally; p does not.
 """
 
 import functools

@@ -131,7 +131,8 @@ def patch(
     Hooks attached to the model act in every run. Corrupted sequences have the key and the anchors
     at the same positions as the clean ones. Several sites share a forward pass of ``batch_size``
     sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one site in order,
-    which attached hooks made for these n sequences need.
+    which attached hooks made for these n sequences need. The activations at all sites of the
+    donors are in memory at once.
 
     Raises:
         ConfigError: sequences that do not match, sites that the model does not have, a metric of

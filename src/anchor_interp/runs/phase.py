@@ -41,7 +41,10 @@ class _Checked:
 
 @dataclass(frozen=True)
 class Thresholds(_Checked):
-    """Where one phase ends and another begins; each name is that of a measurement."""
+    """Where one phase ends and another begins: the least share, from 0 to 1, for each measurement.
+
+    ``key_dependence`` is the least with which an answer counts as depending on the key.
+    """
 
     train: float = bounded(0.9, low=0, high=1)
     id: float = bounded(0.9, low=0, high=1)
