@@ -6,9 +6,9 @@ every worker set it. Beside a neighbour, a command should take at most 1.5 times
 thread::
 
     python benchmarks/busy.py --json
-    python benchmarks/busy.py --threads --json    # a training step on one thread and on all
     python benchmarks/busy.py --source OLD/src --commands train evaluate    # another version
-    python benchmarks/busy.py --table docs/evidence/busy.json
+
+It also measures a training step on one thread and on all, by width.
 """
 
 import argparse
@@ -65,23 +65,16 @@ print(best[1], best[every], every)
 def main() -> None:
     """Measure, or print the table of a measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="the package measured")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--threads", action="store_true", help="measure threads instead")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--table", type=Path, help="a measurement to print")
     given = parser.parse_args()
-    if given.table is not None:
-        print(as_table(json.loads(given.table.read_text())["commands"]))
-        return
-    if given.threads:
-        steps = [step_on_threads(width) for width in WIDTHS]
-        print(json.dumps({"machine": machine(), "steps": steps}, indent=1))
-        return
     rows = [measure(name, given.source.resolve(), given.turns) for name in given.commands]
-    found = {"machine": machine(), "aim": AIM, "turns": given.turns, "commands": rows}
-    print(json.dumps(found, indent=1) if given.json else as_table(rows))
+    steps = [step_on_threads(width) for width in WIDTHS]
+    about: Row = {"machine": machine(), "aim": AIM, "turns": given.turns}
+    found = about | {"commands": rows, "steps": steps}
+    print(json.dumps(found, indent=1) if given.json else "\n".join(tables(found).values()))
 
 
 def measure(name: str, source: Path, turns: int) -> Row:
@@ -135,14 +128,21 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-def as_table(rows: list[Row]) -> str:
-    """The measurements in Markdown, in seconds."""
+def tables(found: Row) -> dict[str, str]:
+    """The measurements in Markdown: commands in seconds, steps in milliseconds."""
     ways = ("calm", "calm_one_thread", "busy", "busy_one_thread")
     head = ["command", "calm", "calm, one thread", "busy", "busy, one thread", "ratio when busy"]
     lines = [
-        [row["command"], *(number(row[way]) for way in ways), number(row["ratio"])] for row in rows
+        [f"`{row['command']}`", *(f"{number(row[way])} s" for way in ways), number(row["ratio"])]
+        for row in found["commands"]
     ]
-    return table(head, lines)
+    steps = [
+        [str(row["d_model"]), f"{number(row['one_ms'])} ms", f"{number(row['all_ms'])} ms",
+         number(row["one_ms"] / row["all_ms"])]
+        for row in found["steps"]
+    ]  # fmt: skip
+    threads = ["width", "one thread", "all threads", "gain"]
+    return {"commands": table(head, lines), "threads": table(threads, steps)}
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import analysis
+import busy
 import scaling
 import sweep
 import train_step
@@ -29,6 +30,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "sweep": sweep.tables,
     "sweep_long": sweep.tables,
     "analysis": analysis.tables,
+    "busy": busy.tables,
 }
 """Whose JSON it is that has this name."""
 

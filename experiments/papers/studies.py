@@ -6,6 +6,7 @@ also says what is measured of each of its runs (:mod:`papers.measures`).
 """
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -26,6 +27,7 @@ MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
 _SEEDS = tuple(range(400, 405))
+SETTINGS_RUNS = 50  # random settings on each task in each layout
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,40 @@ def _phases(name: str) -> Sweep:
     ))  # fmt: skip
 
 
+def _settings(name: str) -> Sweep:
+    """Two-layer runs of random settings, in both layouts and on both tasks; each has its own seed.
+
+    The distribution was written down before any of these runs. Rates, sequences and weight decay
+    are uniform in their logarithm. A run keeps its settings when there are more runs.
+    """
+    base, grids = SCALES[name].neurips, []
+    width, head, mlp = base.model.d_model, base.model.d_head, base.model.d_mlp
+    layouts = (("post", "relu"), ("pre", "gelu"))
+    strata = tuple(itertools.product(("neurips", "complexity-control"), layouts))
+    for index in range(SETTINGS_RUNS):
+        for number, (task, (normalization, act_fn)) in enumerate(strata):
+            seed = 10_000 * (number + 1) + index
+            generator = np.random.default_rng(seed)
+
+            def log_uniform(low: float, high: float, draw: Callable[..., float]) -> float:
+                return float(f"{math.exp(draw(math.log(low), math.log(high))):.2g}")
+
+            draw = generator.uniform
+            share, own = generator.choice((0.5, 0.75, 1.0)), generator.random() < 0.5
+            gammas = [round(draw(*ends), 2) for ends in ((0.2, 1.0), (0.2, 1.1))]
+            start = override(
+                base, task=TASKS[task], n_layers=2, normalization=normalization, act_fn=act_fn,
+                d_model=int(width * share), d_head=int(head * share), d_mlp=int(mlp * share),
+                gamma=gammas[0], gamma_qk=gammas[1] if own else None,
+                weight_decay=log_uniform(0.005, 2.0, draw),
+                lr=base.train.lr * log_uniform(0.5, 2.0, draw),
+                n_sequences=int(base.train.n_sequences * log_uniform(0.5, 10.0, draw)),
+                steps=int(base.train.steps * generator.choice((0.5, 0.75, 1.0))),
+            )  # fmt: skip
+            grids.append(Grid(start, seeds=(seed,)))
+    return Sweep(tuple(grids))
+
+
 def _start(name: str, **settings: Any) -> RunConfig:
     return override(SCALES[name].control, **settings)
 
@@ -226,6 +262,7 @@ STUDIES: Mapping[str, Study] = {
     "phases": Study(
         "every phase, at other widths, depths and layouts", _phases, ("mechanism",), True
     ),
+    "settings": Study("random settings within each layout", _settings, ("mechanism",)),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
     "noise": Study("randomly chosen broken groups", _noise, ("pairs",)),
