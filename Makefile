@@ -39,8 +39,8 @@ lint:
 types:
 	$(BIN)/mypy
 
-tests: # a process for each core
-	$(BIN)/pytest --numprocesses auto --dist loadfile --durations 25
+tests: # a process for each core, which takes a file at a time: files of few long tests not last
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
 
 fast-tests:
 	$(BIN)/pytest --numprocesses auto --dist loadfile \
