@@ -174,15 +174,15 @@ def _settings(name: str) -> Sweep:
 
             draw = generator.uniform
             share, own = generator.choice((0.5, 0.75, 1.0)), generator.random() < 0.5
-            gammas = [round(draw(*ends), 2) for ends in ((0.2, 1.0), (0.2, 1.1))]
+            gammas = [round(draw(*ends), 2) for ends in ((0.3, 1.0), (0.3, 1.1))]
             start = override(
                 base, task=TASKS[task], n_layers=2, normalization=normalization, act_fn=act_fn,
                 d_model=int(width * share), d_head=int(head * share), d_mlp=int(mlp * share),
                 gamma=gammas[0], gamma_qk=gammas[1] if own else None,
                 weight_decay=log_uniform(0.005, 2.0, draw),
-                lr=base.train.lr * log_uniform(0.5, 2.0, draw),
+                lr=base.train.lr * log_uniform(0.7, 2.0, draw),
                 n_sequences=int(base.train.n_sequences * log_uniform(0.5, 10.0, draw)),
-                steps=int(base.train.steps * generator.choice((0.5, 0.75, 1.0))),
+                steps=int(base.train.steps * generator.choice((0.75, 1.0))),
             )  # fmt: skip
             grids.append(Grid(start, seeds=(seed,)))
     return Sweep(tuple(grids))
