@@ -42,6 +42,8 @@ class Level:
     def says(self) -> str:
         """Whether it moves the boundary; see the module."""
         found = self.effects.values()
+        if not found:
+            return ""
         if any(abs(e.mean) >= LEAST and not e.low <= 0 <= e.high for e in found):
             return "moves"
         still = all(e.low > -LEAST and e.high < LEAST for e in found)

@@ -135,8 +135,7 @@ class Rise(Effect):
         seeds = len({row["seed"] for row in used})
         runs = tuple(sorted(row["run_id"] for row in used))
         note = None if groups else f"no group has three units at several values of {self.x}"
-        return Finding((len(used),), seeds, len(censored), *found, runs,
-                       cells=(sum(map(len, groups)),), note=note)  # fmt: skip
+        return Finding((len(used),), seeds, len(censored), *found, runs, note=note)
 
 
 def _line(groups: list[tuple[Floats, Floats]]) -> _Line:
