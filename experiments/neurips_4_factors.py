@@ -101,7 +101,8 @@ def effects_figure(found: Sequence[Level]) -> Figure:
             axes.set(xlim=(-1.2, 1.2), ylim=(-0.7, len(found) - 0.3), xlabel="change of accuracy")
             depth, gamma = settings["n_layers"], settings["gamma"]
             axes.set_title(f"from the {base} cell ({depth} layers, gamma {gamma:g})")
-        names = [f"{each.factor} {each.level} ({each.says})".replace(" ()", "") for each in found]
+        said = {"": ""} | {word: f" ({word})" for word in ("moves", "does not", "open")}
+        names = [f"{each.factor} {each.level}".strip() + said[each.says] for each in found]
         panels[0].set_yticks(range(len(found)), names[::-1], fontsize=8)
         handles = [
             Line2D([], [], color=colour, marker="o", label=f"{title} answers to (4, 3)")

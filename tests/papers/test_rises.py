@@ -68,8 +68,8 @@ def test_what_the_paper_found_is_supported() -> None:
     assert found["n4-shadow"].verdict != "supported"  # none of these fits its data
     effect = found["n4-inferential"].finding
     assert effect is not None
-    assert effect.n == (15 * 27,)
-    assert effect.seeds == 15 * 3  # three of each cell outside the zone
+    assert effect.n == (16 * 27,)
+    assert effect.seeds == 16 * 3  # three of each cell outside the zone
 
 
 def test_the_opposite_is_not_supported() -> None:
