@@ -4,7 +4,7 @@ From an inferential and a symmetric cell of figure 2's runs, one factor at a tim
 (:func:`papers.figure2_runs.factor_levels`). The effect of a level is the mean of an accuracy over
 its five seeds minus that over the five of the base cell, with Welch's interval. Written down before
 the runs: a level *moves* the boundary if in either cell one of the two accuracies changes by 0.3 or
-more and its interval leaves out 0. It *does not* if all four intervals lie within 0.3 of 0.
+more and its interval leaves out 0. It *holds* it if all four intervals lie within 0.3 of 0.
 Otherwise it is *open*. The intervals hold one by one: in one of twenty, 0 is left out by chance.
 """
 
@@ -47,13 +47,13 @@ class Level:
         if any(abs(e.mean) >= LEAST and not e.low <= 0 <= e.high for e in found):
             return "moves"
         still = all(e.low > -LEAST and e.high < LEAST for e in found)
-        return "does not" if still and len(self.effects) == len(BASES) * len(ANSWERS) else "open"
+        return "holds" if still and len(self.effects) == len(BASES) * len(ANSWERS) else "open"
 
 
 def levels(rows: Rows, scale: str) -> list[Level]:
     """The effect of every level whose runs the rows have; the base cells come first."""
     start, by_run = SCALES[scale].figure2, {row["run_id"]: row for row in rows}
-    asked = {("base", ""): {}} | {
+    asked: dict[tuple[str, str], dict[str, Any]] = {("base", "runs"): {}} | {
         (factor, level): changes
         for factor, of in factor_levels(start).items()
         for level, changes in of.items()
@@ -101,8 +101,10 @@ def effects_figure(found: Sequence[Level]) -> Figure:
             axes.set(xlim=(-1.2, 1.2), ylim=(-0.7, len(found) - 0.3), xlabel="change of accuracy")
             depth, gamma = settings["n_layers"], settings["gamma"]
             axes.set_title(f"from the {base} cell ({depth} layers, gamma {gamma:g})")
-        said = {"": ""} | {word: f" ({word})" for word in ("moves", "does not", "open")}
-        names = [f"{each.factor} {each.level}".strip() + said[each.says] for each in found]
+        names = [
+            f"{each.factor} {each.level}" + (f" ({each.says})" if each.says else "")
+            for each in found
+        ]
         panels[0].set_yticks(range(len(found)), names[::-1], fontsize=8)
         handles = [
             Line2D([], [], color=colour, marker="o", label=f"{title} answers to (4, 3)")

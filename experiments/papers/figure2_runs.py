@@ -18,7 +18,7 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 DEPTHS, GAMMAS, SEEDS_A_CELL = (2, 3, 4), (0.2, 0.33, 0.47, 0.6, 0.73, 0.87, 1.0), 3
 # The cells from which one factor at a time is changed, by the phase that is expected of them.
-BASES: Mapping[str, Mapping[str, Any]] = {
+BASES: Mapping[str, dict[str, Any]] = {
     "inferential": {"n_layers": 3, "gamma": 0.5},
     "symmetric": {"n_layers": 2, "gamma": 0.5},
 }
@@ -89,7 +89,7 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
 
 def factor_runs(start: RunConfig, base: str, changes: Mapping[str, Any]) -> dict[str, RunConfig]:
     """The runs of a base cell with some changes, by their names."""
-    changed = override(start, **BASES[base] | changes)
+    changed = override(start, **BASES[base] | dict(changes))
     return Sweep((Grid(changed, seeds=FACTOR_SEEDS),)).configs()
 
 
@@ -128,7 +128,7 @@ def distance(start: RunConfig) -> list[tuple[str, str, str]]:
         shrunk = math.log(start.model.d_model) / math.log(PAPER.model.d_model)
         alike = f", that of gamma {GAMMAS[-1] * shrunk:.2f} at width {PAPER.model.d_model}"
         return {
-            "width": f"{width}",
+            "width": f"{width}, heads {run.model.d_head}, MLP {run.model.d_mlp}",
             "training sequences": f"{train.n_sequences:,}",
             "batch": f"{train.batch_size:,}",
             "updates": f"{train.steps:,}",

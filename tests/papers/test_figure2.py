@@ -47,9 +47,9 @@ def of_factors(config: RunConfig, draw: float) -> tuple[float, float]:
 def test_which_factor_moves_the_boundary() -> None:
     rows = table("factors", of_factors)
     found = {(level.factor, level.level): level for level in neurips_4_factors.levels(rows, "tiny")}
-    assert found["base", ""].phases == {"inferential": "IIIII", "symmetric": "SSSSS"}
-    assert not found["base", ""].effects
-    assert not found["base", ""].says
+    assert found["base", "runs"].phases == {"inferential": "IIIII", "symmetric": "SSSSS"}
+    assert not found["base", "runs"].effects
+    assert not found["base", "runs"].says
     moved = found["width", "400"]
     assert moved.says == "moves"
     assert moved.effects["inferential", "ood_accuracy"].mean == pytest.approx(-0.8, abs=0.06)
@@ -57,7 +57,7 @@ def test_which_factor_moves_the_boundary() -> None:
     assert found["LayerNorm", "pre"].says == "moves"
     rest = {key: level.says for key, level in found.items() if key[0] not in ("base", "width")}
     del rest["LayerNorm", "pre"]
-    assert set(rest.values()) == {"does not"}
+    assert set(rest.values()) == {"holds"}
     asked = {(factor, level) for factor, of in factor_levels(START).items() for level in of}
     assert asked - set(found) == {("width", str(START.model.d_model)),
                                   ("batch", str(START.train.batch_size))}  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_factor_that_scatters_is_open_and_one_without_runs_is_left_out() -> No
     found = {(x.factor, x.level): x for x in neurips_4_factors.levels(kept, "tiny")}
     assert found["rate", "x 1.5"].says == "open"
     assert found["biases", "with"].says == "open"  # one of the two cells is not there
-    assert found["steps", "x 2"].says == "does not"
+    assert found["steps", "x 2"].says == "holds"
 
 
 def test_both_scripts_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_both_scripts_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (((_, figure),),) = neurips_4_factors.draw(data)
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert "width 400 (moves)" in labels
-    assert "base" in labels
+    assert "base runs" in labels
     assert "paper-width, gamma 0.5: " in capsys.readouterr().out
     for panels in (neurips_4.draw(data), neurips_4_factors.draw(data)):
         assert section.montage(panels).startswith(b"\x89PNG")

@@ -148,7 +148,7 @@ def test_a_rise_is_a_least_squares_slope_with_hc3_errors() -> None:
     assert found.effect == pytest.approx(fitted[0] * span)
     assert found.high == pytest.approx(span * (fitted[0] + 2.0859634 * error))  # t of 20
     fallen = Rise(number=mean("y"), within=("n_layers",), sign=-1).find(rows)
-    assert fallen.low == pytest.approx(-found.high)
+    assert fallen.low == pytest.approx(-(found.high or 0))
     assert fallen.p_value == pytest.approx(found.p_value, abs=0.02)
 
 
