@@ -169,9 +169,10 @@ def of_range(found: Mapping[str, float], digits: int = 2) -> str:
 def described(on: Row) -> str:
     """One sentence about the machine."""
     bf16 = "with" if on["bf16"] else "without"
+    threads = "1 thread" if on["threads"] == 1 else f"{on['threads']} threads"
     return (
         f"Measured on {on['cpu']}, {on['cores']} cores, {on['capability']}, {bf16} bfloat16 "
-        f"instructions, PyTorch {on['torch']}, {on['threads']} thread.\n"
+        f"instructions, PyTorch {on['torch']}, {threads}.\n"
     )
 
 

@@ -56,7 +56,7 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
 
     A width goes with its rate (:func:`paper_rates`), a batch does not. The exception's share of the
     data and the key's position are not among them: both are drawn uniformly, and no setting changes
-    that. A sequence of another ``length`` has more or fewer positions.
+    that. A sequence of another ``length`` has fewer positions.
     """
     model, train, task = start.model, start.train, start.task
 
@@ -69,10 +69,10 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
     decay = train.weight_decay * total_decay(PAPER.train) / total_decay(train)
     return {
         "width": {str(n): wide(n) for n in (64, 128, 256, 400)},
-        "batch": {str(n): {"batch_size": n} for n in (64, 256, 512, 2048)},
+        "batch": {str(n): {"batch_size": n} for n in (64, 256, 2048)},
         "warm-up": {f"{n:.0%}": {"warmup": n, "lr_start": 1e-5} for n in (0.01, 0.2, 0.5)},
         "rate": {f"x {n:g}": {"lr": train.lr * n} for n in (0.5, 1.5)},
-        "steps": {f"x {n:g}": _steps(int(train.steps * n)) for n in (0.5, 2, 4)},
+        "steps": {f"x {n:g}": _steps(int(train.steps * n)) for n in (0.5, 2)},
         "sequences": {f"{n:,}": {"n_sequences": n} for n in (10_000, 100_000, 900_000)},
         "weight decay": {f"{decay:.2g}": {"weight_decay": float(f"{decay:.2g}")}},
         "biases": {"with": {"bias": True}},
@@ -81,7 +81,7 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
             "released, biases": {"scheme": "released", "bias": True},
         },
         "embedding's d_in": {"vocabulary": {"embed_d_in": "d_vocab"}},
-        "length": {str(n): {"task": replace(task, length=n)} for n in (5, 17)},
+        "length": {"5": {"task": replace(task, length=5)}},
         "split": {"every position": {"task": replace(task, split="every-position")}},
         "LayerNorm": {"pre": {"normalization": "pre"}},
     }

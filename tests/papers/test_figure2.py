@@ -59,8 +59,7 @@ def test_which_factor_moves_the_boundary() -> None:
     del rest["LayerNorm", "pre"]
     assert set(rest.values()) == {"holds"}
     asked = {(factor, level) for factor, of in factor_levels(START).items() for level in of}
-    assert asked - set(found) == {("width", str(START.model.d_model)),
-                                  ("batch", str(START.train.batch_size))}  # fmt: skip
+    assert asked == set(found) - {("base", "runs")}
 
 
 def test_a_factor_that_scatters_is_open_and_one_without_runs_is_left_out() -> None:

@@ -236,7 +236,8 @@ def test_complete_tables_stay_as_they_are(tmp_path: Path) -> None:
     place.mkdir()
     for path in TABLES.glob("*.csv"):
         (place / path.name).write_bytes(path.read_bytes())
-    found = gather([*studies.STUDIES], "tiny", tmp_path / "out", tables=place)
+    names = [name for name in studies.STUDIES if (place / f"{name}.csv").is_file()]
+    found = gather(names, "tiny", tmp_path / "out", tables=place)
     assert unfinished(found) == []
     for path in TABLES.glob("*.csv"):
         assert (place / path.name).read_bytes() == path.read_bytes(), path.name

@@ -57,8 +57,6 @@ def sweep(
         raise ConfigError("workers is for the local engine; a cluster goes by its free resources")
     if engine == "ray" and batch == 0:
         raise ConfigError("batch is 0, which is for the local engine; expected a number of runs")
-    from anchor_interp._util.progress import format_seconds
-    from anchor_interp.sweeps.estimate import estimate
     from anchor_interp.sweeps.folder import SweepFolder
     from anchor_interp.sweeps.local import LocalEngine
 
@@ -74,6 +72,9 @@ def sweep(
 
         done = sweep(plan, out, engine=runner, batch=batch, quiet=output.quiet)
         return _show_status(SweepFolder(done.path), output)
+    from anchor_interp._util.progress import format_seconds
+    from anchor_interp.sweeps.estimate import estimate
+
     # how much room a cluster will have is not known
     at_a_time = runner.slots() if isinstance(runner, LocalEngine) else 1
     found = estimate(plan.configs(), SweepFolder(out), workers=at_a_time, device=device)
