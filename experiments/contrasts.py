@@ -13,7 +13,7 @@ from anchor_interp.analysis.contrast import SimilarityContrast
 from anchor_interp.runs.run import Run
 from measured import Measured, experiment, interval, spread, table, tell_filled
 from papers.effects import Recipes
-from papers.judging import LEVEL, REVERSED, TOO_FEW, Judgement, judge
+from papers.judging import LEVEL, judge
 from papers.rows import Row
 from papers.rule_contrasts import CONTRASTS, NUMBERS, Grouping, RuleContrasts, rule_contrasts
 
@@ -66,18 +66,9 @@ def _judged(found: Measured) -> list[Row]:
             "larger": claim.effect.larger, "smaller": claim.effect.smaller,
         }  # fmt: skip
         comparison = None if compared is None else to_dict(compared)
-        result = {"holm": judgement.q_value, "outcome": outcome(judgement)}
-        rows.append({"claim": about, "comparison": comparison, **result})
+        result = {"verdict": judgement.verdict, "reason": judgement.reason}
+        rows.append({"claim": about, "comparison": comparison, "holm": judgement.q_value, **result})
     return rows
-
-
-def outcome(judged: Judgement) -> str:
-    """What came of a claim, in the words of the page."""
-    if judged.verdict == "supported":
-        return "shown"
-    if judged.reason == REVERSED:
-        return "opposite"
-    return "too few runs" if judged.q_value is None or judged.reason == TOO_FEW else "not shown"
 
 
 def _difference(runs: Runs, name: str) -> str:
@@ -95,11 +86,12 @@ def _claims(judged: Sequence[Row]) -> str:
             runs = " and ".join(map(str, found["n"]))
             numbers = [runs, interval(found), f"{found['p_value']:.2g}", f"{row['holm']:.2g}"]
         tested = f"{claim['larger']} > {claim['smaller'] or '0'}"
-        told = "**shown**" if row["outcome"] == "shown" else row["outcome"]
+        reason = f"{row['verdict']}: {row['reason']}"
+        told = "**supported**" if row["verdict"] == "supported" else reason
         words = [claim["text"], claim["source"], NUMBERS[claim["number"]], tested]
         lines.append([*words, *numbers, told])
     head = ["claim", "source", "number", "tested", "n", "difference (95 % interval)", "p"]
-    return table([*head, "Holm's p", "outcome"], lines)
+    return table([*head, "Holm's p", "verdict"], lines)
 
 
 def _sensitivity(used: Mapping[str, Runs]) -> str:

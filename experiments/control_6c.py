@@ -19,4 +19,4 @@ def draw(data: section.Data) -> section.Panels:
 
 
 if __name__ == "__main__":
-    section.main(draw)
+    section.main(draw, "decay")

@@ -46,7 +46,7 @@ def claims_table(ledger: Ledger) -> str:
         judged = ledger.judgements[claim.name]
         shown = told(judged)
         verdict = judged.verdict if judged.verdict == "supported" else f"**{judged.verdict}**"
-        if judged.verdict in ("not supported", "inconclusive"):
+        if judged.verdict in ("not supported", "inconclusive", "nothing comparable"):
             verdict += f": {judged.reason}"
         sentence = f"{claim.sentence} ({claim.statistic})"
         script = f"`{claim.section}.py`" if claim.section else ""
@@ -54,6 +54,27 @@ def claims_table(ledger: Ledger) -> str:
         lines.append([f"`{claim.name}`", sentence, claim.source, *numbers, verdict, script])
     head = ["name", "claim", "source", "effect (95 %)", "least", "p / q", "runs"]
     return table([*head, "verdict", "script"], lines)
+
+
+def strata_table(ledger: Ledger) -> str:
+    """Claims about phases: at equal settings, and in each task and layout by itself."""
+    lines = []
+    for claim in CLAIMS:
+        judged = ledger.judgements[claim.name]
+        if claim.why:
+            shown = told(judged)
+            by_part = ". ".join(filter(None, (shown["where"].capitalize(), shown["parts"])))
+            effect = shown["effect"] or judged.verdict
+            lines.append([f"`{claim.name}`", claim.why, effect, shown["equal"], by_part])
+    return table(
+        ["name", "why this statistic", "effect (95 %)", "at equal settings", "parts"], lines
+    )
+
+
+def known_table(ledger: Ledger) -> str:
+    """Claims that are judged, wholly or partly, on runs known before."""
+    lines = [[f"`{name}`", *rest] for name, *rest in page.known_before(ledger)]
+    return table(["name", "known runs", "effect (95 %)", "without them"], lines) or "none\n"
 
 
 def rules_table(ledger: Ledger) -> str:
@@ -65,12 +86,25 @@ def rules_table(ledger: Ledger) -> str:
             rule.rule,
             f"{rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})",
             "" if rule.behind is None else f"{rule.behind:.2f} (at least {rule.behind_low:.2f})",
-            "" if rule.mixed is None else f"{rule.mixed:.2f}",
+            *(
+                "" if v is None else f"{v:.2f}"
+                for v in (rule.familiar, rule.unfamiliar, rule.mixed)
+            ),
         ]
         for rule in ledger.verdict.rules
     ]
+    familiar, unfamiliar = (
+        f"in {cells} {kind} cells ({runs} runs)"
+        for kind, (cells, runs) in (
+            ("familiar", ledger.verdict.familiar), ("other", ledger.verdict.unfamiliar)
+        )
+    )  # fmt: skip
     head = ["what the rule knows", "balanced accuracy (95 %)", "behind the verdict by"]
-    found = table([*head, f"right in mixed cells ({ledger.verdict.mixed_runs} runs)"], lines)
+    head += [familiar, unfamiliar, f"right in mixed cells ({ledger.verdict.mixed_runs} runs)"]
+    found = table(head, lines) + (
+        "\nRuns in familiar cells differ in their seed alone from runs that the rules and the "
+        "verdict's thresholds were fitted on.\n"
+    )
     if ledger.verdict.mixed_p is None:
         return found
     return (
@@ -205,6 +239,8 @@ def factors_table(_: Ledger) -> str:
 
 MADE = {
     "claims": claims_table,
+    "strata": strata_table,
+    "known": known_table,
     "rules": rules_table,
     "confusion": confusion_table,
     "disagreements": disagreements_table,

@@ -48,13 +48,14 @@ class Data:
     tables: Mapping[str, Rows]  # rows by study
     place: Path  # the folder of the tables
 
-    def rows(self, study: str) -> Rows:
-        """The rows of a study."""
-        if study not in self.tables:
-            raise ConfigError(
-                f"{self.place} has no table of the study {study}; run this without --judge"
-            )
-        return self.tables[study]
+    def rows(self, *studies: str) -> Rows:
+        """The rows of the first of these studies that has a table."""
+        for study in studies:
+            if study in self.tables:
+                return self.tables[study]
+        raise ConfigError(
+            f"{self.place} has no table of the study {studies[0]}; run this without --judge"
+        )
 
 
 def example(recipe: str) -> Run:

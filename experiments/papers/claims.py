@@ -1,25 +1,23 @@
 """The ledger: every claim of both papers and some of our own.
 
 ``claims.toml`` has their sentences, sources and smallest effects; here are the statistics that
-judge them. All were written down before the runs of the studies ``phases``, ``complexity``,
-``pairs``, ``noise``, ``rates``, ``arbitrary``, ``steps`` and ``branches``, and before those of the
-seeds from 303 on of ``decay`` and ``depth``, whose seeds 300 to 302 were known.
-``docs/results.md`` tells what was changed after some of these runs had been seen.
+judge them. They were written down before the runs that judge them, but for those that
+:func:`papers.rows.was_known` and ``known`` in ``claims.toml`` name: the page counts these claim by
+claim. ``docs/results.md`` tells what was changed after runs had been seen.
 
 Settings and phases go together: nearly all inferential runs of ``phases`` are pre-LayerNorm models.
-So claims about phases compare cells of one task, layout and depth, over the runs of ``phases`` and
-those of ``decay`` and ``depth`` with seeds that were not known. Five claims about ``decay`` alone
-take all of its runs; without the known seeds there are too few.
+So claims about phases compare the runs of ``settings``, whose settings were drawn at random, inside
+one task and layout (:mod:`papers.strata`).
 """
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .effects import BetweenCells, Difference, Effect, Finding, Mean, Number, Trend, Unexplained
+from .effects import Difference, Effect, Finding, Mean, Number, Trend
 from .judging import Claim, Family, Judgement, judge
 from .rises import (
     CELL,
@@ -37,10 +35,12 @@ from .rows import (
     Rows,
     Test,
     fresh,
+    fresh_on_control,
     having,
     initialised_large,
     initialised_small,
     log_final_loss,
+    log_rank_share,
     log_steps,
     moved,
     never_came,
@@ -50,11 +50,15 @@ from .rows import (
     with_end,
     with_numbered_phase,
 )
+from .strata import Alike, BetweenPhases
 
 PHASE_2 = ("composite", "symmetric")
 FIGURE_2 = ("figure2",)
-COMPARED = ("phases", "decay", "depth")  # the studies whose runs are compared by phase
-DECAY = ("decay",)
+RANDOM = ("settings",)  # the study whose runs are compared by phase
+ELSEWHERE = ("phases", "decay", "depth")  # studies whose phases differ in task and layout as well
+# Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
+# is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
+HALF_A_STEP = math.sqrt(150 / 55)
 
 _INFERENTIAL, _SYMMETRIC = phase("inferential"), phase("symmetric")
 _COMPOSITE, _MEMORIZING, _TWO = phase("composite"), phase("memorizing"), phase(*PHASE_2)
@@ -64,15 +68,31 @@ _ARBITRARY: dict[str, Any] = {"studies": ("arbitrary",), "prepare": with_end, "u
 
 
 def _between_phases(
-    number: Number, more: Test, less: Test, *, prepare: Callable[[Rows], Rows] = fresh
+    number: Number,
+    more: Test,
+    less: Test,
+    *,
+    prepare: Callable[[Rows], Rows] = fresh,
+    free: tuple[str, ...] = (),
 ) -> Effect:
-    """More of a number in runs of some phases than in runs of others, other settings equal."""
-    within = ("task", "normalization", "n_layers")
-    return BetweenCells(number, more, less, within, studies=COMPARED, prepare=prepare)
+    """More of a number in runs of some phases than in those of others, inside task and layout."""
+    return BetweenPhases(number, more, less, free, ELSEWHERE, studies=RANDOM, prepare=prepare)
 
 
-def _at_equal_decay(number: Number, more: Test, less: Test) -> Effect:
-    return BetweenCells(number, more, less, ("weight_decay",), studies=DECAY)
+def _more_gamma(more: Test, less: Test) -> Effect:
+    free = ("gamma", "gamma_qk")
+    return _between_phases("gamma", more, less, prepare=fresh_on_control, free=free)
+
+
+def _trend_on_control(x: str, y: str, held: str, **more: Any) -> Effect:
+    """A trend over new runs: of ``decay`` at equal ``held``, and of random settings."""
+
+    def prepare(rows: Rows) -> Rows:
+        new = fresh_on_control(rows)
+        return [row | {"held": row[held] if row["study"] == "decay" else None} for row in new]
+
+    within = ("study", "normalization", "held")
+    return Trend(x, y, within, studies=("decay", *RANDOM), prepare=prepare, **more)
 
 
 def _in_figure_2(summary: Callable[[str], Summary], column: str, **more: Any) -> Rise:
@@ -83,6 +103,10 @@ def _in_figure_2(summary: Callable[[str], Summary], column: str, **more: Any) ->
 
 def _two_layers(rows: Rows) -> Rows:
     return [row for row in fresh(rows) if row["n_layers"] == 2]
+
+
+def _numbered(rows: Rows) -> Rows:
+    return with_numbered_phase(fresh(rows))
 
 
 def _small(*, broken: bool) -> Test:
@@ -151,25 +175,25 @@ _EFFECTS: Mapping[str, Effect] = {
     ),
     "n6-large": Price("steps_to_loss", studies=("complexity",)),
     "n6-large-half": Price("steps_to_half", studies=("complexity",)),
-    "c4-gamma": Trend("gamma", "ood_accuracy", ("weight_decay",), studies=DECAY),
-    "c4-decay": Trend("weight_decay", "ood_accuracy", ("gamma",), studies=DECAY),
-    "c4-phase-2": _at_equal_decay("gamma", _TWO, _MEMORIZING),
-    "c4-phase-3": _at_equal_decay("gamma", _INFERENTIAL, _TWO),
-    "c4-commutes": _at_equal_decay("commutativity", _INFERENTIAL, _TWO),
-    "c4-commutativity": Trend("gamma", "commutativity", ("weight_decay",), _TWO, studies=DECAY),
+    "c4-gamma": _trend_on_control("gamma", "ood_accuracy", "weight_decay"),
+    "c4-decay": _trend_on_control("weight_decay", "ood_accuracy", "gamma"),
+    "c4-phase-2": _more_gamma(_TWO, _MEMORIZING),
+    "c4-phase-3": _more_gamma(_INFERENTIAL, _TWO),
+    "c4-commutes": _between_phases(
+        "commutativity", _INFERENTIAL, _TWO, prepare=fresh_on_control
+    ),
+    "c4-commutativity": _trend_on_control("gamma", "commutativity", "weight_decay", only=_TWO),
     "c5a-disorder": _between_phases("key_mask_pairs", _TWO, _MEMORIZING),
     "c5a-orders": _between_phases("key_mask_order", _COMPOSITE, _SYMMETRIC),
     "c5b-blocks": _between_phases("blocks", _INFERENTIAL, _TWO),
     "c6a-mild": _between_phases("condensation", _TWO, _MEMORIZING),
     "c6a-strong": _between_phases("condensation", _INFERENTIAL, _TWO),
     "c6b-steps": _between_phases("embedding_steps", _INFERENTIAL, phase("memorizing", *PHASE_2)),
-    "c6c-first": _at_equal_decay(rank_share, _MEMORIZING, _TWO),
-    "c6c-second": _at_equal_decay(rank_share, _TWO, _INFERENTIAL),
-    "c6c-within": Unexplained(
-        rank_share, "phase", 0.5, studies=DECAY, prepare=with_numbered_phase
-    ),
-    "cc-gamma": Trend("gamma", "condensation", ("weight_decay",), studies=DECAY),
-    "cc-decay": Trend("weight_decay", "condensation", ("gamma",), studies=DECAY),
+    "c6c-first": _between_phases(rank_share, _MEMORIZING, _TWO),
+    "c6c-second": _between_phases(rank_share, _TWO, _INFERENTIAL),
+    "c6c-within": Alike(log_rank_share, HALF_A_STEP, studies=RANDOM, prepare=_numbered),
+    "cc-gamma": _trend_on_control("gamma", "condensation", "weight_decay"),
+    "cc-decay": _trend_on_control("weight_decay", "condensation", "gamma"),
     "c8b-pairs": Mean(slowed, _small(broken=True), studies=("pairs",)),
     "c8b-control": Difference(
         slowed, _small(broken=True), _small(broken=False), studies=("pairs",)
@@ -195,9 +219,9 @@ _EFFECTS: Mapping[str, Effect] = {
 }  # fmt: skip
 
 
-def _claim(name: str, *, ratio: float = 1.0, **said: Any) -> Claim:
+def _claim(name: str, *, ratio: float = 1.0, known: Sequence[str] = (), **said: Any) -> Claim:
     effect = _EFFECTS[name] if "section" in said else None
-    return Claim(name, **{"minimum": math.log(ratio)} | said, effect=effect)
+    return Claim(name, **{"minimum": math.log(ratio)} | said, effect=effect, known=tuple(known))
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("claims.toml").read_text(encoding="utf-8"))

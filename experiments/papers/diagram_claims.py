@@ -15,7 +15,7 @@ from anchor_interp.runs.phase import PAPER
 
 from .effects import Effect, Observation
 from .judging import LEVEL, Claim, Family
-from .rows import Row, Rows, Test, having, phase, rank_share
+from .rows import Row, Rows, Test, having, number_of, phase, rank_share
 
 Check = Callable[[Rows], tuple[bool, str]]
 _INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
@@ -34,7 +34,7 @@ class Criterion(Effect):
 
 def spearman(rows: Rows, x: str, y: str) -> tuple[int, float, float]:
     """Spearman's correlation over runs: how many have the number, rho and its permutation p."""
-    points = [(row[x], row[y]) for row in rows if row[y] is not None]
+    points = [(number_of(row, x), number_of(row, y)) for row in rows if row[y] is not None]
     if not points:
         return 0, 0.0, 1.0
     ranks = [rankdata(column) for column in zip(*points, strict=True)]
@@ -99,8 +99,9 @@ def _less_gamma_with_more_decay(rows: Rows) -> tuple[bool, str]:
 
 def _is_phase_2(row: Row) -> bool:
     """Good ID and poor OOD accuracy in a trained run (complexity-control paper, section IV)."""
-    trained = row["phase"] not in (None, "undertrained")
-    return trained and row["id_accuracy"] >= PAPER.id and row["ood_accuracy"] < PAPER.ood
+    seen, unseen = number_of(row, "id_accuracy"), number_of(row, "ood_accuracy")
+    trained = row["phase"] not in (None, "undertrained") and None not in (seen, unseen)
+    return trained and (seen or 0.0) >= PAPER.id and (unseen or 0.0) < PAPER.ood
 
 
 _KINDS: dict[str, Test] = {
@@ -127,7 +128,7 @@ def _poor_at_small_gamma(rows: Rows) -> tuple[bool, str]:
     for gamma in gammas:
         for depth in _axis(rows, "n_layers"):
             cell = _cell(rows, gamma=gamma, n_layers=depth)
-            shares = [row["id_accuracy"] for row in cell if row["id_accuracy"] is not None]
+            shares = [v for row in cell if (v := number_of(row, "id_accuracy")) is not None]
             if shares and sum(shares) / len(shares) < 0.9:
                 poor.append((gamma, depth))
     text = ", ".join(f"gamma {gamma}, {depth} layers" for gamma, depth in poor) or "none"

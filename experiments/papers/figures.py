@@ -24,6 +24,7 @@ VERDICT_STYLES = {
     "supported": ("#009E73", "o"),
     "not supported": ("#D55E00", "X"),
     "inconclusive": ("#E69F00", "s"),
+    "nothing comparable": ("#56B4E9", "d"),
     "not run": ("#999999", "_"),
 }
 _LARGE, _SMALL = "#E69F00", "#0072B2"

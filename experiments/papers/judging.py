@@ -1,12 +1,18 @@
 """Claims, and how runs judge them: the effect as claimed, its interval and an adjusted p-value.
 
+A verdict is one of five. *Supported*: the effect is at least the smallest that counts, and its
+adjusted p is 0.05 or less. *Not supported*: the effect is the other way round, or its interval ends
+below that size. *Nothing comparable*: the runs to be compared do not occur under the same task and
+layout. *Not run*: there is no study, or no table. *Inconclusive*: anything else. Every document and
+page uses these words in this sense alone.
+
 A *family* is a set of claims whose p-values are adjusted together. The ledger's adjustment is that
 of Benjamini and Hochberg (1995): of the claims it supports, one in twenty is expected to be chance.
 Families about the recipes use Holm's (1979): all of their supported claims hold together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scipy.stats import false_discovery_control
@@ -14,10 +20,10 @@ from scipy.stats import false_discovery_control
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.statistics import holm, smallest_p
 
-from .effects import Effect, Finding, Observation
-from .rows import Rows
+from .effects import FEWEST, Effect, Finding, Observation
+from .rows import Row, Rows, was_known
 
-Verdict = Literal["supported", "not supported", "inconclusive", "not run"]
+Verdict = Literal["supported", "not supported", "inconclusive", "nothing comparable", "not run"]
 
 LEVEL = 0.05  # largest adjusted p of a supported claim
 REVERSED = "the effect is the other way round"
@@ -35,6 +41,8 @@ class Claim:
     minimum: float = 0.0  # the smallest effect that counts
     section: str | None = None  # the script under ``experiments/`` that shows it
     effect: Effect | None = None  # None for a claim that no study tests
+    why: str = ""  # why the statistic measures what the sentence says
+    known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -46,13 +54,12 @@ class Claim:
 class Family:
     """Claims whose p-values are adjusted together.
 
-    A sample of a decided claim has at least ``fewest`` runs, seeds and, where cells are compared,
-    cells.
+    A sample of a decided claim has at least ``fewest`` runs and seeds.
     """
 
     claims: tuple[Claim, ...]
     adjustment: Literal["benjamini-hochberg", "holm"] = "benjamini-hochberg"
-    fewest: int = 5
+    fewest: int = FEWEST
 
     def named(self, name: str) -> Claim:
         """The claim of this name."""
@@ -68,6 +75,12 @@ class Judgement:
     reason: str
     finding: Finding | None  # the numbers; None for a claim that was not run
     q_value: float | None  # the p-value, adjusted for all claims of the family that were tested
+    at_equal_settings: bool | None = None
+    """Whether the effect also counts, with p <= 0.05, when the settings are regressed out."""
+    parts: Mapping[str, "Judgement"] = field(default_factory=dict)
+    """The same by stratum or by phase; q is Holm's over these."""
+    known: int = 0  # runs that were known when the claim was written
+    without_known: Finding | None = None  # what the other runs say, if there are known ones
 
 
 def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
@@ -90,9 +103,50 @@ def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
         name, found = claim.name, findings[claim.name]
         q, possible = q_values.get(name, (None, 0.0))
         verdict, reason = _decide(found, claim.minimum, q, possible, family.fewest)
-        finding = found if isinstance(found, Finding) else None
-        judgements[name] = Judgement(name, verdict, reason, finding, q)
+        if not isinstance(found, Finding):
+            judgements[name] = Judgement(name, verdict, reason, None, q)
+            continue
+        known = _known(claim, tables)
+        n_known = len(known & set(found.runs))
+        rest = {n: [r for r in tables[n] if r["run_id"] not in known] for n in claim.studies}
+        others = _found(claim, rest) if n_known else None
+        judgements[name] = Judgement(
+            name, verdict, reason, replace(found, parts={}), q,
+            at_equal_settings=_holds(found.adjusted, claim.minimum),
+            parts=_judged_parts(found.parts, claim.minimum, family.fewest),
+            known=n_known,
+            without_known=replace(others, runs=()) if isinstance(others, Finding) else None,
+        )  # fmt: skip
     return judgements
+
+
+def _known(claim: Claim, tables: Mapping[str, Rows]) -> frozenset[str]:
+    """The runs of a claim's studies that were known when it was written."""
+
+    def counts(study: str, row: Row) -> bool:
+        return study in claim.known or was_known(row)
+
+    return frozenset(
+        row["run_id"] for study in claim.studies for row in tables[study] if counts(study, row)
+    )
+
+
+def _holds(found: Finding | None, minimum: float) -> bool | None:
+    if found is None or found.effect is None or found.p_value is None:
+        return None
+    return found.effect >= minimum and found.p_value <= LEVEL
+
+
+def _judged_parts(
+    parts: Mapping[str, Finding], minimum: float, fewest: int
+) -> dict[str, Judgement]:
+    p_values = {name: part.p_value for name, part in parts.items() if part.p_value is not None}
+    q_values = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+    judged = {}
+    for name, part in parts.items():
+        verdict, reason = _decide(part, minimum, q_values.get(name), 0.0, fewest)
+        judged[name] = Judgement(name, verdict, reason, part, q_values.get(name))
+    return judged
 
 
 def _found(claim: Claim, tables: Mapping[str, Rows]) -> Finding | Observation | None:
@@ -117,6 +171,8 @@ def _decide(
     """The verdict and its reason; ``possible`` is the smallest adjusted p that so few runs give."""
     if isinstance(found, Observation):
         return "supported" if found.holds else "not supported", found.text
+    if found is not None and not found.comparable:
+        return "nothing comparable", found.note or ""
     if found is not None and found.note is not None:
         return "inconclusive", found.note
     if found is None or not (sum(found.n) or found.censored):
@@ -124,9 +180,6 @@ def _decide(
     if min(found.n, default=0) < fewest or found.seeds < fewest:
         runs = " and ".join(map(str, found.n))
         return "inconclusive", f"{runs} runs, {found.seeds} seeds; {fewest} of each are needed"
-    if found.cells is not None and min(found.cells) < fewest:
-        cells = " and ".join(map(str, found.cells))
-        return "inconclusive", f"{cells} cells of equal settings; {fewest} are needed"
     if found.effect is None or found.high is None or q is None:
         return "inconclusive", "the number does not vary between these runs"
     other = found.effect if found.with_censored is None else found.with_censored
@@ -136,7 +189,8 @@ def _decide(
             return "inconclusive", unless
         return "supported", f"at least {minimum:.2g}, q <= {LEVEL:g}"
     holds = found.with_censored_p is None or found.with_censored_p <= LEVEL
-    if q <= LEVEL and found.effect < 0 and other < 0 and holds:
+    reversed_ = found.high < 0 and other < 0 and holds and not found.is_margin
+    if q <= LEVEL and reversed_:
         return "not supported", REVERSED
     if possible > LEVEL:
         return "inconclusive", TOO_FEW

@@ -13,6 +13,7 @@ from anchor_interp.pages.page import fill_page, output_folder
 
 from . import figures
 from .claims import CLAIMS, judge_ledger
+from .effects import Finding
 from .judging import Judgement
 from .rows import Rows
 from .tables import checkpoints_table, read_checkpoints, read_tables
@@ -32,7 +33,7 @@ class Ledger:
     early: tuple[EarlyScore, ...]  # how early it is
     runs: Mapping[str, int]  # runs of every study
     seconds: float  # wall time of training them one after the other
-    schema: int = 1
+    schema: int = 2
 
 
 def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
@@ -84,6 +85,7 @@ def render_ledger(ledger: Ledger) -> str:
         found=ledger,
         counts={name: counted[name] for name in figures.VERDICT_STYLES if counted[name]},
         entries=entries,
+        known=known_before(ledger),
         minutes=round(ledger.seconds / 60),
         pictures=[
             (caption, style.inline_svg(style.settle(figure), name))
@@ -114,17 +116,56 @@ def told(judged: Judgement) -> dict[str, str]:
     """The numbers of a judgement as text."""
     found = judged.finding
     if found is None:
-        return dict.fromkeys(("n", "effect", "p"), "")
-    effect = ""
-    if found.effect is not None and found.low is not None and found.high is not None:
-        effect = f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+        return dict.fromkeys(("n", "effect", "p", "equal", "parts", "where"), "")
     censored = f", {found.censored} censored" if found.censored else ""
-    cells = f" in {' + '.join(map(str, found.cells))} cells" if found.cells else ""
+    equal = ""
+    if found.adjusted is not None and found.adjusted.p_value is not None:
+        holds = "yes" if judged.at_equal_settings else "no"
+        equal = f"{effect_text(found.adjusted)}, p {_p(found.adjusted.p_value)}: {holds}"
     return {
-        "n": f"{' + '.join(map(str, found.n))} runs{cells}, {found.seeds} seeds{censored}",
-        "effect": effect,
+        "n": f"{' + '.join(map(str, found.n))} runs, {found.seeds} seeds{censored}",
+        "effect": effect_text(found),
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
+        "equal": equal,
+        "parts": "; ".join(f"{name}: {_part(part)}" for name, part in judged.parts.items()),
+        "where": _where(judged),
     }
+
+
+def effect_text(found: Finding | None) -> str:
+    """An effect with its interval; empty if there is none."""
+    if found is None or found.effect is None or found.low is None or found.high is None:
+        return ""
+    return f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def known_before(ledger: Ledger) -> list[tuple[str, str, str, str]]:
+    """The claims judged on runs known before: name, runs, effect, and that of the other runs."""
+    lines = []
+    for name, judged in ledger.judgements.items():
+        if judged.known and judged.finding is not None:
+            others, runs = judged.without_known, f"{judged.known} of {len(judged.finding.runs)}"
+            rest = "no other runs" if others is None else effect_text(others) or "too few runs"
+            if others is not None and others.p_value is not None:
+                rest += f", p {_p(others.p_value)}, {others.seeds} seeds"
+            lines.append((name, runs, effect_text(judged.finding), rest))
+    return lines
+
+
+def _part(judged: Judgement) -> str:
+    if judged.finding is None or judged.finding.effect is None:
+        return f"{judged.verdict} ({judged.reason})"
+    runs = " + ".join(map(str, judged.finding.n))
+    return f"{judged.finding.effect:+.2f} of {runs} runs, {judged.verdict}"
+
+
+def _where(judged: Judgement) -> str:
+    """Where a claim holds and where it does not, if it holds in some part and not in another."""
+    holds, fails = (
+        " and ".join(f"({name})" for name, part in judged.parts.items() if part.verdict == verdict)
+        for verdict in ("supported", "not supported")
+    )
+    return f"holds in {holds}, not in {fails}" if holds and fails else ""
 
 
 def _p(value: float) -> str:

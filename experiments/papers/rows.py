@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.schema import shown
 from anchor_interp.tasks.anchor import Pair
 
 Row = dict[str, Any]  # one run: its columns by name
@@ -17,10 +19,13 @@ SETTINGS = (
     "task", "gamma", "gamma_qk", "weight_decay", "n_layers", "d_model", "normalization", "lr",
     "steps", "n_sequences",
 )  # fmt: skip
-# Seeds of ``decay`` and ``depth`` at ``tiny`` that were known when the claims were written.
+# Seeds of ``decay`` and ``depth`` at ``tiny`` whose runs were known when the claims were written.
 KNOWN_SEEDS = frozenset((300, 301, 302))
+# Settings whose values spread over orders of magnitude: their logarithm is what varies evenly.
+_LOGARITHMIC = ("weight_decay", "lr", "steps", "n_sequences", "d_model")
 # Phases as the complexity-control paper counts them (section IV).
 _NUMBERED = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
+_LATE_PAIR = re.compile(r"late_pair_(\d)(\d)")
 
 
 def phase(*names: str) -> Test:
@@ -53,11 +58,40 @@ def columns_of(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in names)
 
 
+def finite(value: Any, row: Row, name: str) -> float | None:
+    """A number of a run, None if it is None; anything else that is not finite is a StoreError."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise StoreError(
+            f"{name} of the run {row['run_id']} is {shown(value)}; expected a finite number; "
+            "remove the run from its table to have it measured anew"
+        )
+    return float(value)
+
+
+def number_of(row: Row, column: str) -> float | None:
+    """A column as a number; None if it is empty. A missing column is a KeyError."""
+    return finite(row[column], row, column)
+
+
+def setting_of(row: Row, name: str) -> float:
+    """A setting on the scale on which it varies evenly; gamma_qk is gamma where it is empty."""
+    own = name != "gamma_qk" or row.get(name) is not None
+    value = number_of(row, name if own else "gamma")
+    if value is None or (name in _LOGARITHMIC and value <= 0):
+        raise StoreError(
+            f"{name} of the run {row['run_id']} is {value}; expected a number"
+            f"{' above 0' if name in _LOGARITHMIC else ''}; leave the run out of its table"
+        )
+    return math.log(value) if name in _LOGARITHMIC else value
+
+
 def steps_to(row: Row, column: str) -> float | None:
     """The steps to a training loss, or all steps of a run that never came there."""
     if row.get("final_loss") is None:  # not measured
         return None
-    return float(row.get(column) or row["steps"])
+    return number_of(row, column if row.get(column) is not None else "steps")
 
 
 def log_steps(column: str) -> Callable[[Row], float | None]:
@@ -72,14 +106,19 @@ def never_came(column: str) -> Test:
 
 def log_final_loss(row: Row) -> float | None:
     """Natural logarithm of the training loss at the end."""
-    return math.log(row["final_loss"]) if row.get("final_loss") else None
+    loss = number_of(row, "final_loss") if row.get("final_loss") else None
+    return None if loss is None else math.log(loss)
 
 
 def rank_share(row: Row) -> float | None:
     """Stable rank of W_Q(1) over its value at initialisation."""
-    if row["stable_rank"] is None or not row["stable_rank_at_init"]:
-        return None
-    return float(row["stable_rank"] / row["stable_rank_at_init"])
+    rank, at_init = number_of(row, "stable_rank"), number_of(row, "stable_rank_at_init")
+    return rank / at_init if rank is not None and at_init else None
+
+
+def log_rank_share(row: Row) -> float | None:
+    """Natural logarithm of :func:`rank_share`."""
+    return math.log(share) if (share := rank_share(row)) else None
 
 
 def of_three_and_four(pair: Pair) -> bool:
@@ -89,8 +128,8 @@ def of_three_and_four(pair: Pair) -> bool:
 
 def pair_steps(row: Row) -> dict[Pair, float]:
     """The step at which each ordered pair was learned, as far as the row tells."""
-    found = {re.fullmatch(r"late_pair_(\d)(\d)", name): value for name, value in row.items()}
-    return {(int(m[1]), int(m[2])): float(v) for m, v in found.items() if m and v is not None}
+    found = {m: number_of(row, m[0]) for m in map(_LATE_PAIR.fullmatch, row) if m}
+    return {(int(m[1]), int(m[2])): value for m, value in found.items() if value is not None}
 
 
 def slowed(row: Row) -> float | None:
@@ -102,13 +141,14 @@ def slowed(row: Row) -> float | None:
 
 def moved(row: Row) -> float | None:
     """How much more the steps 2 and 5 stand out of the embedding than 3 and 4, in z."""
-    zs = [float(z) for step in (2, 5, 3, 4) if (z := row.get(f"step_z_{step}")) is not None]
+    names = [f"step_z_{step}" for step in (2, 5, 3, 4)]
+    zs = [z for n in names if n in row and (z := number_of(row, n)) is not None]
     return min(zs[:2]) - min(zs[2:]) if len(zs) == 4 else None
 
 
 def initialised_small(row: Row) -> bool:
     """Whether a run starts from small weights, which a large gamma gives."""
-    return bool(row["gamma"] > 0.5)
+    return (number_of(row, "gamma") or 0.0) > 0.5
 
 
 def initialised_large(row: Row) -> bool:
@@ -116,22 +156,35 @@ def initialised_large(row: Row) -> bool:
     return not initialised_small(row)
 
 
+def was_known(row: Row) -> bool:
+    """Whether a run was known when the claims were written: a known seed at the scale ``tiny``."""
+    return row["seed"] in KNOWN_SEEDS and row.get("scale") == "tiny"
+
+
 def fresh(rows: Rows) -> Rows:
-    """The runs whose seeds were not known when the claims were written."""
-    return [row for row in rows if row["seed"] not in KNOWN_SEEDS]
+    """The runs that were not known when the claims were written."""
+    return [row for row in rows if not was_known(row)]
+
+
+def fresh_on_control(rows: Rows) -> Rows:
+    """Those on the complexity-control task."""
+    return [row for row in fresh(rows) if row["task"] == "complexity-control"]
 
 
 def with_side(rows: Rows) -> Rows:
     """The rows with the ``side`` of the middle gamma on which they stand: -1, 0 or 1."""
-    middle = statistics.median(sorted({row["gamma"] for row in rows}))
-    return [row | {"side": (row["gamma"] > middle) - (row["gamma"] < middle)} for row in rows]
+    gammas = [number_of(row, "gamma") or 0.0 for row in rows]
+    middle = statistics.median(sorted(set(gammas)))
+    sides = [(gamma > middle) - (gamma < middle) for gamma in gammas]
+    return [row | {"side": side} for row, side in zip(rows, sides, strict=True)]
 
 
 def with_end(rows: Rows) -> Rows:
     """The rows with the ``end`` of the gammas at which they stand: smallest -1, largest 1."""
-    gammas = [row["gamma"] for row in rows]
+    gammas = [number_of(row, "gamma") or 0.0 for row in rows]
     low, high = min(gammas), max(gammas)
-    return [row | {"end": (row["gamma"] == high) - (row["gamma"] == low)} for row in rows]
+    ends = [(gamma == high) - (gamma == low) for gamma in gammas]
+    return [row | {"end": end} for row, end in zip(rows, ends, strict=True)]
 
 
 def with_numbered_phase(rows: Rows) -> Rows:

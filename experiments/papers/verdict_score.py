@@ -7,7 +7,9 @@ favours them. Runs that did not converge have no phase to tell and are left out.
 Runs that differ in their seed alone are not independent. Intervals of balanced accuracy add up
 Jeffreys' intervals of the phases with as many witnesses as a phase has cells; what a rule lacks to
 the verdict is bootstrapped over cells; in *mixed cells*, whose seeds end in different phases,
-settings say nothing, and verdicts change places for p.
+settings say nothing, and verdicts change places for p. Runs in *familiar cells* differ from runs
+that the rules (and the verdict's thresholds) were fitted on in their seed alone; they are scored
+apart from the others.
 """
 
 import itertools
@@ -28,7 +30,7 @@ from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.analysis.verdict import THRESHOLDS, verdict
 from anchor_interp.runs.phase import PAPER, Phase
 
-from .effects import Floats
+from .effects import Floats, value_of
 from .rows import Row, Rows, cell
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
@@ -54,6 +56,8 @@ class RuleScore:
     behind: float | None  # how much balanced accuracy it lacks to the verdict; None for the verdict
     behind_low: float | None
     mixed: float | None  # share named rightly in mixed cells; None if there are none
+    familiar: float | None  # balanced accuracy in familiar cells; None if there are none
+    unfamiliar: float | None  # that in all other cells
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class VerdictScore:
     left_out: int  # runs without one of these phases
     confusion: Mapping[str, Mapping[str, int]]  # for every phase, how often each verdict was given
     rules: tuple[RuleScore, ...]  # the verdict first, then rules that know less
+    familiar: tuple[int, int]  # familiar cells and their runs
+    unfamiliar: tuple[int, int]  # all other cells and their runs
     mixed_runs: int  # runs in mixed cells
     mixed_p: float | None  # how often verdicts that change places within them are right as often
     disagreements: tuple[Disagreement, ...]  # every run that is named wrongly
@@ -137,7 +143,8 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
     for name, (title, features) in _RULES.items():
         answers[name, title] = _best_tree(features, known, kept)
         answers[f"{name}-here", f"{title}, fitted here"] = _best_tree(features, kept, kept, cells)
-    mixed = _mixed(truth, cells)
+    mixed, known_cells = _mixed(truth, cells), {cell(row) for row in known}
+    familiar = np.array([key in known_cells for key in cells])
     base = _bootstrapped(truth, given, cells)
     scores = []
     for (name, title), named in answers.items():
@@ -146,8 +153,12 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
             behind = _balanced(truth, given) - accuracy
             behind_low = float(np.quantile(base - _bootstrapped(truth, named, cells), 0.025))
         right = float((truth == named)[mixed].mean()) if mixed.any() else None
+        apart = [_balanced(truth[part], named[part]) if part.any() else None
+                 for part in (familiar, ~familiar)]  # fmt: skip
         interval = _interval(truth, named, cells)
-        scores.append(RuleScore(name, title, accuracy, *interval, behind, behind_low, right))
+        scores.append(
+            RuleScore(name, title, accuracy, *interval, behind, behind_low, right, *apart)
+        )
     right_runs = truth == given
     sure = np.array([(row.get("recomposed") or 0.0) >= _FAITHFUL for row in kept])
     return VerdictScore(
@@ -158,6 +169,8 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
             for one in PHASES
         },
         rules=tuple(scores),
+        familiar=_counted(cells, familiar),
+        unfamiliar=_counted(cells, ~familiar),
         mixed_runs=int(mixed.sum()),
         mixed_p=_within_mixed(truth, given, cells, mixed),
         disagreements=tuple(map(_disagreement, itertools.compress(kept, ~right_runs))),
@@ -217,7 +230,7 @@ def _best_tree(
 
 def _numbers(row: Row, names: Iterable[str]) -> list[float]:
     """Some numbers of a run, -1 for one that it lacks."""
-    return [-1.0 if (value := row.get(name)) is None else float(value) for name in names]
+    return [-1.0 if (value := value_of(row, name)) is None else value for name in names]
 
 
 def _ranks(row: Row) -> list[float]:
@@ -292,6 +305,11 @@ def _mixed(truth: Names, cells: Cells) -> npt.NDArray[np.bool_]:
     for key, phase in zip(cells, truth, strict=True):
         phases[key].add(phase)
     return np.array([len(phases[key]) > 1 for key in cells])
+
+
+def _counted(cells: Cells, part: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """The cells and the runs of a part of the runs."""
+    return len(set(itertools.compress(cells, part))), int(part.sum())
 
 
 def _within_mixed(

@@ -4,7 +4,7 @@ import csv
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,10 +17,11 @@ from anchor_interp._util.errors import StoreError
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
-from papers.page import Ledger, make_ledger, render_ledger
-from papers.rows import Row, of_three_and_four
+from papers.judging import Verdict
+from papers.page import Ledger, known_before, make_ledger, render_ledger
+from papers.rows import KNOWN_SEEDS, Row, cell, of_three_and_four
 from papers.tables import read_tables
-from papers.verdict_score import judge_verdict
+from papers.verdict_score import PHASES, can_be_judged, judge_verdict
 
 ROOT = Path(__file__).parents[2]
 Tables = dict[str, list[Row]]
@@ -67,7 +68,7 @@ def test_a_wrong_command_is_one_clear_line(
 
 
 @pytest.mark.parametrize(("study", "column"), [
-    ("complexity", "complexity"), ("decay", "stable_rank"), ("branches", "branch_weight_decay"),
+    ("complexity", "complexity"), ("branches", "branch_weight_decay"),
 ])  # fmt: skip
 def test_a_table_that_lacks_a_column_is_named(
     study: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -90,9 +91,9 @@ def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
 ) -> None:
     """Where measuring failed the claims are judged all the same."""
     bare = [{k: v for k, v in row.items() if k != "noise_share"} for row in committed["phases"]]
-    ledger = make_ledger("tiny", {"phases": bare, "decay": committed["decay"]})
+    ledger = make_ledger("tiny", committed | {"phases": bare})
     assert ledger.verdict is None
-    assert ledger.judgements["c4-gamma"].verdict == "supported"
+    assert ledger.judgements["n-rates-lr"].verdict == "supported"
 
 
 def test_a_number_out_of_range_names_its_run(
@@ -142,6 +143,59 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
         row | {"phase": str(phase)} for row, phase in zip(committed["phases"], phases, strict=True)
     ]
     assert judge_verdict(mixed, fitted).rules[0].accuracy < 0.5
+
+
+def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
+    committed: Tables, ledger: Ledger
+) -> None:
+    """Some runs differ from runs of the diagrams in their seed alone."""
+    fitted = {cell(row) for name in ("decay", "depth") for row in committed[name]}
+    judged = [row for row in committed["phases"] if can_be_judged(row)]
+    wrong = {run.run_id for run in ledger.verdict.disagreements} if ledger.verdict else set()
+    for familiar in (True, False):
+        rows = [row for row in judged if (cell(row) in fitted) == familiar]
+        kinds = [[row for row in rows if row["phase"] == phase] for phase in PHASES]
+        right = [np.mean([row["run_id"] not in wrong for row in kind]) for kind in kinds if kind]
+        assert ledger.verdict is not None
+        counted = ledger.verdict.familiar if familiar else ledger.verdict.unfamiliar
+        assert counted == (len({cell(row) for row in rows}), len(rows))
+        rule = ledger.verdict.rules[0]
+        found = rule.familiar if familiar else rule.unfamiliar
+        assert found == pytest.approx(np.mean(right))
+
+
+def test_documents_use_the_words_of_the_verdicts() -> None:
+    docs = ROOT / "docs"
+    results = (docs / "results.md").read_text(encoding="utf-8")
+    meaning = results.split("### What a verdict means")[1].split("###")[0]
+    for word in get_args(Verdict):
+        assert f"- *{word}*: " in meaning
+    contrasts = json.loads((docs / "evidence" / "contrasts.json").read_text(encoding="utf-8"))
+    assert {judged["verdict"] for judged in contrasts["verdicts"]} <= set(get_args(Verdict))
+    for path in (docs / "mechanism.md", docs / "evidence" / "contrasts.md", ROOT / "README.md"):
+        text = path.read_text(encoding="utf-8")
+        assert "results.md#what-a-verdict-means" in text, path
+        cells = {part.strip(" *").lower() for part in text.split("|")}
+        assert not {"shown", "not shown", "too few runs", "opposite"} & cells, path
+
+
+def test_the_page_lists_the_claims_on_known_runs(committed: Tables, ledger: Ledger) -> None:
+    """The list follows from the tables: known seeds, and studies known as a whole."""
+    listed = {name: runs for name, runs, *_ in known_before(ledger)}
+    for claim in CLAIMS:
+        found = ledger.judgements[claim.name].finding
+        if found is not None:
+            rows = {row["run_id"]: (s, row) for s in claim.studies for row in committed[s]}
+            mine = [rows[run] for run in found.runs]
+            known = sum(s in claim.known or row["seed"] in KNOWN_SEEDS for s, row in mine)
+            assert listed.get(claim.name, "0 of") == (
+                f"{known} of {len(mine)}" if known else "0 of"
+            )
+        if claim.why:
+            assert claim.name not in listed
+    assert {"c8b-control", "n6-large-half"} <= set(listed)
+    page = render_ledger(ledger)
+    assert all(f"<li>{name}: {runs} runs were known." in page for name, runs in listed.items())
 
 
 def test_early_verdicts_end_at_the_verdict(ledger: Ledger) -> None:

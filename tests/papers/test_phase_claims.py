@@ -1,0 +1,338 @@
+"""Claims that compare phases inside strata, on made-up tables of random settings."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anchor_interp._util.errors import StoreError
+from anchor_interp.analysis.statistics import two_samples
+from papers import strata
+from papers.claims import CLAIMS, HALF_A_STEP, LEDGER
+from papers.effects import Difference, Effect, Finding, Mean, Trend
+from papers.judging import Claim, Family, Judgement, judge
+from papers.page import make_ledger, render_ledger, told
+from papers.rows import Row, Rows, having, log_rank_share, number_of, phase, rank_share
+from papers.strata import Alike, BetweenPhases
+
+PHASES = ("memorizing", "composite", "symmetric", "inferential")
+STRATA = tuple((task, layout) for task in ("neurips", "complexity-control")
+               for layout in ("post", "pre"))  # fmt: skip
+# Every number of a claim about phases, and its mean in memorizing to inferential runs as claimed.
+AS_CLAIMED = {
+    "route_symmetric": (0, 0.2, 1, 0), "route_inferential": (0, 0, 0, 0.9),
+    "order_first": (0.5, 0.5, 0.05, 0.1), "answer": (0, 0.1, 0, 0.6), "value": (0, 0, 0, 0.6),
+    "condensation": (0.1, 0.3, 0.3, 0.6), "embedding_smooth": (0.1, 0.1, 0.1, 0.5),
+    "embedding_dimension": (0.9, 0.8, 0.8, 0.4), "commutativity": (0.1, 0.3, 0.4, 0.9),
+    "key_mask_pairs": (-0.2, 0.6, 0.6, 0.6), "key_mask_order": (0, 0.5, 0.05, 0.1),
+    "blocks": (0, 0, 0, 0.6), "embedding_steps": (0, 0, 0, 6), "distance": (0.2, 1, 1, 2),
+}  # fmt: skip
+BY_PHASE = {claim.name for claim in CLAIMS if claim.why}
+
+
+def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[Row]:
+    """``n`` runs in each stratum. Phases lie along gamma, at other gammas in each stratum; numbers
+    depend on the stratum, and ``scale`` times on the phase."""
+    generator, rows = np.random.default_rng(seed), []
+    for place, (task, layout) in enumerate(STRATA):
+        for i in range(n):
+            gamma = generator.uniform(0.2, 1.0)
+            reached = int(
+                np.clip(5 * (gamma + generator.normal(0, 0.1) - 0.2 - 0.02 * place), 0, 3)
+            )
+            row: Row = {
+                "run_id": f"{task}-{layout}-{i:03d}", "status": "done", "censored": False,
+                "seed": 10_000 * place + i, "task": task, "normalization": layout,
+                "scale": "tiny", "phase": PHASES[reached], "gamma": gamma, "gamma_qk": None,
+                "weight_decay": math.exp(generator.uniform(-5, 0.7)), "n_layers": 2,
+                "d_model": int(generator.choice((64, 96, 128))),
+                "lr": 1e-3 * math.exp(generator.uniform(-0.7, 0.7)),
+                "steps": int(generator.choice((2000, 3000, 4000))),
+                "n_sequences": int(generator.integers(5_000, 100_000)),
+                "stable_rank_at_init": 40.0, "id_accuracy": 1.0, "ood_accuracy": 0.5,
+                "complexity": 0,
+            }  # fmt: skip
+            share = (1, 0.5, 0.45, 0.1)[reached] ** scale if scale else math.exp(generator.normal())
+            row["stable_rank"] = 40.0 * share * math.exp(generator.normal(0, 0.1))
+            for name, means in AS_CLAIMED.items():
+                level = 0.5 * np.ptp(means) * place
+                noise = generator.normal(0, 0.15 * np.ptp(means))
+                row[name] = float(level + scale * means[reached] + noise)
+            rows.append(row)
+    return rows
+
+
+def judged(rows: Rows) -> dict[str, Judgement]:
+    return judge(LEDGER, {"settings": rows})
+
+
+def supported(judgements: dict[str, Judgement]) -> set[str]:
+    return {name for name, found in judgements.items() if found.verdict == "supported"}
+
+
+def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
+    claim = Claim("claim", "", "", "", minimum, effect=effect)
+    return judge(Family((claim,)), {"settings": rows})["claim"]
+
+
+def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> BetweenPhases:
+    return BetweenPhases(number, phase(more), phase(less), studies=("settings",), **more_fields)
+
+
+def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1) -> list[Row]:
+    """The rows with a number y of a row and a standard normal draw."""
+    noise = np.random.default_rng(seed).normal(size=len(rows))
+    return [row | {"y": number(row, e)} for row, e in zip(rows, noise, strict=True)]
+
+
+def test_every_claim_about_phases_can_be_supported() -> None:
+    found = judged(random_settings())
+    assert len(BY_PHASE) == 21
+    assert supported(found) == BY_PHASE
+    for name in BY_PHASE - {"c6c-within"}:
+        assert set(found[name].parts) <= {", ".join(stratum) for stratum in STRATA}
+
+
+def test_phases_permuted_inside_strata_support_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty tables: each supports a claim with a probability of a twentieth at most.
+
+    The numbers differ between strata and phases do as well, so labels that are compared across
+    strata would support claims.
+    """
+    monkeypatch.setattr(strata, "DRAWN", 999)
+    rows, generator = random_settings(), np.random.default_rng(0)
+    tables_that_support, p_values = 0, []
+    for _ in range(20):
+        mixed = []
+        for stratum in STRATA:
+            mine = [row for row in rows if (row["task"], row["normalization"]) == stratum]
+            phases = generator.permutation([row["phase"] for row in mine])
+            mixed += [row | {"phase": str(p)} for row, p in zip(mine, phases, strict=True)]
+        found = judged(mixed)
+        tables_that_support += bool(supported(found))
+        p_values += [
+            one.finding.p_value
+            for name, one in found.items()
+            if name != "c6c-within" and one.finding and one.finding.p_value is not None
+        ]
+    assert len(p_values) == 20 * 20
+    assert tables_that_support <= 3
+    assert np.mean(np.array(p_values) <= 0.05) < 0.1
+    across = Difference("blocks", phase("inferential"), phase("composite", "symmetric"))
+    assert (across.find(rows).p_value or 1) < 0.05
+
+
+def test_a_difference_between_strata_is_none_between_phases() -> None:
+    """Most inferential runs stand in strata with large numbers; inside strata nothing differs."""
+    rows = with_number(random_settings(), lambda _, e: e)
+    for row in rows:
+        layout = row["normalization"] == "pre"
+        row["y"] += 5 * layout
+        row["phase"] = "inferential" if (hash_of(row) % 5 < 1 + 3 * layout) else "symmetric"
+    pooled = Difference("y", phase("inferential"), phase("symmetric")).find(rows)
+    assert (pooled.effect or 0) > 2
+    found = judged_alone(between("inferential", "symmetric"), rows, 1.0)
+    assert found.finding is not None
+    assert abs(found.finding.effect or 9) < 0.6
+    assert found.verdict == "not supported"
+
+
+def hash_of(row: Row) -> int:
+    return int(row["seed"]) * 7919 % 104_729
+
+
+def test_p_is_that_of_all_relabellings_in_one_stratum() -> None:
+    rows = with_number(random_settings()[:10], lambda _, e: e)
+    for i, row in enumerate(rows):
+        row["phase"] = "inferential" if i < 5 else "symmetric"
+        row["y"] += 1.2 * (i < 5)
+    found = between("inferential", "symmetric").find(rows)
+    exact = two_samples([row["y"] for row in rows[:5]], [row["y"] for row in rows[5:]])
+    assert found.effect == pytest.approx(exact.mean)
+    assert found.p_value == pytest.approx(exact.p_value, abs=0.01)
+
+
+def test_four_runs_of_a_kind_are_not_compared() -> None:
+    rows = random_settings(12)[:12]
+    for i, row in enumerate(rows):
+        row |= {"phase": "inferential" if i < 4 else "symmetric", "y": float(i < 4)}
+    found = judged_alone(between("inferential", "symmetric"), rows)
+    assert found.verdict == "nothing comparable"
+    rows[4]["phase"] = "inferential"
+    assert judged_alone(between("inferential", "symmetric"), rows).finding is not None
+
+
+def test_phases_that_never_meet_leave_nothing_comparable() -> None:
+    """Symmetric runs are post-LayerNorm, inferential ones pre: the reason says it."""
+    rows = with_number(random_settings(), lambda _, e: e)
+    for row in rows:
+        row["phase"] = {"post": "symmetric", "pre": "inferential"}[row["normalization"]]
+    effect = between("inferential", "symmetric", elsewhere=("phases",))
+    claim = Claim("claim", "", "", "", 0.2, effect=effect)
+    others = [row | {"y": float(row["phase"] == "inferential")} for row in rows[40:80]]
+    found = judge(Family((claim,)), {"settings": rows, "phases": others})["claim"]
+    assert found.verdict == "nothing comparable"
+    assert "neurips, post: 60 symmetric; neurips, pre: 60 inferential" in found.reason
+    assert "not within strata: +1.00 over 20 + 20 runs of phases" in found.reason
+    assert found.finding is not None
+    assert (found.finding.effect, found.finding.p_value, found.q_value) == (None, None, None)
+    assert found.finding.pooled == 1
+    ledger = make_ledger("tiny", {"settings": [row | {"phase": "symmetric"} for row in rows]})
+    assert ledger.judgements["n52-answers"].verdict == "nothing comparable"
+    assert "nothing comparable" in render_ledger(ledger)
+
+
+def test_a_claim_that_holds_in_one_layout_says_so() -> None:
+    """Symmetric runs use the route in post-LayerNorm models, and no run does in others."""
+    rows = with_number(
+        random_settings(),
+        lambda row, e: 0.01 * e + (row["phase"] == "symmetric") * (row["normalization"] == "post"),
+    )
+    found = judged_alone(between("symmetric", "inferential"), rows)
+    assert {name: part.verdict for name, part in found.parts.items()} == {
+        "neurips, post": "supported", "complexity-control, post": "supported",
+        "neurips, pre": "not supported", "complexity-control, pre": "not supported",
+    }  # fmt: skip
+    assert told(found)["where"] == (
+        "holds in (complexity-control, post) and (neurips, post), "
+        "not in (complexity-control, pre) and (neurips, pre)"
+    )
+
+
+def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> None:
+    rows = random_settings()
+    by_gamma = with_number(rows, lambda row, e: 3 * row["gamma"] + 0.2 * e)
+    found = judged_alone(between("inferential", "composite"), by_gamma)
+    assert (found.verdict, found.at_equal_settings) == ("supported", False)
+    by_phase = with_number(
+        rows, lambda row, e: 3 * row["gamma"] + (row["phase"] == "inferential") + 0.2 * e
+    )
+    found = judged_alone(between("inferential", "composite"), by_phase)
+    assert (found.verdict, found.at_equal_settings) == ("supported", True)
+    assert found.finding is not None
+    assert found.finding.adjusted is not None
+    assert found.finding.adjusted.effect == pytest.approx(1, abs=0.25)
+    assert (found.finding.adjusted.low or 9) < 1 < (found.finding.adjusted.high or 0)
+    about_gamma = between("inferential", "composite", "gamma", free=("gamma", "gamma_qk"))
+    assert judged_alone(about_gamma, rows, 0.05).at_equal_settings  # gamma is not held
+
+
+def test_the_test_at_equal_settings_keeps_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number follows gamma and not the phase, which follows gamma: one p in twenty is small."""
+    monkeypatch.setattr(strata, "DRAWN", 199)
+    small = missed = 0
+    for seed in range(100):
+        rows = with_number(
+            random_settings(seed=seed), lambda row, e: 3 * row["gamma"] + e, 1000 + seed
+        )
+        found = between("inferential", "symmetric").find(rows).adjusted
+        assert found is not None
+        assert found.p_value is not None
+        small += found.p_value <= 0.05
+        missed += not (found.low or 0) <= 0 <= (found.high or 0)
+    assert 1 <= small <= 11
+    assert 1 <= missed <= 11
+
+
+def test_too_few_runs_say_nothing_at_equal_settings() -> None:
+    rows = with_number(random_settings()[:12], lambda _, e: e)
+    for i, row in enumerate(rows):
+        row["phase"] = "inferential" if i < 6 else "symmetric"
+    found = judged_alone(between("inferential", "symmetric"), rows)
+    assert found.finding is not None
+    assert found.finding.effect is not None
+    assert (found.finding.adjusted, found.at_equal_settings) == (None, None)
+
+
+def test_a_number_that_never_changes_is_no_difference() -> None:
+    rows = [row | {"y": 0.1} for row in random_settings()]
+    found = judged_alone(between("inferential", "symmetric"), rows)
+    assert found.finding is not None
+    assert found.finding.p_value == 1
+    assert (found.verdict, found.reason) == ("not supported", "the interval ends below 0.2")
+
+
+def ranked(share: Callable[[Row, float], float]) -> list[Row]:
+    rows = with_number(random_settings(), share)
+    return [
+        row
+        | {"stable_rank": row["y"], "phase": PHASES.index(row["phase"]), "stable_rank_at_init": 1.0}
+        for row in rows
+    ]
+
+
+ALIKE = Alike(log_rank_share, HALF_A_STEP, studies=("settings",))
+AT = (150, 60, 60, 5)
+
+
+def test_ranks_that_are_alike_within_phases_are_supported() -> None:
+    """Phases at 150, 60 and 5 with next to no spread, and equal values everywhere."""
+    found = judged_alone(
+        ALIKE, ranked(lambda row, e: AT[PHASES.index(row["phase"])] + 0.001 * e), 0
+    )
+    assert found.verdict == "supported"
+    assert found.finding is not None
+    assert found.finding.effect == pytest.approx(math.log(HALF_A_STEP), abs=0.001)
+    assert judged_alone(ALIKE, ranked(lambda *_: 7.0), 0).verdict == "supported"
+
+
+def test_ranks_that_follow_the_settings_are_not() -> None:
+    found = judged_alone(ALIKE, ranked(lambda row, _: 2 * row["weight_decay"] ** -0.8), 0)
+    assert (found.verdict, found.reason) == ("not supported", "the interval ends below 0")
+    assert (found.q_value or 1) < 0.05  # missed, which is not the same as reversed
+    one = ranked(
+        lambda row, e: row["weight_decay"] ** -0.8 if row["gamma"] > 0.85 else 1 + 0.01 * e
+    )
+    parts = judged_alone(ALIKE, one, 0).parts
+    assert {parts[name].verdict for name in ("phase 0", "phase 1")} == {"supported"}
+    assert parts["phase 3"].verdict == "not supported"
+
+
+def spoilt(column: str) -> list[Row]:
+    rows = with_number(random_settings(), lambda _, e: e)
+    rows[7] |= {column: math.nan, "phase": "inferential"}
+    return rows
+
+
+@pytest.mark.parametrize(("effect", "column"), [
+    (Trend("gamma", "y"), "y"),
+    (Trend("gamma", "y"), "gamma"),
+    (Mean("y"), "y"),
+    (Difference("y", phase("inferential"), phase("symmetric")), "y"),
+    (between("inferential", "symmetric"), "y"),
+    (between("inferential", "symmetric"), "lr"),  # a setting that is regressed out
+    (between("inferential", "symmetric", rank_share), "stable_rank"),
+    (Alike(log_rank_share, 2.0), "stable_rank_at_init"),
+])  # fmt: skip
+def test_a_number_that_is_not_finite_names_its_column_and_run(effect: Effect, column: str) -> None:
+    with pytest.raises(StoreError, match=f"{column} of the run neurips-post-007 is nan; expected"):
+        effect.find(spoilt(column))
+
+
+@pytest.mark.parametrize("value", [math.inf, "0.3"])
+def test_only_finite_numbers_are_read(value: object) -> None:
+    with pytest.raises(StoreError, match=r"lr of the run x is .*; expected a finite number"):
+        number_of({"run_id": "x", "lr": value}, "lr")
+    assert number_of({"run_id": "x", "lr": None}, "lr") is None
+
+
+def test_claims_on_known_runs_are_counted_from_the_tables() -> None:
+    """Ten runs of a known seed and thirty of others; a study that was known as a whole."""
+    rows = with_number(random_settings(10), lambda row, e: row["gamma"] + 0.1 * e)
+    old = [row | {"seed": 301} for row in rows[:10]]
+    trend = Trend("gamma", "y", studies=("settings",))
+    claims = (
+        Claim("some", "", "", "", effect=trend),
+        Claim("all", "", "", "", effect=trend, known=("settings",)),
+        Claim("new", "", "", "", effect=Mean("y", having(seed=3), studies=("settings",))),
+    )
+    found = judge(Family(claims), {"settings": [*old, *rows[10:]]})
+    assert [found[name].known for name in ("some", "all", "new")] == [10, 40, 0]
+    others = found["some"].without_known
+    assert isinstance(others, Finding)
+    assert others.effect == trend.find(rows[10:]).effect
+    assert found["all"].without_known is found["new"].without_known is None
+    at_another_scale = [row | {"scale": "small"} for row in old]
+    assert judge(Family(claims), {"settings": at_another_scale})["some"].known == 0
