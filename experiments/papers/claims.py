@@ -96,7 +96,10 @@ def _trend_on_control(x: str, y: str, held: str, **more: Any) -> Effect:
 
 
 def _in_figure_2(summary: Callable[[str], Summary], column: str, **more: Any) -> Rise:
-    """How far a number rises with gamma outside the shaded zone, which has the best runs too."""
+    """How far a number rises with gamma outside the shaded zone.
+
+    The zone is that of the best rates where the number is theirs, else that of every run.
+    """
     zone = outside_zone(best if summary is best else mean)
     return Rise(number=summary(column), prepare=zone, untrained=True, studies=FIGURE_2, **more)
 

@@ -10,6 +10,7 @@ import pytest
 from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import override, total_decay
 from papers.claims import CLAIMS
+from papers.effects import Trend
 from papers.figure2_runs import DEPTHS, GAMMAS, PAPER, distance, factor_levels, factor_runs
 from papers.judging import Family, Judgement, judge
 from papers.rises import SEED, Rise, best, grouped, in_zone, majority, mean, spread
@@ -96,7 +97,10 @@ def test_where_the_best_rises_and_the_mean_does_not() -> None:
 
 def test_accuracies_near_zero_make_no_trend() -> None:
     """Their ranks rise perfectly, which a rank correlation would call a trend of 1."""
-    found = judged(runs(lambda gamma, *_: 0.05 * gamma, lambda gamma, *_: 0.05 - 0.05 * gamma))
+    rows = runs(lambda gamma, *_: 0.05 * gamma, lambda gamma, *_: 0.05 - 0.05 * gamma)
+    ranked = Trend("gamma", "ood_accuracy", ("n_layers",)).find(rows)
+    assert ranked.effect == pytest.approx(1)
+    found = judged(rows)
     answers = {name for name in found if name.startswith(("n4-inferential", "n4-symmetric"))}
     assert {found[name].verdict for name in answers} == {"not supported"}
     assert found["n4-inferential"].reason == "the interval ends below 0.3"
