@@ -16,11 +16,14 @@ from anchor_interp._util.files import write_text
 from anchor_interp.analysis.learning_order import detection
 from anchor_interp.analysis.statistics import mean_interval
 from measured import table
+from neurips_4 import zone_text
+from neurips_4_factors import ANSWERS, levels
 from papers import page
 from papers.claims import CLAIMS
+from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
 from papers.rows import Row
-from papers.studies import STUDIES
+from papers.studies import SCALES, STUDIES
 from papers.tables import read_tables
 from papers.verdict_score import PHASES
 
@@ -209,6 +212,31 @@ def _with_as_much_data(row: Row, score: str) -> float:
     return detection(np.array([*scores.values()]), [*scores], [*broken]).auroc
 
 
+def figure2_table(_: Ledger) -> str:
+    """How far the runs of figure 2 are from the paper's, and where the shaded zone lies."""
+    found = table(["", "here", "in the paper"], distance(SCALES["tiny"].figure2))
+    if rows := read_tables(TABLES, ["figure2"]).get("figure2"):
+        found += f"\nThe shaded zone, by the {zone_text(rows)}.\n"
+    return found
+
+
+def factors_table(_: Ledger) -> str:
+    """What each factor does to both answers from both cells."""
+    lines = []
+    for level in levels(read_tables(TABLES, ["factors"]).get("factors", []), "tiny"):
+        numbers = [
+            f"{effect.mean:+.2f} [{effect.low:.2f}, {effect.high:.2f}]"
+            if (effect := level.effects.get((base, answer)))
+            else ""
+            for base in BASES
+            for answer in ANSWERS
+        ]
+        lines.append([level.factor, level.level, *numbers, *level.phases.values(), level.says])
+    named = [f"{ANSWERS[answer][0]}, from {base}" for base in BASES for answer in ANSWERS]
+    phases = [f"phases, from {base}" for base in BASES]
+    return table(["factor", "level", *named, *phases, "the boundary"], lines)
+
+
 MADE = {
     "claims": claims_table,
     "strata": strata_table,
@@ -219,6 +247,8 @@ MADE = {
     "early": early_table,
     "studies": studies_table,
     "noise": noise_table,
+    "figure2": figure2_table,
+    "factors": factors_table,
 }
 """The tables by name."""
 

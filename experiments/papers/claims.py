@@ -19,6 +19,18 @@ from typing import Any
 
 from .effects import Difference, Effect, Finding, Mean, Number, Trend
 from .judging import Claim, Family, Judgement, judge
+from .rises import (
+    CELL,
+    Rise,
+    Summary,
+    below_middle,
+    beside_middle,
+    best,
+    majority,
+    mean,
+    outside_zone,
+    spread,
+)
 from .rows import (
     Rows,
     Test,
@@ -37,23 +49,20 @@ from .rows import (
     slowed,
     with_end,
     with_numbered_phase,
-    with_side,
 )
 from .strata import Alike, BetweenPhases
 
 PHASE_2 = ("composite", "symmetric")
+FIGURE_2 = ("figure2",)
 RANDOM = ("settings",)  # the study whose runs are compared by phase
 ELSEWHERE = ("phases", "decay", "depth")  # studies whose phases differ in task and layout as well
-DEPTH = ("depth",)
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
 HALF_A_STEP = math.sqrt(150 / 55)
 
 _INFERENTIAL, _SYMMETRIC = phase("inferential"), phase("symmetric")
 _COMPOSITE, _MEMORIZING, _TWO = phase("composite"), phase("memorizing"), phase(*PHASE_2)
-_LARGE = having(side=-1)
-_SIDES: dict[str, Any] = {"studies": DEPTH, "prepare": with_side}
-_SHADOW = Difference("id_accuracy", having(side=1), _LARGE, **_SIDES)
+_SHADOW = Rise(number=mean("id_accuracy"), x="side", prepare=beside_middle, studies=FIGURE_2)
 _ENDS = having(end=1), having(end=-1)
 _ARBITRARY: dict[str, Any] = {"studies": ("arbitrary",), "prepare": with_end, "untrained": True}
 
@@ -84,6 +93,15 @@ def _trend_on_control(x: str, y: str, held: str, **more: Any) -> Effect:
 
     within = ("study", "normalization", "held")
     return Trend(x, y, within, studies=("decay", *RANDOM), prepare=prepare, **more)
+
+
+def _in_figure_2(summary: Callable[[str], Summary], column: str, **more: Any) -> Rise:
+    """How far a number rises with gamma outside the shaded zone.
+
+    The zone is that of the best rates where the number is theirs, else that of every run.
+    """
+    zone = outside_zone(best if summary is best else mean)
+    return Rise(number=summary(column), prepare=zone, untrained=True, studies=FIGURE_2, **more)
 
 
 def _two_layers(rows: Rows) -> Rows:
@@ -129,12 +147,18 @@ class Price(Effect):
 
 
 _EFFECTS: Mapping[str, Effect] = {
-    "n4-inferential": Trend("gamma", "ood_accuracy", ("n_layers",), studies=DEPTH),
-    "n4-symmetric": Trend("gamma", "symmetric_accuracy", ("n_layers",), sign=-1, studies=DEPTH),
+    "n4-inferential": _in_figure_2(best, "ood_accuracy"),
+    "n4-symmetric": _in_figure_2(best, "symmetric_accuracy", sign=-1),
+    "n4-inferential-mean": _in_figure_2(mean, "ood_accuracy"),
+    "n4-symmetric-mean": _in_figure_2(mean, "symmetric_accuracy", sign=-1),
+    "n4-inferential-most": _in_figure_2(majority, "ood_accuracy"),
+    "n4-symmetric-most": _in_figure_2(majority, "symmetric_accuracy", sign=-1),
+    "n4-spread": _in_figure_2(spread, "ood_accuracy", unit=CELL),
     "n4-shadow": _SHADOW,
     "n4-shadow-all": replace(_SHADOW, untrained=True),
-    "n4-shadow-deep": Trend(
-        "n_layers", "id_accuracy", ("gamma",), _LARGE, -1, **_SIDES, untrained=True
+    "n4-shadow-deep": Rise(
+        number=mean("id_accuracy"), x="n_layers", within=("gamma",), sign=-1,
+        prepare=below_middle, untrained=True, studies=FIGURE_2,
     ),
     "n51-symmetric-route": _between_phases(
         "route_symmetric", _SYMMETRIC, _INFERENTIAL, prepare=_two_layers

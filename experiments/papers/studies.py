@@ -21,6 +21,8 @@ from anchor_interp.sweeps.spec import SWEEPS, Grid, Sweep, read_sweep
 from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
 
+from .figure2_runs import PAPER, factors, figure_2, middle_rate, paper_width
+
 _T = TypeVar("_T")
 MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
 
@@ -36,6 +38,7 @@ class Scale:
 
     control: RunConfig  # where runs on the complexity-control task start
     neurips: RunConfig  # where runs on the NeurIPS task start
+    figure2: RunConfig  # where runs of that paper's figure 2 start, and of its factors
     large: float  # the gamma of a large initialisation: memorizing or composite
     middle: float
     small: float  # the gamma of a small initialisation: inferential
@@ -48,15 +51,23 @@ def _scales() -> Mapping[str, Scale]:
     rest = {"log_every": 100, "eval_every": 500}
     neurips = preset("tiny", task="neurips", n_sequences=10_000, batch_size=128, **rest)
     neurips = override(neurips, steps=4000, lr=1e-3, weight_decay=0.01, checkpoint_every=4000)
+    # The shape was chosen by the ID accuracy and the cost of 16 runs of seeds from 9000 on.
+    figure2 = override(neurips, d_model=96, d_head=48, d_mlp=192, n_sequences=300_000)
+    figure2 = override(figure2, lr=middle_rate(96), steps=3600, checkpoint_every=3600)
     gpu = preset("paper-1head", n_sequences=100_000, batch_size=512, steps=6000, lr=5e-4, **rest)
     gpu = override(gpu, lr_start=0.0, lr_end=0.0, warmup=0.05, checkpoint_every=6000)
-    paper = preset("paper-1head")
-    control_task = TASKS["complexity-control"]
+    wide = middle_rate(PAPER.model.d_model)
+    on_control = {"task": TASKS["complexity-control"]}
     return {
-        "tiny": Scale(control, neurips, large=0.3, middle=0.5, small=0.7, short=1_500),
-        "small": Scale(override(gpu, task=control_task), gpu, 0.4, 0.6, 0.8, short=3_000),
-        "paper": Scale(override(paper, task=control_task), paper, 0.5, 0.65, 0.8, short=20_000),
-    }
+        "tiny": Scale(control, neurips, figure2, large=0.3, middle=0.5, small=0.7, short=1_500),
+        "small": Scale(
+            override(gpu, **on_control), gpu, override(gpu, lr=wide), 0.4, 0.6, 0.8, short=3_000
+        ),
+        "paper": Scale(
+            override(PAPER, **on_control), PAPER, override(PAPER, lr=wide), 0.5, 0.65, 0.8,
+            short=20_000,
+        ),
+    }  # fmt: skip
 
 
 SCALES: Mapping[str, Scale] = _scales()
@@ -256,6 +267,10 @@ def _branches(name: str) -> Sweep:
     return Sweep(tuple(Grid(override(start, **change), seeds=_SEEDS) for change in changes))
 
 
+def _paper_width(name: str) -> Sweep:
+    return paper_width(steps=2900 if name == "tiny" else PAPER.train.steps)
+
+
 STUDIES: Mapping[str, Study] = {
     "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
     "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
@@ -270,6 +285,14 @@ STUDIES: Mapping[str, Study] = {
     "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
     "steps": Study("differences of the anchors", _steps, ("embedding",)),
     "branches": Study("weight decay or learning rate changed midway", _branches),
+    "figure2": Study(
+        "gamma, depth and nine learning rates on the NeurIPS task",
+        lambda name: figure_2(SCALES[name].figure2),
+    ),
+    "factors": Study(
+        "one factor at a time on the NeurIPS task", lambda name: factors(SCALES[name].figure2)
+    ),
+    "paper-width": Study("the NeurIPS paper's width, batch and data", _paper_width),
 }
 
 

@@ -24,11 +24,13 @@ from papers.studies import (
 @pytest.mark.parametrize("name", [*STUDIES])
 def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: str) -> None:
     configs = study_sweep(name, scale).configs()
+    if name == "paper-width":  # two runs, which no claim rests on
+        return
     assert len(configs) >= 10
     assert len({config.seed for config in configs.values()}) >= 5
-    if scale == "tiny":
+    if scale == "tiny" and name != "factors":  # the number of steps is one of the factors
         assert max(config.train.steps for config in configs.values()) <= 4_000
-    if scale == "paper" and name not in ("noise", "pairs", "settings"):
+    if scale == "paper" and name not in ("noise", "pairs", "factors", "settings"):
         assert min(config.train.steps for config in configs.values()) > 90_000
 
 

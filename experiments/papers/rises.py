@@ -1,0 +1,158 @@
+"""How far a number rises with a setting where a seed is trained at several learning rates.
+
+The NeurIPS paper's figure 2 keeps the best of nine rates for each seed, and each of its maps keeps
+another one. Runs of one seed at several rates share their data and their initial weights, so they
+are one witness: a *unit*, which has one number.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import t
+
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.schema import shown
+from anchor_interp.analysis.statistics import CONFIDENCE, DRAWN, permutation_p
+from anchor_interp.runs.phase import PAPER
+
+from .effects import Effect, Finding
+from .rows import Row, Rows, columns_of, with_side
+
+Floats = npt.NDArray[np.float64]
+_Line = tuple[float | None, float | None, float | None, float | None]
+Summary = Callable[[Rows], float]  # one number of the runs of a unit
+CELL = ("n_layers", "gamma")
+SEED = (*CELL, "seed")
+
+
+def best(column: str) -> Summary:
+    """The largest number of any rate."""
+    return lambda runs: float(_numbers(runs, column).max())
+
+
+def mean(column: str) -> Summary:
+    """The mean over all runs."""
+    return lambda runs: float(_numbers(runs, column).mean())
+
+
+def majority(column: str) -> Summary:
+    """The share of the runs in which at least half of the answers are of a kind."""
+    return lambda runs: float((_numbers(runs, column) >= PAPER.ood).mean())
+
+
+def spread(column: str) -> Summary:
+    """The standard deviation over all runs; 0 of a single one."""
+    return lambda runs: float(_numbers(runs, column).std(ddof=min(1, len(runs) - 1)))
+
+
+def _numbers(runs: Rows, column: str) -> Floats:
+    for row in runs:
+        if row[column] is None or not math.isfinite(row[column]):
+            what = f"{column} of the run {row['run_id']} is {shown(row[column])}"
+            raise StoreError(f"{what}; expected a finite number: restore the table's line")
+    return np.array([float(row[column]) for row in runs])
+
+
+def grouped(rows: Rows, columns: tuple[str, ...]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by their values in these columns, in the order of the values."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(columns_of(row, columns), []).append(row)
+    return dict(sorted(groups.items()))
+
+
+def in_zone(rows: Rows, summary: Callable[[str], Summary]) -> list[tuple[Any, ...]]:
+    """The shaded zone: the cells whose ID accuracy, the mean over seeds, is below 0.9."""
+    known = [row for row in rows if row["id_accuracy"] is not None]
+    of_seed = summary("id_accuracy")
+    return [
+        cell
+        for cell, runs in grouped(known, CELL).items()
+        if np.mean([of_seed(same) for same in grouped(runs, SEED).values()]) < PAPER.id
+    ]
+
+
+def outside_zone(summary: Callable[[str], Summary]) -> Callable[[Rows], Rows]:
+    """Leaves out the runs of the shaded zone."""
+
+    def kept(rows: Rows) -> Rows:
+        zone = in_zone(rows, summary)
+        return [row for row in rows if columns_of(row, CELL) not in zone]
+
+    return kept
+
+
+def beside_middle(rows: Rows) -> Rows:
+    """The rows with their ``side`` of the middle gamma, without those that have it."""
+    return [row for row in with_side(rows) if row["side"]]
+
+
+def below_middle(rows: Rows) -> Rows:
+    """The rows of gammas below the middle one."""
+    return [row for row in with_side(rows) if row["side"] < 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rise(Effect):
+    """How far a number rises from the smallest to the largest value of a setting, others held.
+
+    It is the slope of a straight line over units times the range of the setting, with a level for
+    each group of equal ``within``; a group with fewer than three units or with one value is left
+    out. For p, numbers change places within groups. The interval is Student's with HC3 standard
+    errors, which allow for unequal variances (MacKinnon and White 1985).
+    """
+
+    number: Summary
+    x: str = "gamma"  # the column of the setting
+    within: tuple[str, ...] = ("n_layers",)  # columns that are held
+    unit: tuple[str, ...] = SEED  # columns that tell units apart
+    sign: int = 1  # -1 where the claim is that the number falls
+
+    def find(self, rows: Rows) -> Finding:
+        """See the class."""
+        kept, censored = self.split(rows)
+        groups = [
+            [*grouped(group, (*self.unit, self.x)).values()]
+            for group in grouped(kept, self.within).values()
+        ]
+        groups = [
+            units
+            for units in groups
+            if len(units) > 2 and len({runs[0][self.x] for runs in units}) > 1
+        ]
+        used = [row for units in groups for runs in units for row in runs]
+        found = _line([
+            (
+                np.array([float(runs[0][self.x]) for runs in units]),
+                self.sign * np.array([self.number(runs) for runs in units]),
+            )
+            for units in groups
+        ])  # fmt: skip
+        seeds = len({row["seed"] for row in used})
+        runs = tuple(sorted(row["run_id"] for row in used))
+        note = None if groups else f"no group has three units at several values of {self.x}"
+        return Finding((len(used),), seeds, len(censored), *found, runs, note=note)
+
+
+def _line(groups: list[tuple[Floats, Floats]]) -> _Line:
+    """The rise of a common line, the ends of its interval, and p; None of each without groups."""
+    if not groups:
+        return None, None, None, None
+    span = max(x.max() for x, _ in groups) - min(x.min() for x, _ in groups)
+    centred = [((x - x.mean()) / span, y - y.mean()) for x, y in groups]
+    power = sum(float(x @ x) for x, _ in centred)
+    rise = sum(float(x @ y) for x, y in centred) / power
+    variance = sum(
+        float((x**2) @ ((y - rise * x) / (1 - 1 / len(x) - x**2 / power)) ** 2) for x, y in centred
+    )
+    free = sum(len(x) - 1 for x, _ in centred) - 1
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, free)) * math.sqrt(variance) / power
+    generator = np.random.default_rng(0)
+    drawn = np.zeros(DRAWN)
+    for x, y in centred:
+        drawn += generator.permuted(np.tile(x, (DRAWN, 1)), axis=1) @ y / power
+    return rise, rise - reach, rise + reach, permutation_p(abs(rise), np.abs(drawn), exact=False)
