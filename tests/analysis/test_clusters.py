@@ -19,18 +19,19 @@ from thirty_keys import (
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import _tsne, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.contrast import centred_cosines
-from anchor_interp.analysis.sensitivity import sensitivity
+from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import (
     answer_similarity,
     block_similarity,
     value_similarity,
 )
 from anchor_interp.analysis.states import State
-from anchor_interp.interventions.masks import leak
-from anchor_interp.models.exact import Mechanism, Normalization
+from anchor_interp.interventions.masks import edge, leak, mask_edges, no_edges
+from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
-from anchor_interp.tasks.sequences import draw
+from anchor_interp.runs.evaluation import predict
+from anchor_interp.tasks.sequences import draw, drawn_sequences
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
@@ -161,6 +162,74 @@ def test_a_state_that_does_not_vary_has_no_shares() -> None:
         block.attn.W_V.zero_()
     nothing = sensitivity(silent, SMALL, state="V", place="first", n=50)
     assert all(one.total is None and one.change is None for one in nothing.factors)
+
+
+def test_rounding_has_no_shares() -> None:
+    """In double precision the values of the lookup at the first anchor are 1e-17, not 0."""
+    lookup = exact_model("lookup", SMALL, dtype=torch.float64)
+    nothing = sensitivity(lookup, SMALL, state="V", place="first", n=50)
+    assert all(one.total is None and one.change is None for one in nothing.factors)
+
+
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_merged_anchors_are_told_from_absent_ones(normalization: Normalization) -> None:
+    """After layer 1 the end has both anchors in no order, no anchor, or one of them."""
+    symmetric, inferential, lookup = (
+        order_influence(known_model(m, normalization), SMALL, state="X_ao", layer=0, n=400)
+        for m in ("symmetric", "inferential", "lookup")
+    )
+    assert symmetric.ratio == pytest.approx(0, abs=1e-3)
+    assert inferential.ratio is None
+    assert known(lookup.ratio) > 0.3
+    # the change alone says 0 of both
+    assert symmetric.change == pytest.approx(0, abs=1e-3)
+    assert inferential.change == pytest.approx(0, abs=1e-3)
+
+
+def test_a_lookup_whose_end_sees_no_anchor_has_nothing_merged() -> None:
+    """Its table stands at the second anchor, so what layer 1 takes to the end says nothing of it.
+
+    With these edges cut it still answers every sequence whose second anchor is not the last token,
+    from a table of ordered pairs. Its change is that of a symmetric model, its ratio is not.
+    """
+    model, end = known_model("lookup", "post"), SMALL.length - 1
+    cut = no_edges(model, SMALL.length)
+    cut[0, :, :, end] = True
+    sequences = drawn_sequences(SMALL, lambda s: s.position < end - 2, 200, 0, SMALL.pairs, "all")
+    with mask_edges(model, cut):
+        assert (predict(model, sequences.tokens) == sequences.targets).all()
+        found = order_influence(model, SMALL, state="X_ao", layer=0, n=400)
+        there = order_influence(model, SMALL, state="X_ao", layer=0, place="second", n=400)
+    assert found.change == pytest.approx(0, abs=1e-6)
+    assert found.ratio is None
+    assert known(there.ratio) > 0.5
+
+
+def test_a_lookup_that_does_not_see_the_key_answers_by_the_pair_alone() -> None:
+    """Without the edge to the key all its answers commute: that alone is not symmetric."""
+    model = known_model("lookup", "post")
+    cut = no_edges(model, SMALL.length)
+    for query in range(2, SMALL.length):
+        cut |= edge(model, SMALL.length, layer=0, query=query, key=query - 2)
+    with mask_edges(model, cut, renormalise=True):
+        shares = {one.factor: one for one in sensitivity(model, SMALL, n=300).factors}
+        order = order_influence(model, SMALL, n=300)
+    assert shares["key"].total == pytest.approx(0, abs=1e-6)
+    assert shares["pair"].total == pytest.approx(1, abs=0.1)
+    assert shares["key"].agreement == order.agreement == 1
+    assert known(order.ratio) < 0.5
+
+
+def test_the_ratio_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 if each ordered pair has a code of its own, 0 if each unordered one has, None without."""
+    codes = np.random.default_rng(0).standard_normal((len(SMALL.pairs), 2_000))
+    first = [SMALL.pairs.index((min(pair), max(pair))) for pair in SMALL.pairs]
+    for table, expected in ((codes, 1.0), (codes[first], 0.0), (codes[:1].repeat(16, 0), None)):
+        monkeypatch.setattr(
+            "anchor_interp.analysis.sensitivity.read_state", lambda *at, t=table: t[at[-1].pair]
+        )
+        found = order_influence(known_model("lookup", "post"), SMALL, state="X_ao", n=100)
+        assert found.ratio == (None if expected is None else pytest.approx(expected, abs=0.05))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -31,7 +31,7 @@ from anchor_interp.analysis.similarity import (
 )
 from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.models.exact import Mechanism, Normalization
+from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw, places
 
@@ -186,6 +186,53 @@ def test_hooks_in_force_act_on_every_analysis() -> None:
         zeroed = value_similarity(model, SMALL, n_contexts=1)
     assert free.contrast.difference > 0.9
     assert (zeroed.contrast.difference, zeroed.contrast.effect) == (0, None)
+
+
+@pytest.mark.parametrize("normalization", LAYOUTS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_double_precision_has_the_contrasts_of_single(
+    mechanism: Mechanism, normalization: Normalization
+) -> None:
+    """Where a model has nothing, rounding leaves something of another size."""
+    single = known_model(mechanism, normalization)
+    double = exact_model(mechanism, SMALL, normalization=normalization, dtype=torch.float64)
+    measures: list[tuple[Any, dict[str, Any]]] = [
+        (value_similarity, {"state": "V"}), (value_similarity, {"state": "OV"}),
+        (answer_similarity, {}), (block_similarity, {}), (block_similarity, {"state": "X_ao"}),
+    ]  # fmt: skip
+    for measure, options in measures:
+        one, two = (measure(m, SMALL, n_contexts=1, **options) for m in (single, double))
+        assert one.contrast.difference == pytest.approx(two.contrast.difference, abs=0.01)
+        np.testing.assert_allclose(one.cosine, two.cosine, atol=0.01)
+        np.testing.assert_allclose(one.centred, two.centred, atol=0.01)
+    if mechanism == "lookup":  # no value at the first anchor in layer 2
+        found = value_similarity(double, SMALL, n_contexts=1)
+        assert not found.cosine.any()
+        contrast = found.contrast
+        assert (contrast.difference, contrast.effect, contrast.p_value) == (0, None, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logits_of_rounding_are_absent(dtype: torch.dtype) -> None:
+    """Without the values of layer 2 the lookup has no answer: its logits are rounding."""
+    model = exact_model("lookup", SMALL, dtype=dtype)
+    with hooked(model, {"blocks.1.attn.hook_v": torch.zeros_like}):
+        found = block_similarity(model, SMALL, n_contexts=1)
+    assert not found.cosine.any()
+    assert not found.centred.any()
+    assert (found.contrast.difference, found.contrast.p_value) == (0, 1)
+
+
+def test_small_values_are_not_absent() -> None:
+    """Only the weights that they are made with say what rounding is."""
+    model = exact_model("inferential", SMALL)
+    block: Any = model.blocks[1]
+    before = value_similarity(model, SMALL, n_contexts=1)
+    with torch.no_grad():
+        block.attn.W_V.mul_(2.0**-30)
+    after = value_similarity(model, SMALL, n_contexts=1)
+    np.testing.assert_allclose(after.cosine, before.cosine, atol=1e-6)
+    assert after.contrast.difference == pytest.approx(before.contrast.difference)
 
 
 Item = tuple[int, int, int, int]

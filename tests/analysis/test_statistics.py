@@ -2,17 +2,20 @@
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import jaxtyping
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_ind
+from scipy.stats import hypergeom, ttest_1samp, ttest_ind
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.statistics import (
     DRAWN,
     against_zero,
     holm,
+    mean_interval,
     permutation_p,
     smallest_p,
     two_samples,
@@ -39,6 +42,79 @@ def test_two_samples_enumerate_all_divisions() -> None:
     found = two_samples(first, second)
     assert found.p_value == pytest.approx(float(expected))
     assert (found.n, found.n_permutations, found.exact) == ((3, 4), 35, True)
+
+
+Sample = Sequence[int]
+
+
+def far_apart(plus: Fraction, minus: Fraction) -> Fraction:
+    """|log(plus / minus)|, in the same order."""
+    return max(plus / minus, minus / plus)
+
+
+def two_sizes(kind: str, one: Sample, two: Sample) -> Fraction:
+    """The size of mean(one) - mean(two), times a constant, or of the same of logarithms."""
+    n, m = len(one), len(two)
+    if kind == "sums":
+        return Fraction(abs(m * sum(one) - n * sum(two)))
+    return far_apart(Fraction(math.prod(one)) ** m, Fraction(math.prod(two)) ** n)
+
+
+def one_size(kind: str, values: Sample, signs: Sample) -> Fraction:
+    """The size of the mean of values with these signs, as in :func:`two_sizes`."""
+    if kind == "sums":
+        return Fraction(abs(sum(s * v for s, v in zip(signs, values, strict=True))))
+    plus, minus = (
+        Fraction(math.prod(v for s, v in zip(signs, values, strict=True) if s == sign))
+        for sign in (1, -1)
+    )
+    return far_apart(plus, minus)
+
+
+# integers and the numbers that stand for them: their sums or products are exact, the numbers' not
+DISCRETE: dict[str, tuple[str, list[int], Callable[[int], float]]] = {
+    "logarithms": ("products", [1100, 1200, 1300, 1440], math.log),
+    "tenths": ("sums", [0, 1, 2, 3, 6], lambda k: k / 10),
+    "large": ("sums", [10_001, 10_002, 10_003, 10_007], lambda k: k / 10),
+    "thirds": ("sums", [-2, -1, 1, 2, 4], lambda k: k / 3e9),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_ties_are_those_of_exact_arithmetic(name: str) -> None:
+    """Discrete samples have many ties, which rounding must not break."""
+    kind, levels, number = DISCRETE[name]
+    generator = np.random.default_rng(5)
+    for _ in range(80):
+        n, m = generator.integers(2, 6, 2)
+        pooled = generator.choice(levels, n + m).tolist()
+        sizes = []
+        for chosen in itertools.combinations(range(n + m), int(n)):
+            rest = [pooled[i] for i in range(n + m) if i not in chosen]
+            sizes.append(two_sizes(kind, [pooled[i] for i in chosen], rest))
+        expected = sum(size >= sizes[0] for size in sizes) / len(sizes)
+        values = [number(k) for k in pooled]
+        assert two_samples(values[:n], values[n:]).p_value == pytest.approx(expected), pooled
+        signs = list(itertools.product((1, -1), repeat=len(pooled[:7])))
+        sizes = [one_size(kind, pooled[:7], each) for each in signs]
+        expected = sum(size >= sizes[0] for size in sizes) / len(sizes)
+        assert against_zero(values[:7]).p_value == pytest.approx(expected), pooled
+
+
+def test_a_tie_of_rounded_logarithms() -> None:
+    found = two_samples(
+        np.log([1200, 1200, 1300, 1300, 1300]), np.log([1100, 1200, 1200, 1200, 1200])
+    )
+    assert found.p_value == pytest.approx(30 / 252)
+
+
+def test_drawn_relabellings_count_ties() -> None:
+    """How many of 12 high values come into the first 12 of 24 is hypergeometric."""
+    levels = np.log([1100, 1200])
+    found = two_samples(np.repeat(levels, (5, 7)), np.repeat(levels, (7, 5)))
+    assert not found.exact
+    expected = 1 - hypergeom(24, 12, 12).pmf(6)
+    assert found.p_value == pytest.approx(float(expected), abs=0.02)
 
 
 @pytest.mark.parametrize("n", [5, 10])
@@ -129,6 +205,9 @@ def test_p_counts_ties_and_the_observed_statistic() -> None:
     assert permutation_p(2.0, relabelled, exact=True) == 0.5
     assert permutation_p(2.0 + 1e-12, relabelled, exact=True) == 0.5
     assert permutation_p(4.0, relabelled, exact=False) == 0.2
+    # small differences of large numbers have the rounding of these
+    assert permutation_p(2.0 + 1e-7, relabelled, exact=True) == 0.25
+    assert permutation_p(2.0 + 1e-7, relabelled, exact=True, size=1e6) == 0.5
 
 
 def test_samples_far_apart_reach_the_smallest_p() -> None:
@@ -143,15 +222,32 @@ def test_holm_by_hand() -> None:
     assert holm([0.5, 0.9]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("values", [[1.0], [], [1.0, math.nan], [[1.0, 2.0]], "ab", None])
+@pytest.mark.parametrize(
+    "values", [[1.0], [], [1.0, math.nan], [1.0, math.inf], [1.0, None], [[1.0, 2.0]], "ab", None]
+)
 def test_values_that_cannot_be_compared_are_refused(
     values: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match="values"):
         against_zero(values)
+    with pytest.raises(ConfigError, match="values"):
+        mean_interval(values)
+    with pytest.raises(ConfigError, match="first"):
+        two_samples(values, [1.0, 2.0])
     with pytest.raises(ConfigError, match="second"):
         two_samples([1.0, 2.0], values)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_statistics_that_are_not_finite_are_refused(value: float) -> None:
+    """NaN is not as large as anything: its p would be the smallest there is."""
+    with pytest.raises(ConfigError, match="observed is"):
+        permutation_p(value, np.zeros(3), exact=False)
+    with pytest.raises(ConfigError, match="relabelled holds a value that is not finite"):
+        permutation_p(1.0, np.array([0.0, value]), exact=False)
+    with pytest.raises(ConfigError, match=r"p_values\[1\] is"):
+        holm([0.1, value])
 
 
 @pytest.mark.parametrize("shift", [5, 150])

@@ -1,5 +1,6 @@
 """Evaluation of oracles: models whose answers are known, and so every number."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable
@@ -74,12 +75,20 @@ def constant_on_unseen(task: AnchorTask, pair: Pair, key: int, _place: int) -> i
     return one(task.target(pair, x)) if task.role(pair) != "unseen" else 50
 
 
-def evaluate_oracle(task: AnchorTask, answer: Answer) -> Evaluation:
+def half_inferential(task: AnchorTask, pair: Pair, key: int, _place: int) -> int:
+    """On unseen pairs right for 2 of 5 keys; of the rest a third depends on the order."""
+    x = np.array([key])
+    if task.role(pair) != "unseen" or key % 5 < 2:
+        return one(task.composed(pair, x))
+    return key + pair[0] if key % 5 == 4 else key - 7
+
+
+def evaluate_oracle(task: AnchorTask, answer: Answer, n: int = 20) -> Evaluation:
     model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
     training = sample(task, "train", 200, seed=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "last_logits", oracle(task, answer))
-        return evaluate(model, task, n=20, training=training, initial=model, steps=5)
+        return evaluate(model, task, n=n, training=training, initial=model, steps=5)
 
 
 @functools.cache
@@ -157,10 +166,53 @@ def test_cells_are_the_means_over_their_pairs() -> None:
     assert found.cells.unseen_train_keys is found.cells.unseen_test_keys is None
 
 
+def test_right_answers_commute_and_wrong_ones_are_counted_apart() -> None:
+    """The paper's rule calls a model symmetric that is right on every second unseen sequence."""
+    found = measure("complexity-control", half_inferential)
+    assert classify(found) == "symmetric"
+    right, same, wrong = found.ood_accuracy, found.commutativity, found.commutativity_wrong
+    assert right is not None
+    assert same is not None
+    assert wrong is not None
+    assert 0.2 < right < 0.5
+    assert 0.5 < wrong < 0.7 < same  # the paper's threshold lies between
+    assert same == pytest.approx(right + (1 - right) * wrong)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "expected"),
+    [
+        ("complexity-control", inferential, None),  # nothing is wrong
+        ("complexity-control", symmetric, 1),
+        ("complexity-control", composite, 0),
+        ("neurips", symmetric, 1),
+        ("neurips", composite, 0),
+        ("reasoning-complexity-6", inferential, None),  # nothing is unseen
+    ],
+)
+def test_commutativity_among_wrong_answers(
+    task: str, answer: Answer, expected: float | None
+) -> None:
+    assert measure(task, answer).commutativity_wrong == expected
+
+
+def test_too_few_wrong_answers_say_nothing() -> None:
+    task = TASKS["complexity-control"]  # two unseen pairs, two kinds of keys
+    assert evaluate_oracle(task, composite, n=4).commutativity_wrong is None
+    assert evaluate_oracle(task, composite, n=5).commutativity_wrong == 0
+
+
+def test_an_evaluation_of_an_earlier_version_is_read() -> None:
+    found = measure("neurips", composite)
+    data = json.loads(canonical_json(found))
+    del data["commutativity_wrong"]
+    assert from_dict(Evaluation, data) == dataclasses.replace(found, commutativity_wrong=None)
+
+
 def test_equal_anchors_have_no_commutativity() -> None:
     task = AnchorTask(unseen=((2, 2),))
     found = evaluate_oracle(task, constant_on_unseen)
-    assert found.commutativity is None
+    assert found.commutativity is found.commutativity_wrong is None
     assert classify(found) == "other"
 
 

@@ -112,6 +112,7 @@ def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
         assert (row["phase"], row["reason"]) == (run.phase, run.reason)
         assert row["censored"] == (run.phase == "undertrained")
         assert row["id_accuracy"] == run.evaluation.id_accuracy
+        assert row["commutativity_wrong"] == run.evaluation.commutativity_wrong is not None
         assert row["unseen_test_keys"] == run.evaluation.cells.unseen_test_keys
         assert (row["gamma"], row["d_model"], row["clip"]) == (config.init.gamma, 16, 1.0)
         assert row["gamma_qk"] is None
@@ -418,6 +419,19 @@ def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Pat
     pq.write_table(doubled, sink)
     with pytest.raises(ValueError, match="occurs twice"):
         from_parquet(bytes(sink.getvalue()))
+
+
+def test_a_result_of_an_earlier_version_is_read(copy: SweepFolder) -> None:
+    """What it did not measure is empty."""
+    before, name = rows(copy), next(iter(SMALL.configs()))
+    path = copy.runs / name / "result.json"
+    result = json.loads(path.read_text())
+    del result["evaluation"]["commutativity_wrong"]
+    path.write_text(json.dumps(result))
+    assert write_table(copy) == [before[0] | {
+        "commutativity_wrong": None, "result_ns": path.stat().st_mtime_ns
+    }, *before[1:]]  # fmt: skip
+    assert load(path.parent).evaluation.commutativity_wrong is None
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolder) -> None:

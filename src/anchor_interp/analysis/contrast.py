@@ -36,6 +36,7 @@ from anchor_interp.tasks.factors import Floats
 NEAR = (1, 2)  # how much a near miss differs in value
 _DRAWN = 999
 _EXACT_UP_TO = 10_000
+_LEAST = 1e-5  # of the longest vector: what is shorter after centring has too much rounding
 Group = tuple[int, ...]
 
 
@@ -49,7 +50,8 @@ class SimilarityContrast:
     difference: float
     """``equal - near``, from -2 to 2: the number to compare over seeds."""
     effect: float | None
-    """The difference in standard deviations of the cosines in a stratum (Cohen's d), if any."""
+    """The difference in standard deviations of the cosines in a stratum (Cohen's d). None if there
+    are none: if all vectors are absent, so that the difference is 0 and p is 1, or all parallel."""
     p_value: float
     """Share of relabellings with a difference at least as large (one-sided)."""
     n_permutations: int
@@ -64,7 +66,7 @@ Cosines = Float64[np.ndarray, "group key group key"]
 
 
 def cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
-    """Cosines between vectors, as a mean over contexts; 0 for a zero vector."""
+    """Cosines between vectors, as a mean over contexts; 0 for an absent (zero) vector."""
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit = np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
     n_contexts, n_groups, n_keys, _ = vectors.shape
@@ -78,7 +80,7 @@ def centred_cosines(vectors: Float64[np.ndarray, "context group key width"]) -> 
     centred = check_finite(vectors, "the model's activations") - vectors.mean(2, keepdims=True)
     scale = np.linalg.norm(vectors, axis=-1, keepdims=True).max(initial=0)
     length = np.linalg.norm(centred, axis=-1, keepdims=True)
-    return cosines(np.where(length > 1e-5 * scale, centred, 0))
+    return cosines(np.where(length > _LEAST * scale, centred, 0))
 
 
 def similarity_contrast(
@@ -104,9 +106,8 @@ def similarity_contrast(
         return float(np.dot(signed, flat[moved[one], moved[two]]))
 
     orders, exact = _relabellings(groups, seed)
-    # rounded, so that relabellings that change nothing tie with the observed difference
-    relabelled = np.round([difference(grid[order][:, ::way].ravel()) for order, way in orders], 9)
-    observed = round(difference(grid.ravel()), 9)
+    relabelled = np.array([difference(grid[order][:, ::way].ravel()) for order, way in orders])
+    observed = difference(grid.ravel())
     found = flat[one, two]
     equal, near = (float((found * weight)[kind].sum()) for kind in (is_equal, ~is_equal))
     variance = 0.0
@@ -119,7 +120,7 @@ def similarity_contrast(
         near=near,
         difference=equal - near,
         effect=(equal - near) / spread if spread > 1e-9 else None,
-        p_value=permutation_p(observed, relabelled, exact=exact),
+        p_value=permutation_p(observed, relabelled, exact=exact, size=1 / _LEAST),
         n_permutations=len(relabelled),
         exact=exact,
         distances=distances,

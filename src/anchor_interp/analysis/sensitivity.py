@@ -32,6 +32,9 @@ class Influence:
     """Mean length of the change when only this factor changes, over that when all do."""
     agreement: float | None
     """Share of predictions that stay when only this factor changes; None for a hidden state."""
+    ratio: float | None = None
+    """Of the order alone: its change over that when the pair becomes another unordered one. 0 where
+    both orders are merged; None if the state does not depend on the pair: nothing is merged."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,9 @@ def order_influence(
 ) -> Influence:
     """How much the order of the anchors matters: (a, b) becomes (b, a), all else stays.
 
-    Pairs of equal anchors are left out, and so are pairs whose other order is not in ``pairs``. No
-    second anchor is the last token. Order is not drawn, so it has no share of the variance.
+    Pairs of equal anchors are left out, and pairs whose other order is not in ``pairs``; a pair may
+    become one for the ratio. No second anchor is the last token. Order is not drawn, so it has no
+    share of the variance.
     """
     check_fits(model, task)
     n = checked(n, int, "n", low=2, high=100_000)
@@ -119,17 +123,23 @@ def order_influence(
     both = sorted((a, b) for a, b in known if a != b and (b, a) in known)
     if not both:
         raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
-    index = pair_indices(task, both)
-    first = Factors.draw(task, n, seed, "order/first", index=index, maskable=True)
-    second = Factors.draw(task, n, seed, "order/second", index=index, maskable=True)
+    first, second, third = (
+        Factors.draw(task, n, seed, f"order/{stream}", index=pair_indices(task, of), maskable=True)
+        for stream, of in (("first", both), ("second", both), ("third", sorted(known)))
+    )
     reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
     swapped = dataclasses.replace(first, pair=reverse[first.pair])
-    drawn = (factors.sequences(task) for factors in (first, second, swapped))
-    one, two, moved = (read_state(model, state, layer, place, each) for each in drawn)
-    unrelated = float(np.linalg.norm(one - two, axis=1).mean())
-    step = float(np.linalg.norm(moved - one, axis=1).mean())
-    same = float((moved.argmax(1) == one.argmax(1)).mean()) if state is None else None
-    return Influence("order", None, None, step / unrelated if unrelated > 0 else None, same)
+    other = dataclasses.replace(first, pair=third.pair)
+    drawn = (factors.sequences(task) for factors in (first, second, swapped, other))
+    one, *rest = (read_state(model, state, layer, place, each) for each in drawn)
+    unrelated, step, exchange = (np.linalg.norm(each - one, axis=1) for each in rest)
+    differs = (other.pair != first.pair) & (other.pair != swapped.pair)
+    exchanged = float(exchange[differs].mean()) if differs.any() else 0.0
+    depends = exchanged > 1e-5 * float(np.linalg.norm(one, axis=1).max())
+    same = float((rest[1].argmax(1) == one.argmax(1)).mean()) if state is None else None
+    change = float(step.mean() / unrelated.mean()) if unrelated.any() else None
+    ratio = float(step.mean()) / exchanged if depends else None
+    return Influence("order", None, None, change, same, ratio)
 
 
 def _half_square(change: Floats) -> float:

@@ -17,7 +17,8 @@ tensor     its reader           post-LayerNorm               pre-LayerNorm
 
 ``V`` and ``OV`` hold the heads side by side. ``OV`` is not in the papers: it is what each head
 would write for this value. The cosines of ``V`` depend on the basis inside a head, those of ``OV``
-do not: W_V R and R^-1 W_O make the same model as W_V and W_O.
+do not: W_V R and R^-1 W_O make the same model as W_V and W_O. A vector that is no longer than
+rounding can make it is *absent*: it is read as zeros.
 """
 
 from contextlib import AbstractContextManager
@@ -63,8 +64,10 @@ def read_state(
             found = last_logits(model, token_rows(model, sequences.tokens))
         else:
             found = _hidden(model, state, layer, place, sequences)
-    vectors: Floats = found.to("cpu", torch.float64).numpy()
-    return check_finite(vectors, "the model's activations")
+        found = check_finite(found, "the model's activations").to("cpu", torch.float64)
+        vectors: Floats = found.numpy()
+        vectors[found.norm(dim=1) <= _rounding(model, state, layer, place, sequences)] = 0
+    return vectors
 
 
 def read_masked(
@@ -85,6 +88,22 @@ def read_masked(
 def state_name(state: State | None, layer: int) -> tuple[str, int | None]:
     """The name and the layer in a result: logits have no layer."""
     return ("logits", None) if state is None else (state, layer)
+
+
+def _rounding(
+    model: HookedTransformer, state: State | None, layer: int, place: Place, sequences: Sequences
+) -> float:
+    """For a tensor x W the product of the dtype's eps, mean |x| and W's spectral norm; else 0."""
+    if state not in (None, "V", "OV"):
+        return 0.0
+    part: Any = model.unembed if state is None else model.blocks[layer].attn
+    weights = [part.W_U] if state is None else [part.W_V, part.W_O][: 1 + (state == "OV")]
+    last: tuple[State, int, Place] = ("X_do", model.cfg.n_layers - 1, "last")
+    x = _hidden(model, *(last if state is None else ("X", layer, place)), sequences)
+    size = torch.finfo(x.dtype).eps * float(x.float().norm(dim=1).sum()) / max(len(x), 1)
+    for weight in weights:  # heads lie side by side: the squares of their norms add up
+        size *= float(torch.linalg.matrix_norm(weight.float(), 2).norm())
+    return size
 
 
 def _hidden(

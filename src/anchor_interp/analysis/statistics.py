@@ -2,7 +2,7 @@
 
 A *permutation test* tries all relabellings if there are few: p is exact. Otherwise some are drawn
 and the observed one counts among them, p = (1 + as large) / (1 + drawn), so that the test keeps its
-level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n.
+level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n. Ties count.
 
 An *effect size* is a difference in units of the spread between runs: Cohen's d for two samples,
 d_z for one (Cohen 1988, sections 2.2 and 2.3). Its interval inverts the noncentral t distribution
@@ -23,6 +23,7 @@ from scipy.stats import nct, permutation_test, t
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
+from anchor_interp.models.finite import as_large
 
 EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
 DRAWN = 9_999  # if there are more
@@ -94,14 +95,17 @@ def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
-def permutation_p(observed: float, relabelled: Floats, *, exact: bool) -> float:
-    """How often a relabelling reaches the observed statistic, with room for rounding (one-sided).
+def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: float = 0) -> float:
+    """How often a relabelling is as large as the observed statistic, up to rounding (one-sided).
 
     If ``exact``, these are all relabellings; otherwise the observed one counts as one more.
+    ``size`` is that of the numbers they are computed from, if these are larger than they are.
     """
-    room = 1e-9 * max(abs(observed), float(np.abs(relabelled).max(initial=0)), 1e-300)
-    reached = int((relabelled >= observed - room).sum())
-    return reached / len(relabelled) if exact else (1 + reached) / (1 + len(relabelled))
+    found = checked(observed, float, "observed")
+    drawn = _sample(relabelled, "relabelled", least=1)
+    size = max(size, abs(found), float(np.abs(drawn).max()))
+    reached = int(as_large(drawn, found, size=size).sum())
+    return reached / len(drawn) if exact else (1 + reached) / (1 + len(drawn))
 
 
 def smallest_p(n: tuple[int, ...]) -> float:
@@ -176,13 +180,15 @@ def _permutation_test(
         samples,
         statistic,
         permutation_type=kind,
-        alternative="greater",
         n_resamples=tried,
         vectorized=True,
         batch=10_000,
         rng=np.random.default_rng(seed),
     )
-    return float(result.pvalue), tried, exact
+    # not scipy's p: its room for rounding is relative to the difference, not to the values
+    size = max(float(np.abs(sample).max()) for sample in samples)
+    p = permutation_p(result.statistic, result.null_distribution, exact=exact, size=size)
+    return p, tried, exact
 
 
 def _spread(sample: Floats) -> float:
@@ -191,13 +197,13 @@ def _spread(sample: Floats) -> float:
     return spread if spread > 1e-12 * float(np.abs(sample).max()) else 0.0
 
 
-def _sample(values: Any, name: str) -> Floats:
+def _sample(values: Any, name: str, *, least: int = 2) -> Floats:
     try:
         sample = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(f"{name} is {shown(values)}; expected numbers") from None
-    if sample.ndim != 1 or len(sample) < 2:
-        raise ConfigError(f"{name} has shape {sample.shape}; expected at least two numbers")
+    if sample.ndim != 1 or len(sample) < least:
+        raise ConfigError(f"{name} has shape {sample.shape}; expected {least} or more numbers")
     if not np.isfinite(sample).all():
         raise ConfigError(f"{name} holds a value that is not finite; leave runs without one out")
     return sample

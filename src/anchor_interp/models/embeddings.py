@@ -28,7 +28,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.complexity import gaussian_spectra
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import as_large, check_finite
 from anchor_interp.tasks.anchor import AnchorTask
 
 COMPONENTS = 4  # principal components whose coordinates are kept
@@ -173,7 +173,8 @@ def arithmetic_steps(
     permuted = (rough @ rest[np.ix_(order, order)] @ rough for order in orders)
     drawn = np.stack([_closeness(products, every) for products in permuted])
     spread = drawn.std(0, ddof=1)
-    excess, p_values = found - drawn.mean(0), (1 + (drawn >= found).sum(0)) / (1 + PERMUTATIONS)
+    reached = as_large(drawn, found, size=1).sum(0)
+    excess, p_values = found - drawn.mean(0), (1 + reached) / (1 + PERMUTATIONS)
     ranking = np.argsort(-excess / spread).tolist()
     closeness = _closeness(whole, every)
     return StepTest(

@@ -9,12 +9,15 @@ Every model answers the same fixed sequences: ``n`` for each ordered pair with t
 * **symmetric** accuracy is the share of unseen sequences answered with the target of the other
   order (this and OOD count the keys at which the two answers differ: in the presets, all);
 * **commutativity** is the share of predictions on unseen pairs that stay the same when the two
-  anchors change places, **key dependence** the share of them that change with the key.
+  anchors change places, **key dependence** the share of them that change with the key;
+* **commutativity of wrong answers** counts the unseen sequences that are not answered with the
+  composition: where the functions commute, so do right answers. No phase depends on it.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Int64, Integer
 
@@ -33,6 +36,7 @@ EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
 _MAX_SEQUENCES = 1_000_000  # per pair and kind of key
+_LEAST_WRONG = 20  # answers, to say whether they commute
 _MOST_TRAINING = 10_000
 _BATCH = 4096
 
@@ -81,7 +85,9 @@ def evaluate(
         return [accuracy(model, p.tokens, p.targets) for p in _draw(task, pair, n, seed)]
 
     pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
-    unseen = tuple(_unseen_answers(model, task, pair, n, seed) for pair in task.unseen)
+    answered = [_unseen_answers(model, task, pair, n, seed) for pair in task.unseen]
+    unseen = tuple(answers for answers, _ in answered)
+    wrong = np.concatenate([np.empty(0), *(stays for _, stays in answered)])
     seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
     unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
     cells = CellAccuracy(
@@ -113,6 +119,7 @@ def evaluate(
         condensation_at_init=measured(condensation, reference),
         n=n,
         seed=seed,
+        commutativity_wrong=float(wrong.mean()) if len(wrong) >= _LEAST_WRONG else None,
     )
 
 
@@ -151,7 +158,8 @@ def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:
 
 def _unseen_answers(
     model: HookedTransformer, task: AnchorTask, pair: Pair, n: int, seed: int
-) -> UnseenAnswers:
+) -> tuple[UnseenAnswers, npt.NDArray[np.bool_]]:
+    """The answers on one unseen pair, and whether each wrong one stays when anchors are swapped."""
     parts = _draw(task, pair, n, seed)
     answer = np.concatenate([predict(model, part.tokens) for part in parts])
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
@@ -161,9 +169,10 @@ def _unseen_answers(
     differ = np.ones_like(keys, dtype=bool) if mirrored is None else mirrored != composed
     if not differ.any():  # the two answers coincide at every key that was drawn
         mirrored, differ = None, ~differ
+    stays = (answer == swapped)[answer != composed] if pair[0] != pair[1] else np.empty(0, bool)
     values, counts = np.unique(answer - keys, return_counts=True)
     ranked = sorted(zip(counts, values, strict=True), key=lambda item: (-item[0], item[1]))
-    return UnseenAnswers(
+    answers = UnseenAnswers(
         pair=pair,
         inferential=float((answer == composed)[differ].mean()),
         symmetric=None if mirrored is None else float((answer == mirrored)[differ].mean()),
@@ -171,6 +180,7 @@ def _unseen_answers(
         key_dependence=float((answer != other).mean()),
         offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
     )
+    return answers, stays
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

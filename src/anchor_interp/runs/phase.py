@@ -122,6 +122,9 @@ class Evaluation:
     """Sequences per pair and kind of key."""
     seed: int = field(metadata=_NOT_NEGATIVE)
     """Seed of the evaluation sequences."""
+    commutativity_wrong: float | None = field(default=None, metadata=_SHARE)
+    """The same as commutativity, of wrong answers alone: right ones commute if the rule does. None
+    with fewer than 20 wrong answers, or in a file written before it was measured."""
     schema: int = 1
 
     def __post_init__(self) -> None:

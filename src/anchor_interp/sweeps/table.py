@@ -43,7 +43,8 @@ _PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
 _TASK = ("split", "length", "key_min", "key_max")
 _MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
-    "key_dependence", "stable_rank", "stable_rank_at_init", "condensation", "condensation_at_init",
+    "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
+    "condensation_at_init",
 )  # fmt: skip
 _CELLS = tuple(field.name for field in fields(CellAccuracy))
 _MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
@@ -78,9 +79,9 @@ COLUMNS: Mapping[str, Kind] = {
 runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 _ADDED = (
     "branch_step", "branch_lr", "branch_weight_decay",
-    "blocks", "composed", "commutes", "mirrored", "recomposed",
+    "blocks", "composed", "commutes", "mirrored", "recomposed", "commutativity_wrong",
 )  # fmt: skip
-"""Columns that older tables lack."""
+"""Columns that older tables and runs lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """Columns in which two sweeps with the same results may differ."""
 
@@ -313,7 +314,7 @@ def _result(name: str, data: Any) -> TableRow:
     if data["run_id"] != name:
         raise ValueError(f"it belongs to the run {data['run_id']!r:.40}")
     evaluation, phase = data["evaluation"], str(data["phase"])
-    found = {key: evaluation[key] for key in _MEASURED}
+    found = {key: evaluation[key] for key in _MEASURED if key in evaluation or key not in _ADDED}
     found |= {key: evaluation["cells"][key] for key in _CELLS}
     for key, value in found.items():
         if not isinstance(value, int | float | None):
