@@ -164,9 +164,9 @@ def _legs(
     model: HookedTransformer, clean: Sequences, tokens: np.ndarray, source: Place
 ) -> tuple[list[LegScore], int]:
     """One exchanged token's legs of every route at every split, and the sequences measured."""
-    row, at = np.arange(len(tokens)), places(clean, "first")
+    every, at = np.arange(len(tokens)), places(clean, "first")
     for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
-        declare(zip(each[row, at].tolist(), each[row, at + 1].tolist(), strict=True))
+        declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
     rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
     original, exchanged = (
         check_finite(last_logits(model, each), "the model's logits") for each in (before, rows)

@@ -7,8 +7,8 @@ phase          rule
 =============  =====================================================================================
 memorizing     ``noise_share`` is high: the noise tokens decide much of the logits, so the model
                knows whole sequences by heart
-inferential    ``value`` is there, the intermediate g(x; a1) at the first anchor, and with ``answer``
-               it is high: equal answers of different seen pairs have parallel X^ao(L)
+inferential    ``value`` is there, g(x; a1) at the first anchor, and with ``answer`` it is high:
+               equal answers of different seen pairs have parallel X^ao(L)
 symmetric      ``order_last`` is low: X^ao(L) keeps no trace of the order of the anchors
 composite      neither: each ordered pair is looked up by itself
 other          a number that is needed is missing
