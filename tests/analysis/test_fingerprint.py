@@ -1,6 +1,8 @@
 """Fingerprints and verdicts: on models of known mechanism, and without unseen pairs."""
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,18 @@ from anchor_interp.analysis.fingerprint import (
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.verdict import VerdictThresholds, verdict
 from anchor_interp.cli.main import main
+from anchor_interp.interventions.composition import composition
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.interchange import interchange
+from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.interventions.sites import Site
 from anchor_interp.models.exact import Mechanism
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import read_table
+from anchor_interp.tasks.counterfactuals import interchange_pairs
 
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
 
@@ -94,6 +103,99 @@ def test_seen_pairs_only_refuses_an_unseen_pair_and_is_removed_afterwards() -> N
     with pytest.raises(AssertionError, match="unseen pair"), seen_pairs_only(model, FEW_KEYS):
         model(unseen)
     model(unseen)
+
+
+def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
+    """No sequence that is run here has an unseen pair."""
+    model, site = small_exact("inferential", "post"), Site("resid_post", 0, "first")
+    everything = replace(FEW_KEYS, unseen=())
+    crossing = interchange_pairs(everything, 20, seed=0, pairs=[(1, 4), (3, 1)])
+    assert (3, 4) in crossing.made
+    rows = torch.from_numpy(ai.sample(FEW_KEYS, "id", 4, seed=0).tokens).long()
+    undeclared = Replacement(site.hook, torch.zeros(4, FEW_KEYS.length, model.cfg.d_model))
+    for run, words in (
+        (lambda _: composition(model, FEW_KEYS, pairs=[(3, 4)], n=4), r"refused pair \(3, 4\)"),
+        (lambda _: interchange(model, crossing, site), r"refused pair \(3, 4\)"),
+        (lambda _: replaced_run(model, rows, [undeclared], batch_size=4), "does not say which"),
+        (lambda seen: composition(model, seen, n=4), "intervention|target"),
+        (lambda seen: seen.composed((3, 4), seen.keys), r"target of the unseen pair \(3, 4\)"),
+        (lambda seen: seen.target((4, 3), seen.keys), r"target of the unseen pair \(4, 3\)"),
+    ):
+        with seen_pairs_only(model, FEW_KEYS) as seen:
+            assert seen.target((3, 3), seen.keys).tolist() == (seen.keys - 4).tolist()
+            with pytest.raises(AssertionError, match=words):
+                run(seen)
+    assert interchange(model, crossing, site).counterfactual == 1  # outside of the block
+
+
+@pytest.mark.parametrize("name", ["inferential", "composite", "neurips-inferential"])
+def test_no_state_is_that_of_an_unseen_pair(name: str) -> None:
+    """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
+    run = ai.load(f"tiny/{name}/1")
+    model, task = run.model, run.config.task
+    with edited_states(model) as edits:
+        fingerprint_model(model, task)
+    states = [edit for edit in edits if not edit[1].endswith("pattern")]
+    assert {name for _, name, _ in states} >= {
+        "blocks.0.hook_resid_mid",
+        "blocks.0.hook_resid_post",
+    }
+    assert min(distances_to_unseen(model, task, states)) > 0.5
+    with edited_states(model) as edits:
+        composition(model, task, n=20)  # asked for, it makes such states
+    assert min(distances_to_unseen(model, task, edits)) < 0.2
+
+
+Edits = list[tuple[torch.Tensor, str, torch.Tensor]]
+
+
+@contextlib.contextmanager
+def edited_states(model: HookedTransformer) -> Iterator[Edits]:
+    """The tokens, the hook and the new activation of every edit that changes something."""
+    found: Edits = []
+    running: list[torch.Tensor] = []
+    original = model.hooks
+
+    def hooks(fwd_hooks: list[tuple[str, Any]], **options: Any) -> Any:
+        def watched(name: str, edit: Any) -> Any:
+            def watch(activation: torch.Tensor, hook: Any) -> torch.Tensor:
+                edited: torch.Tensor = edit(activation, hook=hook)
+                if not torch.equal(edited, activation):
+                    found.append((running[-1], name, edited.detach().clone()))
+                return edited
+
+            return watch
+
+        return original(fwd_hooks=[(name, watched(name, e)) for name, e in fwd_hooks], **options)
+
+    handle = model.embed.register_forward_pre_hook(lambda _, given: running.append(given[0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "hooks", hooks)
+        yield found
+    handle.remove()
+
+
+def distances_to_unseen(model: HookedTransformer, task: ai.AnchorTask, edits: Edits) -> list[float]:
+    """Squared distance of edited states to an unseen pair's own, over that of the nearest seen one.
+
+    Each edit and unseen pair gives one number, over 20 sequences and all positions that know both
+    anchors. Without a number is a state that does not tell the unseen pair from a seen one.
+    """
+    found, anchors = [], torch.tensor(task.tokens)
+    for given, name, edited in edits:
+        tokens = given[:20]
+        is_anchor = torch.isin(tokens, anchors)
+        knows = is_anchor.cumsum(1) == 2
+        own = {}
+        for pair in task.pairs:
+            other = tokens.clone()
+            other[is_anchor] = torch.tensor(pair).repeat(len(tokens))
+            own[pair] = activations(model, other, [name])[name][knows]
+        for pair in task.unseen:
+            near = min((own[seen] - own[pair]).square().sum() for seen in task.seen).item()
+            if near > 1e-6 * own[pair].square().sum().item():
+                found.append((edited[:20][knows] - own[pair]).square().sum().item() / near)
+    return found
 
 
 def test_another_seed_changes_little(taken: dict[str, Fingerprint]) -> None:
@@ -168,24 +270,20 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
 @pytest.mark.parametrize(
     ("changes", "phase"),
     [
-        ({"noise_share": 0.11, "composed": 1.0}, "memorizing"),
-        ({"noise_share": 0.10, "composed": 0.5, "value": 0.15}, "inferential"),
-        ({"composed": 1.0, "value": 0.14, "order_first": 0.03}, "symmetric"),
-        ({"composed": 1.0, "value": 0.14, "order_first": 0.04}, "composite"),
-        ({"composed": 1.0, "value": 0.0, "order_first": None}, "other"),
-        ({"composed": 1.0, "value": None, "order_first": None}, "other"),
-        ({"composed": 0.49, "commutes": 0.82}, "symmetric"),
-        ({"composed": 0.49, "commutes": 0.81}, "composite"),
-        ({"composed": 0.0, "commutes": 0.0, "mirrored": 0.5}, "symmetric"),
-        ({"composed": 0.0, "commutes": 1.0, "mirrored": 0.49}, "composite"),
-        ({"composed": 0.0, "commutes": None}, "other"),
-        ({"composed": None}, "other"),
+        ({"noise_share": 0.11, "value": 1.0, "answer": 1.0}, "memorizing"),
+        ({"noise_share": 0.10, "value": 0.5, "answer": 0.5}, "inferential"),
+        ({"value": 0.29, "answer": 0.9, "order_last": 0.05}, "composite"),
+        ({"value": 0.5, "answer": 0.4, "order_last": 0.04}, "symmetric"),
+        ({"value": 0.5, "answer": 0.4, "order_last": 0.05}, "composite"),
+        ({"value": None}, "other"),
+        ({"answer": None}, "other"),
+        ({"order_last": None}, "other"),
         ({"noise_share": None}, "other"),
     ],
 )
 def test_the_rule_of_the_verdict(changes: dict[str, float | None], phase: str) -> None:
     numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
-    numbers |= {"noise_share": 0.0, "composed": 0.0, "commutes": 0.0} | changes
+    numbers |= dict.fromkeys(("noise_share", "value", "answer", "order_last"), 0.0) | changes
     about = {"run_id": None, "step": None, "seed": 0}
     found = verdict(from_dict(Fingerprint, about | numbers))
     assert found.phase == phase
@@ -218,5 +316,5 @@ def test_an_exact_run_has_a_fingerprint_without_a_run_id() -> None:
 
 
 def test_thresholds_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"thresholds.composed is 2"):
-        VerdictThresholds(composed=2)
+    with pytest.raises(ConfigError, match=r"thresholds.value is 3"):
+        VerdictThresholds(value=3)

@@ -85,15 +85,23 @@ def test_the_counterfactual_follows_from_the_tokens(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["complexity-control", "neurips", "non-commuting"])
-def test_new_combinations_have_one_answer(name: str) -> None:
-    """An unseen combination is used only if the training suggests no other answer."""
+def test_an_exchange_combines_anchors_into_pairs_trained_on_the_rule(name: str) -> None:
+    """Whichever of the two anchors comes from the source."""
     task = TASKS[name]
     found = interchange_pairs(task, 2_000, seed=6)
     rows, at = np.arange(2_000), found.base.position.astype(np.int64)
-    firsts, seconds = found.source.tokens[rows, at + 1], found.base.tokens[rows, at + 2]
-    made = set(zip(firsts.tolist(), seconds.tolist(), strict=True))
-    left_out = {"complexity-control": set(), "neurips": {(3, 4), (4, 3)}, "non-commuting": {(4, 3)}}
-    assert made == set(task.pairs) - left_out[name]
+    (a, b), (c, d) = (
+        (each.tokens[rows, at + 1].tolist(), each.tokens[rows, at + 2].tolist())
+        for each in (found.base, found.source)
+    )
+    made = {*zip(a, b, strict=True), *zip(c, d, strict=True), *zip(c, b, strict=True),
+            *zip(a, d, strict=True)}  # fmt: skip
+    assert made == {pair for pair in task.seen if task.role(pair) == "inferential"} == found.made
+
+
+def test_an_unseen_pair_takes_part_if_it_is_asked_for() -> None:
+    asked = interchange_pairs(TASK, 500, seed=0, pairs=[*TASK.seen, (3, 4)])
+    assert asked.made == {*TASK.seen, (3, 4)}
 
 
 def test_answers_that_are_not_output_tokens_are_refused() -> None:

@@ -1,13 +1,14 @@
-"""The mechanism of a checkpoint in numbers, without running a sequence of an unseen pair.
+"""The mechanism of a checkpoint in numbers, from its weights and from seen pairs alone.
 
 The phase (:mod:`anchor_interp.runs.phase`) is read off behaviour, on unseen pairs too. A
 :class:`Fingerprint` describes weights and activations on seen pairs, from which
-:mod:`anchor_interp.analysis.verdict` names the phase.
+:mod:`anchor_interp.analysis.verdict` names the phase. Nothing in it comes from an unseen pair: no
+sequence, no state put together from its anchors and no target (:func:`seen_pairs_only`).
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.interventions.composition import composition
 from anchor_interp.interventions.interchange import interchange
+from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models import complexity
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
@@ -29,7 +31,7 @@ from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.run import Run, load
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
 Numbers = dict[str, Any]
@@ -67,16 +69,16 @@ def fingerprint_model(
 ) -> Fingerprint:
     """The fingerprint of any model of an anchor task.
 
-    ``task`` is the one that it was trained on; its unseen pairs are never run. Some numbers compare
-    with ``initial``, the model before training.
+    ``task`` is the one that it was trained on; nothing of its unseen pairs is used. Some numbers
+    compare with ``initial``, the model before training.
     """
     checked(task, AnchorTask, "task")
     check_fits(model, task)
     numbers: Numbers = dict.fromkeys(NUMBERS)
-    with seen_pairs_only(model, task):
-        factors = sensitivity(model, task, pairs=task.seen, n=500, seed=seed).factors
+    with seen_pairs_only(model, task) as seen:
+        factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
-        for measure in _of_activations(model, task, seed):
+        for measure in _of_activations(model, seen, seed):
             with contextlib.suppress(ConfigError):  # the model or the task has no such number
                 numbers |= measure()
     numbers |= _of_weights(model, initial)
@@ -105,8 +107,13 @@ def keep_fingerprint(run: Run) -> Fingerprint:
 
 
 @contextlib.contextmanager
-def seen_pairs_only(model: HookedTransformer, task: AnchorTask) -> Iterator[None]:
-    """Within the ``with`` block, a sequence of an unseen pair raises an AssertionError."""
+def seen_pairs_only(model: HookedTransformer, task: AnchorTask) -> Iterator[AnchorTask]:
+    """Within the ``with`` block, what comes from an unseen pair raises an AssertionError.
+
+    That is a sequence of the pair that the model runs, an intervention that brings its anchors
+    together (:func:`anchor_interp.interventions.passes.declare`), and a target of the pair, asked
+    of the task that the block gives.
+    """
 
     def watch(_: Any, given: tuple[Any, ...]) -> None:
         tokens = given[0]
@@ -116,9 +123,23 @@ def seen_pairs_only(model: HookedTransformer, task: AnchorTask) -> Iterator[None
 
     handle = model.embed.register_forward_pre_hook(watch)
     try:
-        yield
+        with refusing(task.unseen):
+            yield _SeenTask(**{each.name: getattr(task, each.name) for each in fields(task)})
     finally:
         handle.remove()
+
+
+class _SeenTask(AnchorTask):
+    """A task without the targets of its unseen pairs."""
+
+    @property
+    def answered(self) -> tuple[Pair, ...]:
+        return self.seen
+
+    def composed(self, pair: Pair, keys: Ints) -> Ints:
+        if pair in self.unseen:
+            raise AssertionError(f"a target of the unseen pair {pair} was asked for")
+        return super().composed(pair, keys)
 
 
 def _of_activations(
@@ -158,10 +179,9 @@ def _of_activations(
         found = pair_clusters(model, task, pairs=seen, n=800, seed=seed)
         return {"merged": found.silhouette_unordered}
 
-    def composed() -> Numbers:
-        found = composition(model, task, seed=seed)
-        names = ("composed", "commutes", "mirrored", "recomposed")
-        return {name: getattr(found, name) for name in names}
+    def recomposed() -> Numbers:
+        held_out = [pair for pair in seen if task.role(pair) == "inferential"]
+        return {"recomposed": composition(model, task, pairs=held_out, seed=seed).composed}
 
     yield value
     yield lambda: {"answer": contrast(similarity.answer_similarity, layer=last)}
@@ -173,7 +193,7 @@ def _of_activations(
         key_mask,
         merged,
         lambda: {"blocks": contrast(similarity.block_similarity)},
-        composed,
+        recomposed,
     )
 
 

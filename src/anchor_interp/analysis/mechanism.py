@@ -50,14 +50,9 @@ class Fingerprint:
     """Silhouette of the unordered pairs in X^ao(1) at the last position (N, figure 3b)."""
     blocks: float | None
     """The same as ``value`` for the logits under a second-anchor mask (C, figure 4D)."""
-    composed: float | None = field(metadata=_SHARE)
-    """Share of unseen pairs whose composed states (interventions.composition) give the rule's."""
-    commutes: float | None = field(metadata=_SHARE)
-    """Share of these answered alike in both orders."""
-    mirrored: float | None = field(metadata=_SHARE)
-    """Share of these answered with the target of the other order; None without such a target."""
     recomposed: float | None = field(metadata=_SHARE)
-    """Share of seen pairs, composed in the same way, that are answered with their target."""
+    """Share of seen pairs that are answered with their target if their X^ao(1) is composed of other
+    seen pairs' (interventions.composition)."""
     stable_rank: float | None = field(metadata={"low": 0})
     """Stable rank of W_Q(1), as the next two numbers are of W_Q(1)."""
     rank_share: float | None = field(metadata={"low": 0})
@@ -72,7 +67,7 @@ class Fingerprint:
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})
-    schema: int = 2
+    schema: int = 3
 
     def __post_init__(self) -> None:
         check_fields(self, "fingerprint")
@@ -82,7 +77,7 @@ _ABOUT = ("run_id", "step", "seed", "schema")
 NUMBERS = tuple(entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT)
 
 
-FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=2)
+FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=3)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 

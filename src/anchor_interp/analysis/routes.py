@@ -17,6 +17,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
+from anchor_interp.interventions.passes import declare
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
@@ -163,6 +164,9 @@ def _legs(
     model: HookedTransformer, clean: Sequences, tokens: np.ndarray, source: Place
 ) -> tuple[list[LegScore], int]:
     """One exchanged token's legs of every route at every split, and the sequences measured."""
+    every, at = np.arange(len(tokens)), places(clean, "first")
+    for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
+        declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
     rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
     original, exchanged = (
         check_finite(last_logits(model, each), "the model's logits") for each in (before, rows)

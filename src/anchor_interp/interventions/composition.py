@@ -142,6 +142,6 @@ class _States:
         state = torch.stack([self.of[p] + self.of[q] - self.of[r] for p, q, r in sides]).mean(0)
         # any other pair can be run: in a causal model all that depends on it is replaced
         rows = self._rows[sides[0][2]]
-        composed = Replacement(self._hook, state, self._mask)
+        composed = Replacement(self._hook, state, self._mask, frozenset([pair]))
         logits, _ = replaced_run(self._model, rows, [composed], batch_size=len(rows))
         return logits.argmax(-1).cpu().numpy()

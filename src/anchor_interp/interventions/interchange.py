@@ -179,7 +179,7 @@ class _Exchange:
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
-        self._model, self._hook = model, site.hook
+        self._model, self._hook, self._pairs = model, site.hook, pairs.made
         self.rows = token_rows(model, pairs.base.tokens)
         self._whole, source = (
             activations(model, sequences.tokens, [site.hook], batch=batch_size)[site.hook]
@@ -204,5 +204,5 @@ class _Exchange:
         along = difference if basis is None else difference @ basis @ basis.mT
         mask = self._mask[chosen]
         value = self._whole[chosen].masked_scatter(mask, base + along)
-        exchanged = Replacement(self._hook, value, mask)
+        exchanged = Replacement(self._hook, value, mask, self._pairs)
         return replaced_run(self._model, self.rows[chosen], [exchanged], batch_size=batch_size)[0]

@@ -1,6 +1,8 @@
 """Forward passes with activations replaced, for patching, interchange and composition."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, hooked, recording
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.tasks.anchor import Pair
+
+_REFUSED: ContextVar[frozenset[Pair] | None] = ContextVar("refused pairs", default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +26,33 @@ class Replacement:
     hook: str
     value: Float[Tensor, "n ..."]
     mask: Bool[Tensor, "n ..."] | None = None
+    pairs: frozenset[Pair] | None = None
+    """The ordered pairs of anchors that it brings together, if they are known."""
+
+
+@contextlib.contextmanager
+def refusing(pairs: Iterable[Pair]) -> Iterator[None]:
+    """Within the ``with`` block, an intervention that makes one of these ordered pairs raises.
+
+    So does a replaced activation of which nobody says what pairs it makes. Both raise an
+    AssertionError.
+    """
+    token = _REFUSED.set(frozenset(pairs))
+    try:
+        yield
+    finally:
+        _REFUSED.reset(token)
+
+
+def declare(pairs: Iterable[Pair] | None) -> None:
+    """Say which ordered pairs an intervention makes; see :func:`refusing`."""
+    refused = _REFUSED.get()
+    if refused is None:
+        return
+    if pairs is None:
+        raise AssertionError("a replaced activation does not say which pairs of anchors it makes")
+    if made := refused.intersection(pairs):
+        raise AssertionError(f"an intervention makes the refused pair {min(made)}")
 
 
 def replaced_run(
@@ -37,6 +69,8 @@ def replaced_run(
     act. ``rows`` are on the model's device, ``record`` names hooks. Raises HookError if the model
     does not have a hook or a value has the wrong shape.
     """
+    for replacement in replacements:
+        declare(replacement.pairs)
     logits: list[Tensor] = []
     recorded: dict[str, list[Tensor]] = {hook: [] for hook in record}
     for start in range(0, len(rows), batch_size):

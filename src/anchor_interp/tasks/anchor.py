@@ -178,7 +178,7 @@ class AnchorTask:
                 raise ConfigError(f"the pair {pair} has two roles; give each pair one")
         if not self.seen:
             raise ConfigError("task.unseen holds every pair; leave some to train on")
-        for pair in self.pairs:
+        for pair in self.answered:
             for targets in (self.composed(pair, self.keys), self.target(pair, self.keys)):
                 if targets.min() < 0 or targets.max() > MAX_TOKEN:
                     raise ConfigError(
@@ -209,6 +209,11 @@ class AnchorTask:
         return tuple(pair for pair in self.pairs if pair not in self.unseen)
 
     @property
+    def answered(self) -> tuple[Pair, ...]:
+        """The ordered pairs that have a target: all of them."""
+        return self.pairs
+
+    @property
     def keys(self) -> Ints:
         """All keys, ascending; noise tokens come from the same range."""
         return np.arange(self.key_min, self.key_max + 1, dtype=np.int64)
@@ -221,7 +226,7 @@ class AnchorTask:
     @functools.cached_property
     def n_tokens(self) -> int:
         """One more than the largest input token and target: the vocabulary needed."""
-        targets = [self.target(pair, self.keys).max() for pair in self.pairs]
+        targets = [self.target(pair, self.keys).max() for pair in self.answered]
         return max(self.n_input_tokens, int(max(targets)) + 1)
 
     def function(self, token: int) -> KeyFunction:
@@ -292,8 +297,13 @@ def on_side(task: AnchorTask, keys: Keys, positions: Ints) -> npt.NDArray[np.boo
 
 @functools.lru_cache(maxsize=32)
 def target_table(task: AnchorTask) -> Ints:
-    """:meth:`AnchorTask.target` of every ordered pair and key: [pair, key], read-only."""
-    table = np.stack([task.target(pair, task.keys) for pair in task.pairs])
+    """:meth:`AnchorTask.target` of every ordered pair and key: [pair, key], read-only.
+
+    -1 for a pair that is not in :attr:`AnchorTask.answered`.
+    """
+    table = np.full((len(task.pairs), len(task.keys)), -1)
+    for pair in task.answered:
+        table[task.pairs.index(pair)] = task.target(pair, task.keys)
     table.flags.writeable = False
     return table
 

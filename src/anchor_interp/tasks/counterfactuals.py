@@ -172,6 +172,16 @@ class InterchangePairs:
     key_moved: Int64[np.ndarray, " n"]
     """The answer to (x'; a1, a2), as if only the key were exchanged."""
 
+    @property
+    def made(self) -> frozenset[Pair]:
+        """What an exchange combines: the pairs (a1, a2), (a1', a2'), (a1', a2) and (a1, a2')."""
+        rows, both = np.arange(len(self.base)), (self.base, self.source)
+        first, second = (
+            [each.tokens[rows, places(each, place)].tolist() for each in both]
+            for place in ("first", "second")
+        )
+        return frozenset(pair for a in first for b in second for pair in zip(a, b, strict=True))
+
 
 def interchange_pairs(
     task: AnchorTask, n: int, *, seed: int, keys: Keys = "all", pairs: Sequence[Pair] | None = None
@@ -179,7 +189,8 @@ def interchange_pairs(
     """Base and source sequences whose counterfactual answer differs from all other answers.
 
     Keys and noise come from one side of the split: search on ``train``, judge on ``test``. The
-    pairs are by default those trained on the composition.
+    pairs are by default those trained on the composition. An exchange at any place combines the
+    anchors into these pairs or others trained on it: (a1', a2) and (a1, a2') are among them.
 
     Raises:
         ConfigError: a pair is overridden, or a base sequence has no such source.
@@ -197,26 +208,22 @@ def interchange_pairs(
     base = draw(task, pairs, keys, n, seed=seed, stream="interchange")
     targets = target_table(task)
     values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
-    # where the composition is the only answer that the training data suggest
-    settled = np.array(
-        [
-            task.role(pair) != "overridden" and task.symmetric(pair, task.keys) is None
-            for pair in task.pairs
-        ]
-    )
+    can_meet = np.array([pair in pairs or pair in composing for pair in task.pairs])
     n_anchors, n_keys = len(task.anchors), len(task.keys)
     option_pair, option_key = np.divmod(np.arange(len(task.pairs) * n_keys), n_keys)
-    option_first = option_pair // n_anchors
+    option_first, option_second = np.divmod(option_pair, n_anchors)
     drawable = np.array([pair in pairs for pair in task.pairs])[option_pair]
-    second = base.pair.astype(np.int64) % n_anchors
+    first, second = np.divmod(base.pair.astype(np.int64), n_anchors)
     key = base.key.astype(np.int64) - task.key_min
     predicted = _continued(task, composing)[second][:, values[option_first, option_key]]
     combined = np.arange(n_anchors) * n_anchors + second[:, None]  # [n, a1']: pairs (a1', a2)
     anchor_moved = targets[combined, key[:, None]][:, option_first]  # [n, option], like the next
     key_moved = targets[base.pair][:, option_key]
+    met = can_meet.reshape(n_anchors, n_anchors)
     allowed = (
         drawable
-        & settled[combined][:, option_first]
+        & met[:, second].T[:, option_first]
+        & met[first][:, option_second]
         & (predicted >= 0)
         & (predicted != base.targets[:, None])
         & (predicted != targets[option_pair, option_key])
