@@ -20,7 +20,7 @@ from anchor_interp.analysis import similarity
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
-from anchor_interp.analysis.sensitivity import order_influence, sensitivity
+from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
 from anchor_interp.interventions.composition import composition
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
@@ -151,8 +151,8 @@ def _of_activations(
     def contrast(measure: Callable[..., similarity.Similarity], **options: Any) -> float:
         return measure(model, task, seed=seed, **options).contrast.difference
 
-    def order(**where: Any) -> float | None:
-        return order_influence(model, task, pairs=seen, n=500, seed=seed, **where).change
+    def order(**where: Any) -> Influence:
+        return order_influence(model, task, pairs=seen, n=500, seed=seed, **where)
 
     def value() -> Numbers:
         layers = range(1, last + 1)
@@ -186,9 +186,9 @@ def _of_activations(
     yield value
     yield lambda: {"answer": contrast(similarity.answer_similarity, layer=last)}
     yield from (exchanged, routes)
-    yield lambda: {"order_logits": order()}
-    yield lambda: {"order_first": order(state="X_ao", layer=0)}
-    yield lambda: {"order_last": order(state="X_ao", layer=last)}
+    yield lambda: {"order_logits": order().change}
+    yield lambda: {"order_first": order(state="X_ao", layer=0).ratio}
+    yield lambda: {"order_last": order(state="X_ao", layer=last).change}
     yield from (
         key_mask,
         merged,

@@ -41,7 +41,8 @@ class Fingerprint:
     order_logits: float | None = field(metadata={"low": 0})
     """Change of the logits if the anchors change places, over that between unrelated sequences."""
     order_first: float | None = field(metadata={"low": 0})
-    """The same for X^ao(1) at the last position: near 0 if layer 1 takes the anchors together."""
+    """Change of X^ao(1) at the last position if they do, over that if the pair becomes another: 0 if
+    layer 1 takes the anchors together, None if they are not there."""
     order_last: float | None = field(metadata={"low": 0})
     key_mask_order: float | None = field(metadata={"low": -1, "high": 1})
     """Silhouette of (a, b) against (b, a) in the logits under a key mask (C, figure 4C)."""
