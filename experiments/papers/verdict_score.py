@@ -15,7 +15,7 @@ apart from the others.
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,7 @@ from .effects import Floats, value_of
 from .rows import Row, Rows, cell
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
-_COMPOSED = ("composed", "commutes", "mirrored", "recomposed")
-_FAITHFUL = 0.9  # share of composed seen pairs answered rightly, below which they are doubtful
-_NEAR = 0.1  # a number this close to a line could as well be on its other side
+_NEAR = 0.1  # an accuracy this close to a line could as well be on its other side
 _DRAWN = 2_000
 _DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)  # sizes of the decision trees that are tried
 
@@ -86,8 +84,6 @@ class VerdictScore:
     mixed_runs: int  # runs in mixed cells
     mixed_p: float | None  # how often verdicts that change places within them are right as often
     disagreements: tuple[Disagreement, ...]  # every run that is named wrongly
-    faithful: tuple[int, int]  # runs whose composed states are not doubtful: named rightly, and all
-    doubtful: tuple[int, int]  # the same of the other runs
 
     def accuracy_of(self, name: str) -> float:
         """The balanced accuracy of the rule with this short name."""
@@ -159,8 +155,6 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
         scores.append(
             RuleScore(name, title, accuracy, *interval, behind, behind_low, right, *apart)
         )
-    right_runs = truth == given
-    sure = np.array([(row.get("recomposed") or 0.0) >= _FAITHFUL for row in kept])
     return VerdictScore(
         n={phase: int((truth == phase).sum()) for phase in PHASES},
         left_out=len(rows) - len(kept),
@@ -173,9 +167,7 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
         unfamiliar=_counted(cells, ~familiar),
         mixed_runs=int(mixed.sum()),
         mixed_p=_within_mixed(truth, given, cells, mixed),
-        disagreements=tuple(map(_disagreement, itertools.compress(kept, ~right_runs))),
-        faithful=(int(right_runs[sure].sum()), int(sure.sum())),
-        doubtful=(int(right_runs[~sure].sum()), int((~sure).sum())),
+        disagreements=tuple(map(_disagreement, itertools.compress(kept, truth != given))),
     )
 
 
@@ -243,11 +235,6 @@ def _settings(row: Row) -> list[float]:
     return [*_numbers(row, _GAMMAS), *_numbers(row, _SHAPE), *kinds]
 
 
-def _without_composed(row: Row) -> list[float]:
-    names = [name for name in NUMBERS if name not in _COMPOSED]
-    return [*_numbers(row, names), float(row["task"] == "neurips")]
-
-
 _GAMMAS = ("gamma", "gamma_qk", "weight_decay")
 _SHAPE = ("n_layers", "d_model", "n_sequences", "lr")
 # Rules that know less than the verdict: what they know, and what they see of a run.
@@ -255,7 +242,6 @@ _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
     "stable-rank": ("stable rank of W_Q(1), and its share of the initial one", _ranks),
     "gamma-and-decay": ("gamma and weight decay", lambda row: _numbers(row, _GAMMAS)),
     "settings": ("all settings", _settings),
-    "without-composed": ("the fingerprint without composed states", _without_composed),
 }
 
 
@@ -343,22 +329,25 @@ def _disagreement(row: Row) -> Disagreement:
 
 
 def _explanation(row: Row) -> str:
-    """Composed states that answer seen pairs badly are not the model's; or a number is near."""
-    again = row.get("recomposed")
-    if again is not None and again < _FAITHFUL:
-        return f"composed states are doubtful: of seen pairs {again:.2f} are right"
+    """Accuracies near a line between phases, and thresholds that give the phase if they move.
+
+    A threshold moves by a quarter, at most by 0.1.
+    """
     ood, symmetric = row.get("ood_accuracy"), row.get("symmetric_accuracy")
     lines = {"OOD": (ood, PAPER.ood)}
     if symmetric is not None:
         lines["symmetric"] = (symmetric, PAPER.symmetric)
     elif ood is not None and ood < PAPER.ood:
         lines["commut."] = (row.get("commutativity"), PAPER.commutativity)
-    lines["composed"] = (row.get("composed"), THRESHOLDS.composed)
-    if row.get("mirrored") is None and (row.get("composed") or 0.0) < THRESHOLDS.composed:
-        lines["commutes"] = (row.get("commutes"), THRESHOLDS.commutes)
     near = [
         f"{name} {value:.2f} is near {line:g}"
         for name, (value, line) in lines.items()
         if value is not None and abs(value - line) < _NEAR
     ]
+    numbers = fingerprint_of(row)
+    for name, line in vars(THRESHOLDS).items():
+        for way in (-1, 1):
+            moved = line + way * min(line / 4, _NEAR)
+            if verdict(numbers, replace(THRESHOLDS, **{name: moved})).phase == row["phase"]:
+                near.append(f"{row['phase']} if the threshold of {name} were {moved:.3g}")
     return "; ".join(near) or "none known"

@@ -41,7 +41,7 @@ class Fingerprint:
     order_logits: float | None = field(metadata={"low": 0})
     """Change of the logits if the anchors change places, over that between unrelated sequences."""
     order_first: float | None = field(metadata={"low": 0})
-    """Change of X^ao(1) at the last position if they do, over that if the pair becomes another: 0 if
+    """Change of X^ao(1) at the last position if they do, over that of another pair instead: 0 if
     layer 1 takes the anchors together, None if they are not there."""
     order_last: float | None = field(metadata={"low": 0})
     key_mask_order: float | None = field(metadata={"low": -1, "high": 1})
