@@ -131,14 +131,7 @@ def disagreements_table(ledger: Ledger) -> str:
         [run.settings, run.phase, run.verdict, run.reason, run.behaviour, run.explanation]
         for run in ledger.verdict.disagreements
     ]
-    found = table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
-    right, all_right = ledger.verdict.faithful
-    doubtful, all_doubtful = ledger.verdict.doubtful
-    return (
-        f"{found}\nWhere seen pairs, composed in the same way, are answered rightly (0.9 or more) "
-        f"the verdict is right on {right} of {all_right} runs, elsewhere on {doubtful} of "
-        f"{all_doubtful}.\n"
-    )
+    return table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
 
 
 def early_table(ledger: Ledger) -> str:

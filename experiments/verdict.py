@@ -22,7 +22,7 @@ def draw(data: section.Data) -> section.Panels:
         print(f"{run.settings}: {run.phase}, verdict {run.verdict} ({run.reason}; {run.behaviour})")
     along = checkpoints_table(data.place, HELD_OUT)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
-    numbers = {"noise_share": "noise", "value": "value", "composed": "composed: the rule"}
+    numbers = {"noise_share": "noise", "value": "equal values", "answer": "equal answers"}
     return [
         [
             ("runs by phase and verdict", confusion(score)),

@@ -4,6 +4,7 @@ The expectations stand in the sweeps' files and were written down before the run
 majority if more than half of its runs, whatever became of the others, are of a kind.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import permutation_test, rankdata
 
+from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.runs.phase import PAPER
 
 from .effects import Effect, Observation
@@ -47,7 +49,9 @@ def spearman(rows: Rows, x: str, y: str) -> tuple[int, float, float]:
         permutation_type="pairings", vectorized=True, n_resamples=9999,
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    return len(points), float(tested.statistic), float(tested.pvalue)
+    exact = len(tested.null_distribution) == math.factorial(len(xs))
+    p = permutation_p(abs(tested.statistic), np.abs(tested.null_distribution), exact=exact, size=1)
+    return len(points), float(tested.statistic), p
 
 
 def _cell(rows: Rows, **values: Any) -> list[Row]:

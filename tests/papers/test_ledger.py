@@ -100,8 +100,8 @@ def test_a_number_out_of_range_names_its_run(
     committed: Tables,
 ) -> None:
     found = [dict(row) for row in committed["phases"]]
-    found[7]["composed"] = 1.7
-    with pytest.raises(StoreError, match=f"{found[7]['run_id']} is damaged: composed is 1.7"):
+    found[7]["recomposed"] = 1.7
+    with pytest.raises(StoreError, match=f"{found[7]['run_id']} is damaged: recomposed is 1.7"):
         judge_verdict(found, committed["decay"])
 
 
