@@ -14,7 +14,7 @@ composite      neither: each ordered pair is looked up by itself
 other          a number that is needed is missing
 =============  =====================================================================================
 
-The thresholds were fixed on other runs than those on which ``docs/results.md`` judges.
+The thresholds were fitted on the studies ``decay`` and ``depth``; ``docs/results.md`` judges other runs.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     found = f"value {f.value:.2f}, answer {f.answer:.2f}"
     if f.value >= t.value and f.value + f.answer >= t.alike:
         return Decision("inferential", f"{found}: equal values and equal answers are alike")
-    found += f", order_last {f.order_last:.2f}"
+    found += f", order_last {f.order_last:.3f}"
     if f.order_last <= t.order:
         return Decision("symmetric", f"{found} <= {t.order:g}")
     return Decision("composite", f"{found} > {t.order:g}")
