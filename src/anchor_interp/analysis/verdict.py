@@ -14,7 +14,8 @@ composite      neither: each ordered pair is looked up by itself
 other          a number that is needed is missing
 =============  =====================================================================================
 
-The thresholds were fitted on the studies ``decay`` and ``depth``; ``docs/results.md`` judges other runs.
+The thresholds were fitted on the studies ``decay`` and ``depth``; ``docs/results.md`` judges other
+runs.
 """
 
 from dataclasses import dataclass
