@@ -22,8 +22,8 @@ from scipy.optimize import brentq
 from scipy.stats import nct, permutation_test, t
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.rounding import as_large
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import as_large
 
 EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
 DRAWN = 9_999  # if there are more
