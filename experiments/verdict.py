@@ -1,36 +1,44 @@
-"""The verdict from the mechanism against behaviour, on runs of other seeds, widths and layouts.
+"""The verdict from the mechanism against behaviour, on runs that it was not fitted on.
 
-Beside it rules that know less, and how early in training it tells what a run becomes.
+Beside it rules that know less, its thresholds fitted anew, and how early in training it tells what
+a run becomes.
 """
 
 import section
 from anchor_interp._util.errors import ConfigError
 from papers.figures import confusion, development, early
-from papers.page import FITTED_ON, HELD_OUT, read_ledger
+from papers.page import JUDGED, SECOND, read_ledger
 from papers.tables import checkpoints_table, read_checkpoints
+from papers.verdict_score import fit_thresholds, fitted_on
 
 
 def draw(data: section.Data) -> section.Panels:
-    """The confusion matrix, and the verdict along training."""
+    """The confusion matrices, and the verdict along training."""
     ledger = read_ledger(data.scale, data.place)
-    score = ledger.verdict
-    if score is None:
-        raise ConfigError("the tables hold too few phases for a verdict; train the studies first")
-    for rule in score.rules:
-        print(f"{rule.rule}: {rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})")
-    for run in score.disagreements:
-        print(f"{run.settings}: {run.phase}, verdict {run.verdict} ({run.reason}; {run.behaviour})")
-    along = checkpoints_table(data.place, HELD_OUT)
+    score, second = ledger.verdict, ledger.second_look
+    if score is None or second is None:
+        raise ConfigError(
+            f"the tables of {JUDGED} and {SECOND} hold too few phases with today's fingerprint; "
+            "train and measure both studies first"
+        )
+    print(f"fitted: {fit_thresholds([row for row in data.rows(JUDGED) if fitted_on(row)])}")
+    for name, found in ((JUDGED, score), (SECOND, second)):
+        for rule in found.rules:
+            print(f"{name}: {rule.rule}: {rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})")
+        for run in found.disagreements:
+            behaviour = f"{run.reason}; {run.behaviour}"
+            print(f"{name}: {run.settings}: {run.phase}, verdict {run.verdict} ({behaviour})")
+    along = checkpoints_table(data.place, SECOND)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
-    numbers = {"noise_share": "noise", "value": "equal values", "answer": "equal answers"}
+    numbers = {"noise_share": "noise", "order_first": "order", "virtual_rule": "virtual anchors"}
     return [
         [
             ("runs by phase and verdict", confusion(score)),
-            ("the verdict along training", early(ledger.early, score.accuracy_of("settings-here"))),
+            ("the verdict along training", early(ledger.early, second.accuracy_of("settings-here"))),
         ],
-        [("by final phase", development(data.rows(HELD_OUT), checkpoints, numbers))],
+        [("by final phase", development(data.rows(SECOND), checkpoints, numbers))],
     ]
 
 
 if __name__ == "__main__":
-    section.main(draw, HELD_OUT, *FITTED_ON)
+    section.main(draw, JUDGED, SECOND)

@@ -17,10 +17,18 @@ from .effects import Finding
 from .judging import Judgement
 from .rows import Rows
 from .tables import checkpoints_table, read_checkpoints, read_tables
-from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
+from .verdict_score import (
+    EarlyScore,
+    VerdictScore,
+    can_be_judged,
+    fitted_on,
+    judge_early,
+    judge_verdict,
+)
 
-# The study that judges the verdict, and those that rules which know less are fitted on.
-HELD_OUT, FITTED_ON = "phases", ("decay", "depth")
+# The study whose later runs judge the verdict, and one that is only a second look: its runs were
+# seen while the verdict was made. Its checkpoints say how early the verdict is.
+JUDGED, SECOND = "settings", "phases"
 
 
 @dataclass(frozen=True)
@@ -30,32 +38,40 @@ class Ledger:
     scale: str
     judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
     verdict: VerdictScore | None  # how good the verdict from the mechanism is
+    second_look: VerdictScore | None  # the same on runs that were seen while it was made
     early: tuple[EarlyScore, ...]  # how early it is
     runs: Mapping[str, int]  # runs of every study
     seconds: float  # wall time of training them one after the other
-    schema: int = 2
+    schema: int = 3
 
 
 def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
     """Judge every claim, and the verdict from the mechanism."""
-    rows = tables.get(HELD_OUT, ())
-    fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
-    phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
-    score = judge_verdict(rows, fitted) if min(map(len, phases)) > 1 else None
+    settings, again = tables.get(JUDGED, ()), tables.get(SECOND, ())
+    fitted = list(filter(fitted_on, settings))
+    score = _scored([row for row in settings if not fitted_on(row)], fitted)
+    second = _scored(again, fitted)
     seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
     return Ledger(
         scale=scale,
         judgements=judge_ledger(tables),
         verdict=score,
-        early=() if score is None else tuple(judge_early(rows, checkpoints)),
+        second_look=second,
+        early=() if second is None else tuple(judge_early(again, checkpoints)),
         runs={name: len(found) for name, found in tables.items()},
         seconds=sum(seconds.values()),
     )
 
 
+def _scored(rows: Rows, fitted: Rows) -> VerdictScore | None:
+    """The verdict on some runs; None if these or those fitted on have too few phases."""
+    phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
+    return judge_verdict(rows, fitted) if min(map(len, phases)) > 1 else None
+
+
 def read_ledger(scale: str, tables: Path) -> Ledger:
     """The ledger of a folder of tables."""
-    along = checkpoints_table(tables, HELD_OUT)
+    along = checkpoints_table(tables, SECOND)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
     return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
 
@@ -106,8 +122,9 @@ def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
     if ledger.verdict is not None:
         caption = "Runs by phase, which behaviour decides, and by the verdict from their mechanism."
         found.append(("confusion", caption, figures.confusion(ledger.verdict)))
+    if ledger.second_look is not None:
         caption = "The verdict along the training against the phase that a run ends in."
-        figure = figures.early(ledger.early, ledger.verdict.accuracy_of("settings-here"))
+        figure = figures.early(ledger.early, ledger.second_look.accuracy_of("settings-here"))
         found.append(("early", caption, figure))
     return found
 

@@ -30,6 +30,7 @@ MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
 _SEEDS = tuple(range(400, 405))
 SETTINGS_RUNS = 25  # random settings on each task in each layout
+FITTED_RUNS = 25  # of these, the first ones, on which the verdict's thresholds were fitted
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a tab
 
 _PHASES = get_args(Phase)
 _NAMES: Mapping[str, Sequence[str]] = {"status": STATES, "phase": _PHASES, "behaviour": _PHASES}
-_SHARES = frozenset(("commutativity", "commutativity_wrong", "key_dependence", "recomposed"))
+_SHARES = frozenset(("commutativity", "commutativity_wrong", "key_dependence", "virtual_rule"))
 _POSITIVE = frozenset(("n_layers", "lr", "at_step", "at_number", "stable_rank_at_init"))
 _NOT_NEGATIVE = frozenset(("seed", "gamma", "weight_decay", "final_loss", "seconds"))
 _LARGEST, _LIMIT = 1e100, 1 << 28

@@ -1,8 +1,10 @@
 """How good the verdict from the mechanism is, on runs that its thresholds were not fixed on.
 
-Beside it stand rules that know less: decision trees, fitted on other runs and again on the judged
-runs, each cell on all other cells; each has the size that is best for it in hindsight, which
-favours them. Runs that did not converge have no phase to tell and are left out.
+It is judged on the runs of the study ``settings`` after the first 25 of each task and layout, which
+its thresholds were fitted on. Beside it stand rules that know less: decision trees, fitted on those
+first runs and again on the judged runs, each cell on all other cells; each has the size that is
+best for it in hindsight, which favours them. Runs that did not converge have no phase to tell and
+are left out, and so are runs whose table lacks a number of the verdict.
 
 Runs that differ in their seed alone are not independent. Intervals of balanced accuracy add up
 Jeffreys' intervals of the phases with as many witnesses as a phase has cells; what a rule lacks to
@@ -27,11 +29,12 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.analysis.statistics import permutation_p
-from anchor_interp.analysis.verdict import THRESHOLDS, verdict
+from anchor_interp.analysis.verdict import THRESHOLDS, VerdictThresholds, verdict
 from anchor_interp.runs.phase import PAPER, Phase
 
 from .effects import Floats, value_of
 from .rows import Row, Rows, cell
+from .studies import FITTED_RUNS
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 _NEAR = 0.1  # an accuracy this close to a line could as well be on its other side
@@ -117,8 +120,39 @@ def fingerprint_of(row: Row) -> Fingerprint:
 
 
 def can_be_judged(row: Row) -> bool:
-    """Whether a row has a phase that a verdict names, and a fingerprint."""
-    return row["status"] == "done" and row["phase"] in PHASES and row.get("noise_share") is not None
+    """Whether a row has a phase that a verdict names, and a fingerprint of today's numbers."""
+    return row["status"] == "done" and row["phase"] in PHASES and row.get("exceptions") is not None
+
+
+def fitted_on(row: Row) -> bool:
+    """Whether the thresholds may be fitted on this run of the study ``settings``."""
+    return bool(row["seed"] % 10_000 < FITTED_RUNS)
+
+
+def fit_thresholds(rows: Rows) -> VerdictThresholds:
+    """The thresholds of order, rule and likeness with the best balanced accuracy on some runs.
+
+    Each is moved in turn, twice, to the middle of the widest range that is as good as any.
+    """
+    kept = list(filter(can_be_judged, rows))
+    truth, numbers = np.array([row["phase"] for row in kept]), list(map(fingerprint_of, kept))
+    found = THRESHOLDS
+
+    def score(**moved: float) -> float:
+        tried = replace(found, **moved)
+        return _balanced(truth, np.array([verdict(each, tried).phase for each in numbers]))
+
+    for name, number in (*_FITTED.items(), *_FITTED.items()):
+        values = sorted({v for each in numbers if (v := getattr(each, number)) is not None})
+        scores = [score(**{name: (low + high) / 2}) for low, high in itertools.pairwise(values)]
+        ranges, start = [], 0
+        for best, group in itertools.groupby(each == max(scores) for each in scores):
+            end = start + len(list(group))
+            ranges += [(values[start], values[end])] if best else []
+            start = end
+        low, high = max(ranges, key=lambda ends: ends[1] - ends[0])
+        found = replace(found, **{name: (low + high) / 2})
+    return found
 
 
 def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
@@ -179,7 +213,7 @@ def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
     final = {row["run_id"]: row for row in rows if can_be_judged(row)}
     moments: dict[float, list[Row]] = defaultdict(list)
     for row in checkpoints:
-        if row["run_id"] in final and row.get("noise_share") is not None:
+        if row["run_id"] in final and row.get("exceptions") is not None:
             moments[row["at_number"]].append(row)
     whole = [moment for moment in moments.values() if len(moment) == len(final)]
     found = []
@@ -235,6 +269,12 @@ def _settings(row: Row) -> list[float]:
     return [*_numbers(row, _GAMMAS), *_numbers(row, _SHAPE), *kinds]
 
 
+_FITTED = {
+    "order": "order_first",
+    "order_exception": "order_first",
+    "rule": "virtual_rule",
+    "alike": "virtual_alike",
+}  # thresholds and their numbers
 _GAMMAS = ("gamma", "gamma_qk", "weight_decay")
 _SHAPE = ("n_layers", "d_model", "n_sequences", "lr")
 # Rules that know less than the verdict: what they know, and what they see of a run.

@@ -10,7 +10,8 @@ from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.fingerprint import seen_pairs_only
-from anchor_interp.interventions.composition import composition
+from anchor_interp.interventions.composition import composition, virtual_anchors
+from anchor_interp.interventions import composition as compositions
 from anchor_interp.models.exact import Normalization, exact_model
 from papers.studies import arbitrary_task
 
@@ -56,6 +57,50 @@ def test_a_symmetric_run_gives_the_answer_of_the_other_order() -> None:
     assert (composition(run.model, task, n=50).mirrored or 0) > 0.9
 
 
+def test_virtual_anchors_of_a_table_get_trained_answers(layout: Normalization) -> None:
+    """Nothing lies between the entries of a table: a sum of states is read as one of them."""
+    for mechanism in ("symmetric", "inferential", "lookup"):
+        with seen_pairs_only(model := small_exact(mechanism, layout), FEW_KEYS) as seen:
+            found = virtual_anchors(model, seen, layer=1, n=20)
+        assert (found.rule, found.alike) == (0, None)
+
+
+def test_virtual_anchors_tell_trained_mechanisms_apart() -> None:
+    found = {}
+    for name in ("inferential", "symmetric", "composite"):
+        run = ai.load(f"tiny/{name}/1")
+        found[name] = virtual_anchors(run.model, run.config.task, layer=1)
+    rules = {name: one.rule or 0 for name, one in found.items()}
+    assert rules["inferential"] > 0.4 > 0.2 > max(rules["symmetric"], rules["composite"])
+    assert (found["symmetric"].alike or 0) > 0.98 > 0.97 > (found["composite"].alike or 0)
+
+
+def test_an_additive_model_answers_virtual_anchors_with_the_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A state that is key + a + b on one axis, and an MLP that answers with the number there."""
+    task, model = ai.TASKS["complexity-control"], random_model()
+    adds = {1: 5, 2: 1, 3: -2, 4: -8}
+
+    def states(_: Any, rows: torch.Tensor, names: list[str]) -> dict[str, torch.Tensor]:
+        anchors = torch.isin(rows, torch.tensor([*adds]))
+        first = anchors.int().argmax(1)
+        row = torch.arange(len(rows))
+        total = rows[row, first - 1].double()
+        for at in (first, first + 1):
+            total += torch.tensor([adds[int(token)] for token in rows[row, at]])
+        return {name: total[:, None, None].expand(-1, rows.shape[1], 1) for name in names}
+
+    def run(_: Any, __: Any, replaced: list[Any], **___: Any) -> tuple[torch.Tensor, None]:
+        numbers = replaced[0].value[:, -1, 0].long().clamp(0, 119)
+        return torch.nn.functional.one_hot(numbers, 120).double(), None
+
+    monkeypatch.setattr(compositions, "activations", states)
+    monkeypatch.setattr(compositions, "replaced_run", run)
+    found = virtual_anchors(model, task, layer=2, n=10)
+    assert (found.rule, found.alike) == (1, pytest.approx(1))
+
+
 def test_bad_input() -> None:
     model, task = random_model(), ai.TASKS["complexity-control"]
     number: Any = 5
@@ -75,6 +120,13 @@ def test_bad_input() -> None:
         composition(model, task, n=0)
     with pytest.raises(ConfigError, match="no seen pair of the task follows the rule"):
         composition(random_model(), arbitrary_task(0), pairs=[(1, 2)])
+    with pytest.raises(ConfigError, match=r"layer is 3; expected at most 2"):
+        virtual_anchors(model, task, layer=3)
+    apart = replace(task, unseen=((1, 2), (2, 1), (3, 4), (4, 3)))
+    with pytest.raises(ConfigError, match="the task has no virtual anchors"):
+        virtual_anchors(model, apart, layer=0)
+    ring = ai.TASKS["non-commuting"]
+    assert virtual_anchors(model, ring, layer=0, n=2).rule is None
     alone = ai.AnchorTask(unseen=tuple((1, b) for b in (1, 2, 3, 4)))
     with pytest.raises(ConfigError, match=r"\(1, 1\) cannot be composed"):
         composition(model, alone)

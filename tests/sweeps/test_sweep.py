@@ -407,7 +407,7 @@ def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Pat
     found = rows(small)
     whole = pq.read_table(pa.BufferReader(to_parquet(found)), use_threads=False)
     metadata = whole.schema.metadata
-    pq.write_table(whole.drop_columns(["recomposed", "branch_lr"]), tmp_path / "table.parquet")
+    pq.write_table(whole.drop_columns(["virtual_alike", "branch_lr"]), tmp_path / "table.parquet")
     assert read_table(tmp_path / "table.parquet") == found  # nobody measured or branched these
     data = (tmp_path / "table.parquet").read_bytes()
     with pytest.raises(ValueError, match="in only one of this table and this version"):

@@ -21,7 +21,7 @@ from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
-from anchor_interp.interventions.composition import composition
+from anchor_interp.interventions.composition import virtual_anchors
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
@@ -179,9 +179,14 @@ def _of_activations(
         found = pair_clusters(model, task, pairs=seen, n=800, seed=seed)
         return {"merged": found.silhouette_unordered}
 
-    def recomposed() -> Numbers:
-        held_out = [pair for pair in seen if task.role(pair) == "inferential"]
-        return {"recomposed": composition(model, task, pairs=held_out, seed=seed).composed}
+    def virtual() -> Numbers:
+        found = [virtual_anchors(model, task, layer=layer, seed=seed) for layer in range(last + 1)]
+        rules = [one.rule for one in found if one.rule is not None]
+        return {"virtual_rule": max(rules, default=None), "virtual_alike": found[-1].alike}
+
+    def exceptions() -> Numbers:
+        others = [task.override((b, a)) for a, b in task.unseen]
+        return {"exceptions": float(np.mean([one is not None for one in others] or [0]))}
 
     yield value
     yield lambda: {"answer": contrast(similarity.answer_similarity, layer=last)}
@@ -193,7 +198,8 @@ def _of_activations(
         key_mask,
         merged,
         lambda: {"blocks": contrast(similarity.block_similarity)},
-        recomposed,
+        virtual,
+        exceptions,
     )
 
 

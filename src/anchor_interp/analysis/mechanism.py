@@ -51,9 +51,14 @@ class Fingerprint:
     """Silhouette of the unordered pairs in X^ao(1) at the last position (N, figure 3b)."""
     blocks: float | None
     """The same as ``value`` for the logits under a second-anchor mask (C, figure 4D)."""
-    recomposed: float | None = field(metadata=_SHARE)
-    """Share of seen pairs that are answered with their target if their X^ao(1) is composed of other
-    seen pairs' (interventions.composition)."""
+    virtual_rule: float | None = field(metadata=_SHARE)
+    """Largest share of virtual anchors that a layer's X^ao makes and the later ones answer with the
+    rule, where it adds what no seen pair adds (interventions.composition)."""
+    virtual_alike: float | None = field(metadata={"low": -1, "high": 1})
+    """Mean cosine of the logits of virtual pairs and of their other orders, made in X^ao(L)."""
+    exceptions: float | None = field(metadata=_SHARE)
+    """Of the task: share of unseen pairs whose other order was trained on another function than the
+    rule's."""
     stable_rank: float | None = field(metadata={"low": 0})
     """Stable rank of W_Q(1), as the next two numbers are of W_Q(1)."""
     rank_share: float | None = field(metadata={"low": 0})
@@ -68,7 +73,7 @@ class Fingerprint:
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})
-    schema: int = 3
+    schema: int = 4
 
     def __post_init__(self) -> None:
         check_fields(self, "fingerprint")
@@ -78,7 +83,7 @@ _ABOUT = ("run_id", "step", "seed", "schema")
 NUMBERS = tuple(entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT)
 
 
-FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=3)
+FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=4)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 

@@ -13,20 +13,26 @@ that meet for the first time:
 
 The pair (a, b) itself is never run. A composed state lacks what the layers up to it make of both
 anchors *together*; :attr:`Composition.recomposed` shows how much that is.
+
+:func:`virtual_anchors` asks the same of anchors that do not exist. Beside a fixed anchor b, the
+state of (a, b) plus that of (c, b) minus that of (d, b) is that of a *virtual* anchor a + c - d,
+whose function adds what a and c add, less what d adds.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.models.transformer import HookedTransformer, check_causal, check_fits, token_rows
-from anchor_interp.tasks.anchor import AnchorTask, Pair
+from anchor_interp.tasks.anchor import Affine, AnchorTask, Pair
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import assemble
 
@@ -71,11 +77,6 @@ def composition(
             out of range, or a model that is too small for the task, without MLPs or not causal.
     """
     check_fits(model, task)
-    checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
-    checked(n, int, "n", low=1, high=10_000)
-    if model.cfg.attn_only:
-        raise ConfigError("the model has attention only; composition needs the state before an MLP")
-    check_causal(model)
     given = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
     wanted = [task.known(pair) for pair in given]
     if not wanted:
@@ -96,12 +97,89 @@ def composition(
     return Composition(layer, tuple(wanted), n, float(np.mean(rule)), *others)
 
 
+@dataclass(frozen=True)
+class VirtualAnchors:
+    """A model's answers to anchors that nobody trained, beside anchors that were trained."""
+
+    layer: int
+    """0-based layer whose X^ao holds them."""
+    n: int
+    """Sequences of each virtual pair and order."""
+    rule: float | None
+    """Share answered with the rule, over virtual pairs that add what no seen pair adds; None if
+    anchors do other than add a number."""
+    alike: float | None
+    """Mean cosine between the centred logits of a virtual pair and of its other order; None if all
+    answers are those of the pairs that the states were composed of, which training made alike."""
+
+
+@torch.no_grad()
+def virtual_anchors(
+    model: HookedTransformer, task: AnchorTask, *, layer: int, n: int = 40, seed: int = 0
+) -> VirtualAnchors:
+    """Compose the states of virtual anchors and see what the model answers.
+
+    Every virtual anchor stands first and second, beside each anchor that follows the rule with
+    every anchor in both orders. No unseen pair has such an anchor. Composes ``hook_resid_mid`` of
+    a 0-based layer; that of the last one holds all that attention brings to the last position.
+    Hooks attached to the model act.
+
+    Raises:
+        ConfigError: fewer than three anchors, no anchor that follows the rule with all others, or
+            as :func:`composition`.
+    """
+    check_fits(model, task)
+    states = _States(model, task, layer, n, seed)
+    tokens, known = task.tokens, set(states.of)
+    sums = [(a, c, d) for d in tokens for a, c in itertools.combinations(tokens, 2)
+            if d not in (a, c)]  # fmt: skip
+    beside = [b for b in tokens if all({(a, b), (b, a)} <= known for a in tokens)]
+    if not sums or not beside:
+        raise ConfigError(
+            "the task has no virtual anchors: they need three anchors or more, and one that follows "
+            "the rule with each anchor in both orders"
+        )
+    adds = _added(task)
+    trained = {adds[a] + adds[b] for a, b in known if adds}
+    targets = {pair: task.target(pair, states.keys) for pair in known}
+    low, high = (bound(map(bound, targets.values())) for bound in (min, max))
+    right, cosines, copied = [], [], True
+    for (a, c, d), b in itertools.product(sums, beside):
+        of = {(a, b): 1, (c, b): 1, (d, b): -1}
+        orders = states.summed(of), states.summed({(y, x): sign for (x, y), sign in of.items()})
+        centred = (logits - logits.mean(-1, keepdim=True) for logits in orders)
+        cosines.append(float(torch.cosine_similarity(*centred, dim=-1).mean()))
+        first, second = answers = [logits.argmax(-1).cpu().numpy() for logits in orders]
+        copied &= bool(np.all([np.any([x == targets[p] for p in of], axis=0) for x in answers]))
+        total = adds[a] + adds[c] - adds[d] + adds[b] if adds else None
+        if total is not None and total not in trained:
+            target = states.keys + total
+            usual = (low <= target) & (target <= high)
+            right += [*(first == target)[usual], *(second == target)[usual]]
+    rule = float(np.mean(right)) if right else None
+    return VirtualAnchors(layer, n, rule, None if copied else float(np.mean(cosines)))
+
+
+def _added(task: AnchorTask) -> dict[int, int]:
+    """What each anchor adds to the key; empty if one does anything else."""
+    of = {token: task.function(token) for token in task.tokens}
+    plain = {t: g.add for t, g in of.items() if isinstance(g, Affine) and g == Affine(g.add)}
+    return plain if len(plain) == len(of) else {}
+
+
 class _States:
     """The states of all seen pairs that follow the rule, over the same n keys and noise."""
 
     def __init__(
         self, model: HookedTransformer, task: AnchorTask, layer: int, n: int, seed: int
     ) -> None:
+        checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
+        checked(n, int, "n", low=1, high=10_000)
+        if model.cfg.attn_only:
+            raise ConfigError(
+                "the model has attention only; composition needs the state before an MLP"
+            )
+        check_causal(model)
         pairs = [pair for pair in task.seen if task.role(pair) == "inferential"]
         if not pairs:
             raise ConfigError("no seen pair of the task follows the rule: nothing can be composed")
@@ -140,8 +218,18 @@ class _States:
                 "(a', b') with its anchors a and b"
             )
         state = torch.stack([self.of[p] + self.of[q] - self.of[r] for p, q, r in sides]).mean(0)
-        # any other pair can be run: in a causal model all that depends on it is replaced
-        rows = self._rows[sides[0][2]]
-        composed = Replacement(self._hook, state, self._mask, frozenset([pair]))
+        return self._run(state, [pair]).argmax(-1).cpu().numpy()
+
+    def summed(self, signs: Mapping[Pair, int]) -> Float[torch.Tensor, "n d_vocab"]:
+        """The logits of a sum of known states."""
+        state = torch.stack([sign * self.of[pair] for pair, sign in signs.items()]).sum(0)
+        return self._run(state, signs)
+
+    def _run(
+        self, state: Float[torch.Tensor, "n pos d_model"], pairs: Iterable[Pair]
+    ) -> Float[torch.Tensor, "n d_vocab"]:
+        # any known pair can be run: in a causal model all that depends on it is replaced
+        rows = next(iter(self._rows.values()))
+        composed = Replacement(self._hook, state, self._mask, frozenset(pairs))
         logits, _ = replaced_run(self._model, rows, [composed], batch_size=len(rows))
-        return logits.argmax(-1).cpu().numpy()
+        return logits

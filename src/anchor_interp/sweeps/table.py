@@ -79,7 +79,7 @@ COLUMNS: Mapping[str, Kind] = {
 runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 _ADDED = (
     "branch_step", "branch_lr", "branch_weight_decay",
-    "blocks", "recomposed", "commutativity_wrong",
+    "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
 """Columns that older tables and runs lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
