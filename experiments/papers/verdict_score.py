@@ -270,8 +270,9 @@ def _settings(row: Row) -> list[float]:
 
 
 _FITTED = {
+    "position": "position_share",
     "order": "order_first",
-    "order_exception": "order_first",
+    "order_exception": "order_logits",
     "rule": "virtual_rule",
     "alike": "virtual_alike",
 }  # thresholds and their numbers
