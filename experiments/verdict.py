@@ -30,11 +30,12 @@ def draw(data: section.Data) -> section.Panels:
             print(f"{name}: {run.settings}: {run.phase}, verdict {run.verdict} ({behaviour})")
     along = checkpoints_table(data.place, SECOND)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
+    known = second.accuracy_of("settings-here")
     numbers = {"noise_share": "noise", "order_first": "order", "virtual_rule": "virtual anchors"}
     return [
         [
             ("runs by phase and verdict", confusion(score)),
-            ("the verdict along training", early(ledger.early, second.accuracy_of("settings-here"))),
+            ("the verdict along training", early(ledger.early, known)),
         ],
         [("by final phase", development(data.rows(SECOND), checkpoints, numbers))],
     ]

@@ -30,6 +30,7 @@ from anchor_interp.cli.main import main
 from anchor_interp.interventions.composition import composition
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import interchange
+from anchor_interp.interventions.masks import edge, mask_edges, no_edges
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.exact import Mechanism
@@ -321,6 +322,21 @@ def test_the_verdict_on_an_exact_model(
     assert verdict(taken[name]).phase == phase
 
 
+@pytest.mark.parametrize("without", ["anchors", "key"])
+def test_a_lookup_with_cut_edges_is_not_symmetric(without: str) -> None:
+    """Its end takes no anchor in layer 1, or its answers ignore the key: both commute."""
+    model, length = small_exact("lookup", "post"), FEW_KEYS.length
+    cut = no_edges(model, length)
+    if without == "anchors":
+        cut[0, :, :, length - 1] = True
+    else:
+        for query in range(2, length):
+            cut |= edge(model, length, layer=0, query=query, key=query - 2)
+    with mask_edges(model, cut, renormalise=without == "key"):
+        found = fingerprint_model(model, FEW_KEYS)
+    assert verdict(found).phase != "symmetric"
+
+
 def test_an_exact_run_has_a_fingerprint_without_a_run_id() -> None:
     run = ai.load("exact/symmetric")
     found = fingerprint(replace(run, config=replace(run.config, task=FEW_KEYS)))
@@ -329,5 +345,5 @@ def test_an_exact_run_has_a_fingerprint_without_a_run_id() -> None:
 
 
 def test_thresholds_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"thresholds.value is 3"):
-        VerdictThresholds(value=3)
+    with pytest.raises(ConfigError, match=r"thresholds.rule is 3"):
+        VerdictThresholds(rule=3)

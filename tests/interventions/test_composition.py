@@ -10,8 +10,8 @@ from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.fingerprint import seen_pairs_only
-from anchor_interp.interventions.composition import composition, virtual_anchors
 from anchor_interp.interventions import composition as compositions
+from anchor_interp.interventions.composition import composition, virtual_anchors
 from anchor_interp.models.exact import Normalization, exact_model
 from papers.studies import arbitrary_task
 

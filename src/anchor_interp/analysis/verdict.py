@@ -2,7 +2,7 @@
 
 :func:`verdict` reads a :class:`anchor_interp.analysis.fingerprint.Fingerprint` from top to bottom.
 The lines with a star are for tasks where an unseen pair's other order was trained on an exception
-to the rule (``exceptions``): a model that hardly tells the orders apart answers with that exception.
+to the rule (``exceptions``). A model that hardly tells the orders apart answers with the exception.
 
 =============  =====================================================================================
 phase          rule

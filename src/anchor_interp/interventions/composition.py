@@ -136,8 +136,8 @@ def virtual_anchors(
     beside = [b for b in tokens if all({(a, b), (b, a)} <= known for a in tokens)]
     if not sums or not beside:
         raise ConfigError(
-            "the task has no virtual anchors: they need three anchors or more, and one that follows "
-            "the rule with each anchor in both orders"
+            "the task has no virtual anchors: they need three anchors or more, and one that "
+            "follows the rule with each anchor in both orders"
         )
     adds = _added(task)
     trained = {adds[a] + adds[b] for a, b in known if adds}
