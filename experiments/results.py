@@ -8,6 +8,7 @@ On the page a table stands between two comments that name it; this puts it there
 
 import argparse
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from papers.page import Ledger, told
 from papers.rows import Row
 from papers.studies import SCALES, STUDIES
 from papers.tables import read_tables
-from papers.verdict_score import PHASES
+from papers.verdict_score import PHASES, VerdictScore
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"
@@ -77,9 +78,9 @@ def known_table(ledger: Ledger) -> str:
     return table(["name", "known runs", "effect (95 %)", "without them"], lines) or "none\n"
 
 
-def rules_table(ledger: Ledger) -> str:
+def rules_table(score: VerdictScore | None) -> str:
     """The verdict beside rules that know less."""
-    if ledger.verdict is None:
+    if score is None:
         return "not run\n"
     lines = [
         [
@@ -91,45 +92,45 @@ def rules_table(ledger: Ledger) -> str:
                 for v in (rule.familiar, rule.unfamiliar, rule.mixed)
             ),
         ]
-        for rule in ledger.verdict.rules
+        for rule in score.rules
     ]
     familiar, unfamiliar = (
         f"in {cells} {kind} cells ({runs} runs)"
         for kind, (cells, runs) in (
-            ("familiar", ledger.verdict.familiar), ("other", ledger.verdict.unfamiliar)
+            ("familiar", score.familiar), ("other", score.unfamiliar)
         )
     )  # fmt: skip
     head = ["what the rule knows", "balanced accuracy (95 %)", "behind the verdict by"]
-    head += [familiar, unfamiliar, f"right in mixed cells ({ledger.verdict.mixed_runs} runs)"]
+    head += [familiar, unfamiliar, f"right in mixed cells ({score.mixed_runs} runs)"]
     found = table(head, lines) + (
         "\nRuns in familiar cells differ in their seed alone from runs that the rules and the "
         "verdict's thresholds were fitted on.\n"
     )
-    if ledger.verdict.mixed_p is None:
+    if score.mixed_p is None:
         return found
     return (
         f"{found}\nMixed cells are those whose seeds end in different phases. Verdicts that change "
-        f"places inside them are right as often with p = {ledger.verdict.mixed_p:.2f}.\n"
+        f"places inside them are right as often with p = {score.mixed_p:.2f}.\n"
     )
 
 
-def confusion_table(ledger: Ledger) -> str:
+def confusion_table(score: VerdictScore | None) -> str:
     """Runs by phase and verdict."""
-    if ledger.verdict is None:
+    if score is None:
         return "not run\n"
     columns = (*PHASES, "other")
-    counts = ledger.verdict.confusion
+    counts = score.confusion
     lines = [[phase, *(str(counts[phase][column]) for column in columns)] for phase in PHASES]
     return table(["phase, from behaviour", *(f"verdict {name}" for name in columns)], lines)
 
 
-def disagreements_table(ledger: Ledger) -> str:
+def disagreements_table(score: VerdictScore | None) -> str:
     """Every run that the verdict names otherwise than its behaviour."""
-    if ledger.verdict is None:
+    if score is None:
         return "not run\n"
     lines = [
         [run.settings, run.phase, run.verdict, run.reason, run.behaviour, run.explanation]
-        for run in ledger.verdict.disagreements
+        for run in score.disagreements
     ]
     return table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
 
@@ -230,13 +231,15 @@ def factors_table(_: Ledger) -> str:
     return table(["factor", "level", *named, *phases, "the boundary"], lines)
 
 
-MADE = {
+MADE: Mapping[str, Callable[[Ledger], str]] = {
     "claims": claims_table,
     "strata": strata_table,
     "known": known_table,
-    "rules": rules_table,
-    "confusion": confusion_table,
-    "disagreements": disagreements_table,
+    "rules": lambda ledger: rules_table(ledger.verdict),
+    "confusion": lambda ledger: confusion_table(ledger.verdict),
+    "disagreements": lambda ledger: disagreements_table(ledger.verdict),
+    "second-rules": lambda ledger: rules_table(ledger.second_look),
+    "second-confusion": lambda ledger: confusion_table(ledger.second_look),
     "early": early_table,
     "studies": studies_table,
     "noise": noise_table,

@@ -26,11 +26,15 @@ def route_table(rows: Sequence[Row]) -> str:
     for row in rows:
         if row["phase"] in PHASES and row.get("route_gathered") is not None:
             route = max(get_args(RouteName), key=lambda name: row[f"route_{name}"])
-            groups.setdefault((row["normalization"], route, row["task"], row["phase"]), []).append(row)
+            groups.setdefault((row["normalization"], route, row["task"], row["phase"]), []).append(
+                row
+            )
     lines = []
     for key in sorted(groups):
         found = [[v for row in groups[key] if (v := row.get(name)) is not None] for name in NUMBERS]
-        lines.append([*key, str(len(groups[key])), *(f"{median(v):.2f}" if v else "" for v in found)])
+        lines.append(
+            [*key, str(len(groups[key])), *(f"{median(v):.2f}" if v else "" for v in found)]
+        )
     return table(["layout", "route", "task", "phase", "runs", *NUMBERS], lines)
 
 

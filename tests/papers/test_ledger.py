@@ -14,14 +14,22 @@ from watched_page import Watched
 
 import section
 from anchor_interp._util.errors import StoreError
+from anchor_interp.analysis.verdict import verdict
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
 from papers.judging import Verdict
 from papers.page import Ledger, known_before, make_ledger, render_ledger
 from papers.rows import KNOWN_SEEDS, Row, cell, of_three_and_four
-from papers.tables import read_tables
-from papers.verdict_score import PHASES, can_be_judged, judge_verdict
+from papers.tables import read_checkpoints, read_tables
+from papers.verdict_score import (
+    PHASES,
+    can_be_judged,
+    fingerprint_of,
+    fit_thresholds,
+    fitted_on,
+    judge_verdict,
+)
 
 ROOT = Path(__file__).parents[2]
 Tables = dict[str, list[Row]]
@@ -86,23 +94,82 @@ def test_a_table_that_lacks_a_column_is_named(
     assert told.count("\n") == 1
 
 
+@pytest.fixture(scope="module")
+def measured(committed: Tables) -> Tables:
+    """The committed tables with made-up numbers of virtual anchors, and made-up random settings."""
+    generator = np.random.default_rng(0)
+
+    def filled(row: Row) -> Row:
+        rule = {"inferential": 0.45, "composite": 0.1}.get(row["phase"], 0.2)
+        merged = {"order_first": 0.0, "order_logits": 0.0} if row["phase"] == "symmetric" else {}
+        rule = float(np.clip(rule + generator.normal(0, 0.1), 0, 1))
+        virtual = {"virtual_rule": rule, "virtual_alike": 0.96}
+        return row | virtual | {"exceptions": float(row["task"] == "neurips")} | merged
+
+    tables = {name: [filled(row) for row in committed[name]] for name in ("phases", "decay")}
+    settings = [row | {"seed": 10_000 + i % 50} for i, row in enumerate(tables["decay"])]
+    return committed | {"phases": tables["phases"], "settings": settings}
+
+
+@pytest.fixture(scope="module")
+def measured_ledger(measured: Tables) -> Ledger:
+    checkpoints = [
+        row | {"virtual_rule": 0.1, "virtual_alike": 0.96, "exceptions": 0.0}
+        for row in read_checkpoints(TABLES / "phases-checkpoints.csv")
+    ]
+    return make_ledger("tiny", measured, checkpoints)
+
+
+def test_the_verdict_is_judged_on_runs_that_it_was_not_fitted_on(
+    measured: Tables, measured_ledger: Ledger
+) -> None:
+    judged = [row for row in measured["settings"] if not fitted_on(row)]
+    assert {row["seed"] % 10_000 for row in judged} == set(range(25, 50))
+    found, second = measured_ledger.verdict, measured_ledger.second_look
+    assert found is not None
+    assert second is not None
+    assert sum(found.n.values()) == sum(map(can_be_judged, judged))
+    assert sum(second.n.values()) == sum(map(can_be_judged, measured["phases"]))
+
+
+def test_rows_without_the_verdicts_numbers_are_not_judged(committed: Tables) -> None:
+    """Tables of an earlier fingerprint are read; nobody is told that their verdict is other."""
+    assert not any(map(can_be_judged, committed["phases"]))
+    found = make_ledger("tiny", committed)
+    assert (found.verdict, found.second_look, found.early) == (None, None, ())
+
+
+def test_fitted_thresholds_tell_phases_of_known_numbers_apart(measured: Tables) -> None:
+    """Whatever the rule's share of inferential runs, the threshold comes to lie below them."""
+    for most in (0.3, 0.6):
+        rows = [
+            row | {"virtual_rule": most + 0.1 if row["phase"] == "inferential" else most - 0.1}
+            for row in measured["settings"]
+        ]
+        found = fit_thresholds(rows)
+        assert found.rule == pytest.approx(most)
+        right = [verdict(fingerprint_of(row), found).phase == row["phase"]
+                 for row in rows if row["phase"] == "inferential"]  # fmt: skip
+        assert np.mean(right) > 0.9
+
+
 def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
     committed: Tables,
 ) -> None:
     """Where measuring failed the claims are judged all the same."""
-    bare = [{k: v for k, v in row.items() if k != "noise_share"} for row in committed["phases"]]
+    bare = [{k: v for k, v in row.items() if k != "position_share"} for row in committed["phases"]]
     ledger = make_ledger("tiny", committed | {"phases": bare})
-    assert ledger.verdict is None
+    assert ledger.second_look is None
     assert ledger.judgements["n-rates-lr"].verdict == "supported"
 
 
 def test_a_number_out_of_range_names_its_run(
-    committed: Tables,
+    measured: Tables,
 ) -> None:
-    found = [dict(row) for row in committed["phases"]]
-    found[7]["recomposed"] = 1.7
-    with pytest.raises(StoreError, match=f"{found[7]['run_id']} is damaged: recomposed is 1.7"):
-        judge_verdict(found, committed["decay"])
+    found = [dict(row) for row in measured["phases"]]
+    found[7]["virtual_rule"] = 1.7
+    with pytest.raises(StoreError, match=f"{found[7]['run_id']} is damaged: virtual_rule is 1.7"):
+        judge_verdict(found, measured["settings"])
 
 
 def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger) -> None:
@@ -116,16 +183,17 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger)
         if judged.finding is not None and judged.finding.effect is not None:
             assert judged.finding.effect == pytest.approx(before["effect"], rel=1e-9), name
             assert judged.finding.p_value == pytest.approx(before["p_value"], rel=1e-9), name
-    assert ledger.verdict is not None
-    for rule, before in zip(ledger.verdict.rules, kept["verdict"]["rules"], strict=True):
-        assert rule.accuracy == pytest.approx(before["accuracy"])
+    assert (ledger.verdict is None) == (kept["verdict"] is None)
+    if ledger.verdict is not None:
+        for rule, before in zip(ledger.verdict.rules, kept["verdict"]["rules"], strict=True):
+            assert rule.accuracy == pytest.approx(before["accuracy"])
 
 
 def test_the_verdict_beats_what_knows_less_and_chance_does_not(
-    committed: Tables, ledger: Ledger
+    measured: Tables, measured_ledger: Ledger
 ) -> None:
-    fitted = [*committed["decay"], *committed["depth"]]
-    found = ledger.verdict
+    """The made-up numbers follow the phase, so what does not know them is behind."""
+    found = measured_ledger.second_look
     assert found is not None
     scores = {rule.name: rule for rule in found.rules}
     for name in ("stable-rank", "gamma-and-decay"):
@@ -138,28 +206,28 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
         n for phase, row in found.confusion.items() for other, n in row.items() if other != phase
     )
     generator = np.random.default_rng(0)
-    phases = generator.permutation([row["phase"] for row in committed["phases"]])
+    phases = generator.permutation([row["phase"] for row in measured["phases"]])
     mixed = [
-        row | {"phase": str(phase)} for row, phase in zip(committed["phases"], phases, strict=True)
+        row | {"phase": str(phase)} for row, phase in zip(measured["phases"], phases, strict=True)
     ]
-    assert judge_verdict(mixed, fitted).rules[0].accuracy < 0.5
+    assert judge_verdict(mixed, measured["settings"]).rules[0].accuracy < 0.5
 
 
 def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
-    committed: Tables, ledger: Ledger
+    measured: Tables,
 ) -> None:
     """Some runs differ from runs of the diagrams in their seed alone."""
-    fitted = {cell(row) for name in ("decay", "depth") for row in committed[name]}
-    judged = [row for row in committed["phases"] if can_be_judged(row)]
-    wrong = {run.run_id for run in ledger.verdict.disagreements} if ledger.verdict else set()
+    score = judge_verdict(measured["phases"], measured["settings"])
+    fitted = {cell(row) for row in measured["settings"]}
+    judged = [row for row in measured["phases"] if can_be_judged(row)]
+    wrong = {run.run_id for run in score.disagreements}
     for familiar in (True, False):
         rows = [row for row in judged if (cell(row) in fitted) == familiar]
         kinds = [[row for row in rows if row["phase"] == phase] for phase in PHASES]
         right = [np.mean([row["run_id"] not in wrong for row in kind]) for kind in kinds if kind]
-        assert ledger.verdict is not None
-        counted = ledger.verdict.familiar if familiar else ledger.verdict.unfamiliar
+        counted = score.familiar if familiar else score.unfamiliar
         assert counted == (len({cell(row) for row in rows}), len(rows))
-        rule = ledger.verdict.rules[0]
+        rule = score.rules[0]
         found = rule.familiar if familiar else rule.unfamiliar
         assert found == pytest.approx(np.mean(right))
 
@@ -198,8 +266,8 @@ def test_the_page_lists_the_claims_on_known_runs(committed: Tables, ledger: Ledg
     assert all(f"<li>{name}: {runs} runs were known." in page for name, runs in listed.items())
 
 
-def test_early_verdicts_end_at_the_verdict(ledger: Ledger) -> None:
-    found, scores = ledger.verdict, ledger.early
+def test_early_verdicts_end_at_the_verdict(measured_ledger: Ledger) -> None:
+    found, scores = measured_ledger.second_look, measured_ledger.early
     assert found is not None
     assert {score.n for score in scores} == {sum(found.n.values())}  # the same runs at each
     assert scores[-1].share == 1
@@ -251,13 +319,16 @@ SECTIONS = (
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_draws_its_figure_and_prints_its_claims(
     name: str,
-    ledger: Ledger,
+    measured_ledger: Ledger,
+    measured: Tables,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     script = importlib.import_module(name)
+    ledger = measured_ledger
     monkeypatch.setattr(section, "judge_ledger", lambda _: ledger.judgements)  # judged once
+    monkeypatch.setattr(section, "read_tables", lambda *_, **__: measured)
     monkeypatch.setattr(script, "read_ledger", lambda *_: ledger, raising=False)
     asked = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
     assert section.run(script.draw, arguments=asked) == 0
