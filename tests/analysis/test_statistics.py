@@ -1,4 +1,4 @@
-"""Permutation tests and effect sizes against enumeration, closed forms and simulation."""
+"""Permutation tests and intervals against enumeration, closed forms and simulation."""
 
 import itertools
 import math
@@ -14,10 +14,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.statistics import (
     DRAWN,
     against_zero,
-    holm,
     mean_interval,
     permutation_p,
-    smallest_p,
     two_samples,
 )
 
@@ -159,45 +157,12 @@ def test_effects_and_intervals_follow_the_textbook() -> None:
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_the_interval_of_an_effect_covers_it() -> None:
-    """It covers the effect 19 times in 20, and excludes zero exactly when Student's test does."""
-    generator = np.random.default_rng(4)
-    covered = []
-    for _ in range(120):
-        sample = generator.standard_normal(6) + 1.5
-        found = against_zero(sample)
-        assert found.effect_low is not None
-        assert found.effect_high is not None
-        covered.append(found.effect_low <= 1.5 <= found.effect_high)
-        excluded = found.effect_low > 0 or found.effect_high < 0
-        assert excluded == (ttest_1samp(sample, 0).pvalue < 0.05)
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.05)
-
-
 def test_values_without_scatter_have_no_effect_size() -> None:
     found = against_zero([0.1 + 0.2, 0.3, 0.3])
-    assert (found.effect, found.effect_low, found.effect_high) == (None, None, None)
+    assert found.effect is None
     assert found.low == found.high == pytest.approx(0.3)
     assert two_samples([1.0, 1.0], [0.0, 0.0]).effect is None
     assert against_zero([0.0, 0.0, 0.0]).p_value == 1
-
-
-def test_huge_effects_have_finite_intervals() -> None:
-    found = against_zero([1.0, 1.0001, 0.9999, 1.0])
-    assert found.effect_low is not None
-    assert found.effect is not None
-    assert found.effect_high is not None
-    assert 0 < found.effect_low < found.effect < found.effect_high < math.inf
-
-
-def test_effects_beyond_the_noncentral_t_have_no_interval() -> None:
-    nearly = [1.0, 1.0000001, 1.0]
-    for found in (against_zero(nearly), two_samples(nearly, [0.0, 0.0000001, 0.0])):
-        assert found.effect is not None
-        assert found.effect > 1e6
-        assert (found.effect_low, found.effect_high) == (None, None)
-        assert found.low < found.mean < found.high
-    assert against_zero(nearly).p_value == 0.25
 
 
 def test_p_counts_ties_and_the_observed_statistic() -> None:
@@ -208,18 +173,6 @@ def test_p_counts_ties_and_the_observed_statistic() -> None:
     # small differences of large numbers have the rounding of these
     assert permutation_p(2.0 + 1e-7, relabelled, exact=True) == 0.25
     assert permutation_p(2.0 + 1e-7, relabelled, exact=True, size=1e6) == 0.5
-
-
-def test_samples_far_apart_reach_the_smallest_p() -> None:
-    for n in ((3,), (6,), (3, 4), (4, 4), (20,)):
-        samples = [np.arange(1.0, size + 1) + 1_000 * i for i, size in enumerate(n)]
-        found = against_zero(samples[0]) if len(n) == 1 else two_samples(samples[0], samples[1])
-        assert smallest_p(n) == pytest.approx(found.p_value)
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
-    assert holm([0.5, 0.9]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -246,18 +199,3 @@ def test_statistics_that_are_not_finite_are_refused(value: float) -> None:
         permutation_p(value, np.zeros(3), exact=False)
     with pytest.raises(ConfigError, match="relabelled holds a value that is not finite"):
         permutation_p(1.0, np.array([0.0, value]), exact=False)
-    with pytest.raises(ConfigError, match=r"p_values\[1\] is"):
-        holm([0.1, value])
-
-
-@pytest.mark.parametrize("shift", [5, 150])
-def test_exchanged_samples_mirror_the_interval_of_a_large_effect(shift: float) -> None:
-    rng = np.random.default_rng(0)
-    low, high = rng.normal(size=9), rng.normal(shift, size=10)
-    up, down = two_samples(high, low), two_samples(low, high)
-    assert up.effect_low is not None
-    assert down.effect_high is not None
-    assert up.effect is not None
-    assert up.effect_low == pytest.approx(-down.effect_high, rel=1e-6)
-    assert up.effect_low < up.effect
-    assert up.effect_low > shift / 3

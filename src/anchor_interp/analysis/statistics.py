@@ -1,25 +1,23 @@
-"""Permutation tests, and effect sizes with their intervals.
+"""Permutation tests, and means with their intervals.
 
 A *permutation test* tries all relabellings if there are few: p is exact. Otherwise some are drawn
 and the observed one counts among them, p = (1 + as large) / (1 + drawn), so that the test keeps its
 level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n. Ties count.
 
 An *effect size* is a difference in units of the spread between runs: Cohen's d for two samples,
-d_z for one (Cohen 1988, sections 2.2 and 2.3). Its interval inverts the noncentral t distribution
-(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's. The
-intervals assume runs that scatter normally; p does not.
+d_z for one (Cohen 1988, sections 2.2 and 2.3). The interval of a mean is Student's, that of a
+difference Welch's. The intervals assume runs that scatter normally; p does not.
 """
 
 import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.stats import nct, permutation_test, t
+from scipy.stats import permutation_test, t
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import as_large
@@ -28,7 +26,6 @@ from anchor_interp._util.schema import checked, shown
 EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
 DRAWN = 9_999  # if there are more
 CONFIDENCE = 0.95
-_LARGEST_T = 30_000  # the noncentral t distribution is NaN at noncentralities a few times larger
 Floats = npt.NDArray[np.float64]
 
 
@@ -42,8 +39,6 @@ class MeanComparison:
     high: float
     effect: float | None
     """The mean in units of the spread: d_z or Cohen's d; None if nothing scatters."""
-    effect_low: float | None
-    effect_high: float | None
     p_value: float
     """Share of relabellings with a difference at least as large, in either direction."""
     n_permutations: int
@@ -59,8 +54,7 @@ def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComp
     sample = _sample(values, "values")
     n, spread = len(sample), _spread(sample)
     test = _permutation_test((sample,), lambda x, axis: np.abs(x.mean(axis)), "samples", 2**n, seed)
-    scale = _Scale(spread / math.sqrt(n), float(n - 1), spread, math.sqrt(n), n - 1)
-    return _comparison((n,), float(sample.mean()), scale, test)
+    return _comparison((n,), float(sample.mean()), spread / math.sqrt(n), n - 1, spread, test)
 
 
 def two_samples(
@@ -81,10 +75,9 @@ def two_samples(
     parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
-    welch = float(parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum()) if error else float(df)
+    welch = parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum() if error else df
     pooled = math.sqrt(((n - 1) * n * parts[0] + (m - 1) * m * parts[1]) / df)
-    scale = _Scale(error, welch, pooled, math.sqrt(n * m / (n + m)), df)
-    return _comparison((n, m), float(one.mean() - two.mean()), scale, test)
+    return _comparison((n, m), float(one.mean() - two.mean()), error, welch, pooled, test)
 
 
 def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
@@ -108,65 +101,19 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: flo
     return reached / len(drawn) if exact else (1 + reached) / (1 + len(drawn))
 
 
-def smallest_p(n: tuple[int, ...]) -> float:
-    """The smallest p that samples of these sizes can give, one against zero or two."""
-    count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
-    return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
-
-
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's adjustment: p-values that hold for all tests together (Holm 1979)."""
-    found = [checked(p, float, f"p_values[{i}]", low=0, high=1) for i, p in enumerate(p_values)]
-    adjusted, largest = [0.0] * len(found), 0.0
-    for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
-        largest = max(largest, min(1.0, (len(found) - rank) * found[index]))
-        adjusted[index] = largest
-    return tuple(adjusted)
-
-
-class _Scale(NamedTuple):
-    error: float  # standard error of the mean
-    df: float  # its degrees of freedom
-    spread: float  # standard deviation between runs
-    units: float  # t = units * mean / spread
-    df_spread: int  # degrees of freedom of the spread
-
-
 def _comparison(
-    n: tuple[int, ...], mean: float, scale: _Scale, test: tuple[float, int, bool]
-) -> MeanComparison:
-    reach = _quantile(scale.df) * scale.error
-    return MeanComparison(n, mean, mean - reach, mean + reach, *_effect(mean, scale), *test)
+    n: tuple[int, ...], mean: float, error: float, df: float, spread: float,
+    test: tuple[float, int, bool],
+) -> MeanComparison:  # fmt: skip
+    """A mean with its standard error, the degrees of freedom of that, and the runs' spread."""
+    reach = _quantile(float(df)) * error
+    effect = mean / spread if spread else None
+    return MeanComparison(n, mean, mean - reach, mean + reach, effect, *test)
 
 
 @functools.cache
 def _quantile(df: float) -> float:
     return float(t.ppf((1 + CONFIDENCE) / 2, df))
-
-
-def _effect(mean: float, scale: _Scale) -> tuple[float | None, float | None, float | None]:
-    """The effect size and its interval: the noncentralities that its t is compatible with."""
-    if not scale.spread:
-        return None, None, None
-    effect = mean / scale.spread
-    found, tail = scale.units * effect, (1 - CONFIDENCE) / 2
-    if abs(found) > _LARGEST_T:
-        return effect, None, None
-
-    def noncentrality(level: float) -> float:
-        reach = 5 + abs(found)  # wide enough: t scatters about as much as it is large
-
-        def gap(centre: float) -> float:
-            below = float(nct.cdf(found, scale.df_spread, centre))
-            if math.isnan(below):  # scipy's answer to shares that are nearly 0 or 1
-                below = float(centre < found)
-            return below - level
-
-        while gap(found - reach) < 0 or gap(found + reach) > 0:
-            reach *= 2
-        return float(brentq(gap, found - reach, found + reach)) / scale.units
-
-    return effect, noncentrality(1 - tail), noncentrality(tail)
 
 
 def _permutation_test(
