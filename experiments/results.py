@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from anchor_interp._util.files import write_text
-from anchor_interp.analysis.learning_order import detection
 from anchor_interp.analysis.statistics import mean_interval
 from measured import table
 from neurips_4 import zone_text
 from neurips_4_factors import ANSWERS, levels
 from papers import page
 from papers.claims import CLAIMS
+from papers.detection import detection
 from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
 from papers.rows import Row
