@@ -11,7 +11,6 @@ of Benjamini and Hochberg (1995): of the claims it supports, one in twenty is ex
 Families about the recipes use Holm's (1979): all of their supported claims hold together.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -20,8 +19,8 @@ from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.statistics import DRAWN, EXACT_UP_TO
 
+from .comparisons import smallest_p
 from .effects import FEWEST, Effect, Finding, Observation
 from .rows import Row, Rows, was_known
 
@@ -202,12 +201,6 @@ def _decide(
         return "not supported", f"the interval ends below {minimum:.2g}"
     chance = "there" if q <= LEVEL else f"q > {LEVEL:g}"
     return "inconclusive", f"{chance}, and the interval reaches {minimum:.2g}"
-
-
-def smallest_p(n: tuple[int, ...]) -> float:
-    """The smallest p that samples of these sizes can give, one against zero or two."""
-    count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
-    return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

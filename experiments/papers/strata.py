@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from anchor_interp.analysis.statistics import DRAWN, against_zero, permutation_p
+from anchor_interp.analysis.statistics import DRAWN, permutation_p
 
+from .comparisons import against_zero
 from .effects import (
     FEWEST,
     Effect,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.statistics import against_zero, two_samples
 from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
+from papers.comparisons import against_zero, smallest_p, two_samples
 from papers.effects import Difference, Effect, Finding, Mean, Trend
-from papers.judging import Claim, Family, Judgement, holm, judge, smallest_p
+from papers.judging import Claim, Family, Judgement, holm, judge
 from papers.page import Ledger
 from papers.rows import Row, Rows, having, phase
 from papers.strata import Alike, BetweenPhases
