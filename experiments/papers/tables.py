@@ -76,6 +76,11 @@ def checkpoints_table(tables: str | Path, name: str) -> Path:
     return Path(tables) / f"{name}-checkpoints.csv"
 
 
+def part_of(path: Path) -> Path:
+    """The file of a table's rows while its study is not complete."""
+    return path.with_suffix(".part.csv")
+
+
 def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
     """Refuse a table of another scale."""
     other = next((row["scale"] for row in rows if row.get("scale") not in (None, scale)), None)
