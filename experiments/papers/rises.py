@@ -146,7 +146,7 @@ def _line(groups: list[tuple[Floats, Floats]]) -> _Line:
     centred = [((x - x.mean()) / span, y - y.mean()) for x, y in groups]
     power = sum(float(x @ x) for x, _ in centred)
     rise = sum(float(x @ y) for x, y in centred) / power
-    # a unit of leverage 1 decides its own residual: it is rounding alone
+    # a unit that alone has its value lies on the line: leverage 1, a residual of rounding
     variance = sum(
         float((x**2) @ ((y - rise * x) / np.maximum(1 - 1 / len(x) - x**2 / power, 1e-6)) ** 2)
         for x, y in centred
