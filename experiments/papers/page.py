@@ -15,7 +15,7 @@ from . import figures
 from .claims import CLAIMS, judge_ledger
 from .effects import Finding
 from .judging import Judgement
-from .rows import Rows
+from .rows import Rows, cell
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import EarlyScore, VerdictScore, can_be_judged, judge_early, judge_verdict
 
@@ -40,8 +40,13 @@ def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) 
     """Judge every claim, and the verdict from the mechanism."""
     rows = tables.get(HELD_OUT, ())
     fitted = [row for name in FITTED_ON for row in tables.get(name, ())]
-    phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
-    score = judge_verdict(rows, fitted) if min(map(len, phases)) > 1 else None
+    judged, known = (list(filter(can_be_judged, part)) for part in (rows, fitted))
+    kinds = [
+        {row["phase"] for row in judged},
+        {row["phase"] for row in known},
+        set(map(cell, judged)),
+    ]
+    score = judge_verdict(rows, fitted) if min(map(len, kinds)) > 1 else None
     seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
     return Ledger(
         scale=scale,

@@ -77,7 +77,10 @@ class BetweenPhases(Effect):
     def find(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.more, self.less)
-        kept = [row for row in self.split(rows)[0] if value_of(row, self.number) is not None]
+        runs = self.split(rows)[0]
+        kept = [row for row in runs if value_of(row, self.number) is not None]
+        if runs and not kept:
+            return finding_of(samples, censored, note="no run has this number: it is not measured")
         parts: dict[str, Finding] = {}
         used: list[tuple[list[Row], list[Row]]] = []
         generator, single = np.random.default_rng(0), []

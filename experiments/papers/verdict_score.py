@@ -128,13 +128,13 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
     """
     kept, known = (list(filter(can_be_judged, part)) for part in (rows, fitted_on))
     truth = np.array([row["phase"] for row in kept])
-    if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
+    cells = [cell(row) for row in kept]
+    if min(len(set(truth)), len({row["phase"] for row in known}), len(set(cells))) < 2:
         raise ConfigError(
             "expected finished runs of two phases or more, with fingerprints, to judge and to fit "
-            "other rules on"
+            "other rules on; those to judge in two cells or more"
         )
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
-    cells = [cell(row) for row in kept]
     answers = {("verdict", "the verdict, from the mechanism"): given}
     for name, (title, features) in _RULES.items():
         answers[name, title] = _best_tree(features, known, kept)

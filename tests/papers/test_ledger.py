@@ -13,13 +13,13 @@ from test_tables import TABLES
 from watched_page import Watched
 
 import section
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import ConfigError, StoreError
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
 from papers.judging import Verdict
 from papers.page import Ledger, known_before, make_ledger, render_ledger
-from papers.rows import KNOWN_SEEDS, Row, cell, of_three_and_four
+from papers.rows import KNOWN_SEEDS, SETTINGS, Row, cell, of_three_and_four
 from papers.tables import read_tables
 from papers.verdict_score import PHASES, can_be_judged, judge_verdict
 
@@ -94,6 +94,15 @@ def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
     ledger = make_ledger("tiny", committed | {"phases": bare})
     assert ledger.verdict is None
     assert ledger.judgements["n-rates-lr"].verdict == "supported"
+
+
+def test_runs_of_one_cell_leave_the_ledger_without_a_verdict(committed: Tables) -> None:
+    """No rule can be fitted on other cells."""
+    first = committed["phases"][0]
+    alike = [row | {name: first[name] for name in SETTINGS} for row in committed["phases"]]
+    assert make_ledger("tiny", {"phases": alike, "decay": committed["decay"]}).verdict is None
+    with pytest.raises(ConfigError, match="two cells or more"):
+        judge_verdict(alike, committed["decay"])
 
 
 def test_a_number_out_of_range_names_its_run(

@@ -68,6 +68,13 @@ def judged(rows: Rows) -> dict[str, Judgement]:
     return judge(LEDGER, {"settings": rows})
 
 
+def test_a_number_that_was_not_measured_is_not_called_incomparable() -> None:
+    rows = [{k: v for k, v in row.items() if k != "order_first"} for row in random_settings()]
+    found = judged(rows)["n51-merged"]
+    assert (found.verdict, found.finding and found.finding.effect) == ("inconclusive", None)
+    assert found.reason == "no run has this number: it is not measured"
+
+
 def supported(judgements: dict[str, Judgement]) -> set[str]:
     return {name for name, found in judgements.items() if found.verdict == "supported"}
 

@@ -43,7 +43,8 @@ class Composition:
     composed: float
     """Share answered with the composition g(g(x; a); b)."""
     commutes: float | None
-    """Share of equal answers to the composed (a, b) and (b, a); None if no pair has both."""
+    """Share of equal answers to the composed (a, b) and (b, a); None if no pair has both. Of named
+    pairs both have to be named."""
     mirrored: float | None
     """Share answered with the other order's training target; None if no pair has another one."""
     recomposed: float | None
@@ -85,8 +86,9 @@ def composition(
     for pair in wanted:
         answers = states.answers(pair)
         rule.append(np.mean(answers == task.composed(pair, states.keys)))
-        if pair[0] != pair[1] and states.parallelograms(pair[::-1]):
-            alike.append(np.mean(answers == states.answers(pair[::-1])))
+        reverse = pair[::-1] if pairs is None or pair[::-1] in wanted else pair
+        if reverse != pair and states.parallelograms(reverse):
+            alike.append(np.mean(answers == states.answers(reverse)))
         target = task.symmetric(pair, states.keys)
         if target is not None:
             mirror.append(np.mean(answers == target))
