@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from anchor_interp._util.files import write_text
-from anchor_interp.analysis.learning_order import detection
 from anchor_interp.analysis.statistics import mean_interval
+from anchor_interp.runs.phase import PAPER
 from measured import table
 from neurips_4 import zone_text
 from neurips_4_factors import ANSWERS, levels
 from papers import page
-from papers.claims import CLAIMS
+from papers.claims import CLAIMS, PHASE_2, judge_ledger
+from papers.detection import detection
 from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
 from papers.rows import Row
@@ -206,6 +207,39 @@ def _with_as_much_data(row: Row, score: str) -> float:
     return detection(np.array([*scores.values()]), [*scores], [*broken]).auroc
 
 
+def commuting_table(ledger: Ledger) -> str:
+    """What changes if composite and symmetric are told apart by the wrong answers alone."""
+    tables = read_tables(TABLES)
+    again = {name: [_by_wrong_answers(row) for row in rows] for name, rows in tables.items()}
+    counts = []
+    for name, rows in tables.items():
+        measured = [row for row in rows if row.get("commutativity_wrong") is not None]
+        moved = sum(
+            new["phase"] != old["phase"] for old, new in zip(rows, again[name], strict=True)
+        )
+        if measured:
+            counts.append([name, str(len(measured)), str(moved)])
+    lines = []
+    for claim, judged in judge_ledger(again).items():
+        before = ledger.judgements[claim]
+        if judged.verdict != before.verdict:
+            effects = [told(one)["effect"] for one in (before, judged)]
+            lines.append([f"`{claim}`", before.verdict, effects[0], judged.verdict, effects[1]])
+    found = table(["study", "runs with the number", "runs with another phase"], counts)
+    if not lines:
+        return f"{found}\nNo claim's verdict changes.\n"
+    head = ["claim", "verdict", "effect (95 %)", "by wrong answers", "effect (95 %)"]
+    return f"{found}\n{table(head, lines)}"
+
+
+def _by_wrong_answers(row: Row) -> Row:
+    """A run of phase 2 on a task without a symmetric target, by its ``commutativity_wrong``."""
+    share = row.get("commutativity_wrong")
+    if row["phase"] not in PHASE_2 or share is None or row.get("symmetric_accuracy") is not None:
+        return row
+    return row | {"phase": "symmetric" if share >= PAPER.commutativity else "composite"}
+
+
 def figure2_table(_: Ledger) -> str:
     """How far the runs of figure 2 are from the paper's, and where the shaded zone lies."""
     found = table(["", "here", "in the paper"], distance(SCALES["tiny"].figure2))
@@ -235,6 +269,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "claims": claims_table,
     "strata": strata_table,
     "known": known_table,
+    "commuting": commuting_table,
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),
     "disagreements": lambda ledger: disagreements_table(ledger.verdict),

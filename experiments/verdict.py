@@ -7,9 +7,9 @@ a run becomes.
 import section
 from anchor_interp._util.errors import ConfigError
 from papers.figures import confusion, development, early
-from papers.page import JUDGED, SECOND, read_ledger
+from papers.page import FITTED, JUDGED, SECOND, read_ledger
 from papers.tables import checkpoints_table, read_checkpoints
-from papers.verdict_score import fit_thresholds, fitted_on
+from papers.verdict_score import fit_thresholds
 
 
 def draw(data: section.Data) -> section.Panels:
@@ -21,7 +21,7 @@ def draw(data: section.Data) -> section.Panels:
             f"the tables of {JUDGED} and {SECOND} hold too few phases with today's fingerprint; "
             "train and measure both studies first"
         )
-    print(f"fitted: {fit_thresholds([row for row in data.rows(JUDGED) if fitted_on(row)])}")
+    print(f"fitted: {fit_thresholds(data.rows(FITTED))}")
     for name, found in ((JUDGED, score), (SECOND, second)):
         for rule in found.rules:
             print(f"{name}: {rule.rule}: {rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})")
@@ -42,4 +42,4 @@ def draw(data: section.Data) -> section.Panels:
 
 
 if __name__ == "__main__":
-    section.main(draw, JUDGED, SECOND)
+    section.main(draw, FITTED, JUDGED, SECOND)

@@ -74,9 +74,10 @@ def _between_phases(
     *,
     prepare: Callable[[Rows], Rows] = fresh,
     free: tuple[str, ...] = (),
+    elsewhere: tuple[str, ...] = ELSEWHERE,
 ) -> Effect:
     """More of a number in runs of some phases than in those of others, inside task and layout."""
-    return BetweenPhases(number, more, less, free, ELSEWHERE, studies=RANDOM, prepare=prepare)
+    return BetweenPhases(number, more, less, free, elsewhere, studies=RANDOM, prepare=prepare)
 
 
 def _more_gamma(more: Test, less: Test) -> Effect:
@@ -166,7 +167,8 @@ _EFFECTS: Mapping[str, Effect] = {
     "n51-inferential-route": _between_phases(
         "route_inferential", _INFERENTIAL, _SYMMETRIC, prepare=_two_layers
     ),
-    "n51-merged": _between_phases("order_first", _COMPOSITE, _SYMMETRIC),
+    # Older tables hold another number in this column.
+    "n51-merged": _between_phases("order_first", _COMPOSITE, _SYMMETRIC, elsewhere=()),
     "n52-answers": _between_phases("answer", _INFERENTIAL, _SYMMETRIC),
     "n52-values": _between_phases("value", _INFERENTIAL, _SYMMETRIC),
     "n53-condensation": _between_phases("condensation", _INFERENTIAL, _SYMMETRIC),

@@ -1,7 +1,9 @@
 """Trains and measures what the studies lack, and writes their tables.
 
 :func:`gather` can be stopped and resumed at any point: runs and what is measured of them stand in a
-sweep folder, and a run whose row an earlier table has needs neither.
+sweep folder, and a run whose row an earlier table has needs neither. When it is interrupted, the
+rows of a study that is not complete go to ``STUDY.part.csv``. With that file and without the sweep
+folder it resumes on another machine too. Claims are judged by complete tables alone.
 """
 
 import logging
@@ -9,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import AnchorInterpError, StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, lacking
@@ -25,7 +27,14 @@ from anchor_interp.tasks.anchor import AnchorTask
 from .measures import ALONG, SECONDS, between, measures_of, numbers
 from .rows import Row
 from .studies import Study, broken_groups, study, study_sweep
-from .tables import check_scale, checkpoints_table, read_checkpoints, read_study, write_rows
+from .tables import (
+    check_scale,
+    checkpoints_table,
+    part_of,
+    read_checkpoints,
+    read_study,
+    write_rows,
+)
 
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 # Columns of a run that the table of checkpoints repeats.
@@ -97,7 +106,12 @@ def gather(
             for run, config in of.todo.items():
                 new = [m for group in measures_of(of.study, config).values() for m in group]
                 measures[run] += [measure for measure in new if measure not in measures[run]]
-        sweep(_grouped(todo.values()), folder.path, engine=engine, measures=measures, quiet=quiet)
+        every = _grouped(todo.values())
+        try:
+            sweep(every, folder.path, engine=engine, measures=measures, quiet=quiet)
+        except BaseException:
+            _write_parts(wanted, folder, scale, place)
+            raise
         found = {row["run_id"]: row for row in read_table(folder.path)}
     gathered = {}
     for of in wanted:
@@ -110,7 +124,31 @@ def gather(
         if of.study.checkpoints:
             path = checkpoints_table(place, of.name)
             write_rows(path, _checkpoints(of, folder, gathered[of.name]))
+            part_of(path).unlink(missing_ok=True)
+        part_of(place / f"{of.name}.csv").unlink(missing_ok=True)
     return gathered
+
+
+def _write_parts(wanted: Sequence["_Wanted"], folder: SweepFolder, scale: str, place: Path) -> None:
+    """Write the finished rows of studies that are not complete, for another machine to go on."""
+    try:
+        found = {row["run_id"]: row for row in read_table(folder.path) if row["status"] == "done"}
+        for of in wanted:
+            rows = [
+                of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
+                for run, config in of.configs.items()
+                if run in of.known or run in found
+            ]
+            rows = [row for row in rows if _is_measured(row, of.study)]
+            if not of.todo or not rows:
+                continue
+            path = place / f"{of.name}.csv"
+            write_rows(part_of(path), rows)
+            if of.study.checkpoints:
+                along = _checkpoints(of, folder, rows)
+                write_rows(part_of(checkpoints_table(place, of.name)), along)
+    except AnchorInterpError as error:
+        _LOGGER.warning("the rows of finished runs are not in a table yet: %s", error)
 
 
 def unfinished(gathered: Mapping[str, Sequence[Row]]) -> list[str]:
@@ -149,10 +187,9 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
     configs, found = study_sweep(name, scale).configs(), study(name)
     ended: dict[str, Row] = {}
     along: dict[tuple[str, float], Row] = {}
-    if tables is not None and found.checkpoints and checkpoints_table(tables, name).is_file():
-        rows = read_checkpoints(checkpoints_table(tables, name))
-        along = {(row["run_id"], row["at_step"]): row for row in rows}
-    if tables is not None and (path := tables / f"{name}.csv").is_file():
+    for path in _tables_of(checkpoints_table(tables, name)) if tables and found.checkpoints else ():
+        along |= {(row["run_id"], row["at_step"]): row for row in read_checkpoints(path)}
+    for path in _tables_of(tables / f"{name}.csv") if tables else ():
         rows = read_study(path)
         check_scale(rows, scale, path)
         if other := [row["run_id"] for row in rows if row["run_id"] not in configs]:
@@ -161,7 +198,7 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
                 f"{scale}, such as {other[0]}; remove these lines, or name another folder for "
                 "the tables"
             )
-        ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
+        ended |= {row["run_id"]: row for row in rows if row["status"] == "done"}
     known = {
         run: row
         for run, row in ended.items()
@@ -172,6 +209,11 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
         text = "%d of %d finished runs in the table of %s lack numbers that it measures"
         _LOGGER.info(text, lack, len(ended), name)
     return _Wanted(name, found, configs, known, ended, along)
+
+
+def _tables_of(path: Path) -> list[Path]:
+    """A table and its part, as far as they are there; rows of the part are newer."""
+    return [one for one in (path, part_of(path)) if one.is_file()]
 
 
 def _is_measured(row: Row, of: Study) -> bool:

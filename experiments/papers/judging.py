@@ -11,15 +11,16 @@ of Benjamini and Hochberg (1995): of the claims it supports, one in twenty is ex
 Families about the recipes use Holm's (1979): all of their supported claims hold together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.statistics import holm, smallest_p
+from anchor_interp._util.schema import checked
 
+from .comparisons import smallest_p
 from .effects import FEWEST, Effect, Finding, Observation
 from .rows import Row, Rows, was_known
 
@@ -200,3 +201,13 @@ def _decide(
         return "not supported", f"the interval ends below {minimum:.2g}"
     chance = "there" if q <= LEVEL else f"q > {LEVEL:g}"
     return "inconclusive", f"{chance}, and the interval reaches {minimum:.2g}"
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Holm's adjustment: p-values that hold for all tests together (Holm 1979)."""
+    found = [checked(p, float, f"p_values[{i}]", low=0, high=1) for i, p in enumerate(p_values)]
+    adjusted, largest = [0.0] * len(found), 0.0
+    for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
+        largest = max(largest, min(1.0, (len(found) - rank) * found[index]))
+        adjusted[index] = largest
+    return tuple(adjusted)

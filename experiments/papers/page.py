@@ -15,20 +15,20 @@ from . import figures
 from .claims import CLAIMS, judge_ledger
 from .effects import Finding
 from .judging import Judgement
-from .rows import Rows
+from .rows import Rows, cell
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import (
     EarlyScore,
     VerdictScore,
     can_be_judged,
-    fitted_on,
+    is_new,
     judge_early,
     judge_verdict,
 )
 
-# The study whose later runs judge the verdict, and one that is only a second look: its runs were
-# seen while the verdict was made. Its checkpoints say how early the verdict is.
-JUDGED, SECOND = "settings", "phases"
+# The studies that the verdict was fitted on and is judged on, and one that is only a second look:
+# its runs were seen while the verdict was made. Its checkpoints say how early the verdict is.
+FITTED, JUDGED, SECOND = "settings", "settings-judging", "phases"
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ class Ledger:
 
 def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
     """Judge every claim, and the verdict from the mechanism."""
-    settings, again = tables.get(JUDGED, ()), tables.get(SECOND, ())
-    fitted = list(filter(fitted_on, settings))
-    score = _scored([row for row in settings if not fitted_on(row)], fitted)
+    fitted, again = tables.get(FITTED, ()), tables.get(SECOND, ())
+    score = _scored(list(filter(is_new, tables.get(JUDGED, ()))), fitted)
     second = _scored(again, fitted)
     seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
     return Ledger(
@@ -64,9 +63,14 @@ def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) 
 
 
 def _scored(rows: Rows, fitted: Rows) -> VerdictScore | None:
-    """The verdict on some runs; None if these or those fitted on have too few phases."""
-    phases = [{row["phase"] for row in part if can_be_judged(row)} for part in (rows, fitted)]
-    return judge_verdict(rows, fitted) if min(map(len, phases)) > 1 else None
+    """The verdict on some runs; None if these or those fitted on have too few phases or cells."""
+    judged, known = (list(filter(can_be_judged, part)) for part in (rows, fitted))
+    kinds = [
+        {row["phase"] for row in judged},
+        {row["phase"] for row in known},
+        {*map(cell, judged)},
+    ]
+    return judge_verdict(rows, fitted) if min(map(len, kinds)) > 1 else None
 
 
 def read_ledger(scale: str, tables: Path) -> Ledger:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from anchor_interp.analysis.statistics import DRAWN, against_zero, permutation_p
+from anchor_interp.analysis.statistics import DRAWN, permutation_p
 
+from .comparisons import against_zero
 from .effects import (
     FEWEST,
     Effect,
@@ -76,7 +77,10 @@ class BetweenPhases(Effect):
     def find(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.more, self.less)
-        kept = [row for row in self.split(rows)[0] if value_of(row, self.number) is not None]
+        runs = self.split(rows)[0]
+        kept = [row for row in runs if value_of(row, self.number) is not None]
+        if runs and not kept:
+            return finding_of(samples, censored, note="no run has this number: it is not measured")
         parts: dict[str, Finding] = {}
         used: list[tuple[list[Row], list[Row]]] = []
         generator, single = np.random.default_rng(0), []

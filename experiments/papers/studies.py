@@ -7,7 +7,7 @@ also says what is measured of each of its runs (:mod:`papers.measures`).
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -29,8 +29,9 @@ MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
 _SEEDS = tuple(range(400, 405))
-SETTINGS_RUNS = 25  # random settings on each task in each layout
-FITTED_RUNS = 25  # of these, the first ones, on which the verdict's thresholds were fitted
+# Random settings on each task in each layout. The first fit the verdict; it is judged by settings
+# from NEW on, which were trained when its thresholds had been committed.
+FITTING, JUDGING, NEW = range(25), range(25, 80), 45
 
 
 @dataclass(frozen=True)
@@ -166,17 +167,17 @@ def _phases(name: str) -> Sweep:
     ))  # fmt: skip
 
 
-def _settings(name: str) -> Sweep:
+def _settings(name: str, indices: Iterable[int]) -> Sweep:
     """Two-layer runs of random settings, in both layouts and on both tasks; each has its own seed.
 
     The distribution was written down before any of these runs. Rates, sequences and weight decay
-    are uniform in their logarithm. A run keeps its settings when there are more runs.
+    are uniform in their logarithm. The index of a run gives its settings.
     """
     base, grids = SCALES[name].neurips, []
     width, head, mlp = base.model.d_model, base.model.d_head, base.model.d_mlp
     layouts = (("post", "relu"), ("pre", "gelu"))
     strata = tuple(itertools.product(("neurips", "complexity-control"), layouts))
-    for index in range(SETTINGS_RUNS):
+    for index in indices:
         for number, (task, (normalization, act_fn)) in enumerate(strata):
             seed = 10_000 * (number + 1) + index
             generator = np.random.default_rng(seed)
@@ -278,7 +279,12 @@ STUDIES: Mapping[str, Study] = {
     "phases": Study(
         "every phase, at other widths, depths and layouts", _phases, ("mechanism",), True
     ),
-    "settings": Study("random settings within each layout", _settings, ("mechanism",)),
+    "settings": Study(
+        "random settings within each layout", lambda name: _settings(name, FITTING), ("mechanism",)
+    ),
+    "settings-judging": Study(
+        "more random settings", lambda name: _settings(name, JUDGING), ("mechanism",)
+    ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
     "noise": Study("randomly chosen broken groups", _noise, ("pairs",)),

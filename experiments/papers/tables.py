@@ -27,10 +27,11 @@ from .studies import STUDIES
 _TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
 _KINDS: Mapping[str, Kind] = {"complexity": "integer", **dict.fromkeys(_TEXTS, "text")}
 # Columns in which every row has a value, that every table has, and that a table of runs has.
-_FILLED = frozenset(
-    ("run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "n_layers", "steps")
-)
-_NEEDED = _FILLED | {"phase", "normalization"}
+_FILLED = frozenset((
+    "run_id", "status", "censored", "seed", "task", "normalization", "gamma", "weight_decay",
+    "n_layers", "steps",
+))  # fmt: skip
+_NEEDED = _FILLED | {"phase"}
 _OF_A_RUN = _NEEDED | {"d_model", "lr", "n_sequences", "id_accuracy"}
 _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 
@@ -38,7 +39,7 @@ _PHASES = get_args(Phase)
 _NAMES: Mapping[str, Sequence[str]] = {"status": STATES, "phase": _PHASES, "behaviour": _PHASES}
 _SHARES = frozenset(("commutativity", "commutativity_wrong", "key_dependence", "virtual_rule"))
 _POSITIVE = frozenset(("n_layers", "lr", "at_step", "at_number", "stable_rank_at_init"))
-_NOT_NEGATIVE = frozenset(("seed", "gamma", "weight_decay", "final_loss", "seconds"))
+_NOT_NEGATIVE = frozenset(("seed", "gamma", "weight_decay", "final_loss", "seconds", "stable_rank"))
 _LARGEST, _LIMIT = 1e100, 1 << 28
 
 
@@ -74,6 +75,11 @@ def read_checkpoints(path: str | Path) -> list[Row]:
 def checkpoints_table(tables: str | Path, name: str) -> Path:
     """The file of a study's runs at checkpoints."""
     return Path(tables) / f"{name}-checkpoints.csv"
+
+
+def part_of(path: Path) -> Path:
+    """The file of a table's rows while its study is not complete."""
+    return path.with_suffix(".part.csv")
 
 
 def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:

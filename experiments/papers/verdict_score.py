@@ -34,7 +34,7 @@ from anchor_interp.runs.phase import PAPER, Phase
 
 from .effects import Floats, value_of
 from .rows import Row, Rows, cell
-from .studies import FITTED_RUNS
+from .studies import NEW
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 _NEAR = 0.1  # an accuracy this close to a line could as well be on its other side
@@ -124,9 +124,9 @@ def can_be_judged(row: Row) -> bool:
     return row["status"] == "done" and row["phase"] in PHASES and row.get("exceptions") is not None
 
 
-def fitted_on(row: Row) -> bool:
-    """Whether the thresholds may be fitted on this run of the study ``settings``."""
-    return bool(row["seed"] % 10_000 < FITTED_RUNS)
+def is_new(row: Row) -> bool:
+    """Whether a run of random settings was trained after the thresholds had been committed."""
+    return bool(row["seed"] % 10_000 >= NEW)
 
 
 def fit_thresholds(rows: Rows) -> VerdictThresholds:
@@ -162,13 +162,13 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
     """
     kept, known = (list(filter(can_be_judged, part)) for part in (rows, fitted_on))
     truth = np.array([row["phase"] for row in kept])
-    if len(set(truth)) < 2 or len({row["phase"] for row in known}) < 2:
+    cells = [cell(row) for row in kept]
+    if min(len(set(truth)), len({row["phase"] for row in known}), len(set(cells))) < 2:
         raise ConfigError(
             "expected finished runs of two phases or more, with fingerprints, to judge and to fit "
-            "other rules on"
+            "other rules on; those to judge in two cells or more"
         )
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
-    cells = [cell(row) for row in kept]
     answers = {("verdict", "the verdict, from the mechanism"): given}
     for name, (title, features) in _RULES.items():
         answers[name, title] = _best_tree(features, known, kept)

@@ -106,6 +106,17 @@ def test_seen_pairs_only_refuses_an_unseen_pair_and_is_removed_afterwards() -> N
     model(unseen)
 
 
+def test_a_task_may_show_one_order_of_a_pair_alone() -> None:
+    """Nothing is composed of (4, 3), the other order of a seen pair that follows the rule."""
+    task = replace(FEW_KEYS, unseen=((4, 3),))
+    model = small_exact("inferential", "post")
+    assert fingerprint_model(model, task).recomposed == 1
+    pair = [(3, 4)]
+    with seen_pairs_only(model, task) as seen:
+        assert composition(model, seen, pairs=pair, n=4).commutes is None
+    assert composition(model, task, pairs=[*pair, *task.unseen], n=4).commutes == 1
+
+
 def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     """No sequence that is run here has an unseen pair."""
     model, site = small_exact("inferential", "post"), Site("resid_post", 0, "first")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
@@ -99,6 +100,24 @@ def test_an_additive_model_answers_virtual_anchors_with_the_rule(
     monkeypatch.setattr(compositions, "replaced_run", run)
     found = virtual_anchors(model, task, layer=2, n=10)
     assert (found.rule, found.alike) == (1, pytest.approx(1))
+
+
+@pytest.mark.parametrize("name", ["complexity-control", "neurips"])
+def test_no_virtual_pair_adds_what_an_unseen_pair_adds(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a pair would have the target of the unseen one, and in a linear model its state."""
+    task, summed, totals = ai.TASKS[name], compositions._States.summed, set()
+
+    def noted(states: Any, signs: dict[Any, int]) -> torch.Tensor:
+        keys = np.zeros(1, np.int64)
+        totals.add(sum(sign * int(task.composed(pair, keys)[0]) for pair, sign in signs.items()))
+        return summed(states, signs)
+
+    monkeypatch.setattr(compositions._States, "summed", noted)
+    virtual_anchors(random_model(), task, layer=0, n=2)
+    assert len(totals) > 10
+    assert not totals & {int(task.composed(pair, np.zeros(1, np.int64))[0]) for pair in task.unseen}
 
 
 def test_bad_input() -> None:

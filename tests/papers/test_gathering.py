@@ -17,6 +17,7 @@ from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.engine import Job, RunResult
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from papers import __main__ as command
@@ -146,6 +147,43 @@ def test_a_missing_row_is_made(gathered: Path, tmp_path: Path, micro: None) -> N
         assert (one["run_id"], one["final_loss"]) == (two["run_id"], two["final_loss"])
 
 
+class Interrupted(Here):
+    """Is interrupted after its first job."""
+
+    def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
+        if len(self.done) > 1:
+            raise KeyboardInterrupt
+        return super().do(job, folder)
+
+
+def test_an_interrupted_study_goes_on_without_its_runs(
+    gathered: Path, tmp_path: Path, micro: None
+) -> None:
+    place = tmp_path / "tables"
+    with pytest.raises(KeyboardInterrupt):
+        gather(["decay"], "tiny", tmp_path / "one", tables=place, engine=Interrupted(), quiet=True)
+    assert [path.name for path in place.iterdir()] == ["decay.part.csv"]
+    assert read_tables(place) == {}  # it is not judged yet
+    elsewhere = Here()
+    gather(["decay"], "tiny", tmp_path / "two", tables=place, engine=elsewhere, quiet=True)
+    assert len(elsewhere.done) == 1
+    assert [path.name for path in place.iterdir()] == ["decay.csv"]
+    for one, two in zip(
+        read_study(place / "decay.csv"), read_study(gathered / "tables" / "decay.csv"), strict=True
+    ):
+        assert (one["run_id"], one["final_loss"]) == (two["run_id"], two["final_loss"])
+
+
+def test_checkpoints_of_an_interrupted_study_are_kept(tmp_path: Path, along: None) -> None:
+    place = tmp_path / "tables"
+    with pytest.raises(KeyboardInterrupt):
+        gather(["decay"], "tiny", tmp_path / "one", tables=place, engine=Interrupted(), quiet=True)
+    assert len(list(place.glob("*.part.csv"))) == 2
+    gather(["decay"], "tiny", tmp_path / "two", tables=place, engine=Here(), quiet=True)
+    assert len(read_checkpoints(checkpoints_table(place, "decay"))) == 2
+    assert list(place.glob("*.part.csv")) == []
+
+
 def test_a_row_that_lacks_a_measurement_is_completed(
     gathered: Path, without_learning: Path, micro: None
 ) -> None:
@@ -234,12 +272,13 @@ def test_a_line_of_another_study_is_not_lost(gathered: Path, tmp_path: Path, mic
 def test_complete_tables_stay_as_they_are(tmp_path: Path) -> None:
     place = tmp_path / "tables"
     place.mkdir()
-    for path in TABLES.glob("*.csv"):
+    complete = [path for path in TABLES.glob("*.csv") if not path.name.endswith(".part.csv")]
+    for path in complete:
         (place / path.name).write_bytes(path.read_bytes())
     names = [name for name in studies.STUDIES if (place / f"{name}.csv").is_file()]
     found = gather(names, "tiny", tmp_path / "out", tables=place)
     assert unfinished(found) == []
-    for path in TABLES.glob("*.csv"):
+    for path in complete:
         assert (place / path.name).read_bytes() == path.read_bytes(), path.name
     assert not (tmp_path / "out").exists()
 

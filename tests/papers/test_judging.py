@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anchor_interp.analysis.statistics import two_samples
+from anchor_interp._util.errors import ConfigError
 from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
+from papers.comparisons import against_zero, smallest_p, two_samples
 from papers.effects import Difference, Effect, Finding, Mean, Trend
-from papers.judging import Claim, Family, Judgement, judge
+from papers.judging import Claim, Family, Judgement, holm, judge
 from papers.page import Ledger
 from papers.rows import Row, Rows, having, phase
 from papers.strata import Alike, BetweenPhases
@@ -272,3 +273,21 @@ def supported(judgements: Mapping[str, Judgement]) -> set[str]:
 def test_phases_by_name() -> None:
     assert phase("memorizing", "composite")({"phase": "composite"})
     assert not phase("memorizing")({"phase": None})
+
+
+def test_samples_far_apart_reach_the_smallest_p() -> None:
+    for n in ((3,), (6,), (3, 4), (4, 4), (20,)):
+        samples = [np.arange(1.0, size + 1) + 1_000 * i for i, size in enumerate(n)]
+        found = against_zero(samples[0]) if len(n) == 1 else two_samples(samples[0], samples[1])
+        assert smallest_p(n) == pytest.approx(found.p_value)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
+    assert holm([0.5, 0.9]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_p_values_that_are_not_finite_are_refused(value: float) -> None:
+    with pytest.raises(ConfigError, match=r"p_values\[1\] is"):
+        holm([0.1, value])

@@ -13,21 +13,21 @@ from test_tables import TABLES
 from watched_page import Watched
 
 import section
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.verdict import verdict
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
 from papers.judging import Verdict
 from papers.page import Ledger, known_before, make_ledger, render_ledger
-from papers.rows import KNOWN_SEEDS, Row, cell, of_three_and_four
+from papers.rows import KNOWN_SEEDS, SETTINGS, Row, cell, of_three_and_four
 from papers.tables import read_checkpoints, read_tables
 from papers.verdict_score import (
     PHASES,
     can_be_judged,
     fingerprint_of,
     fit_thresholds,
-    fitted_on,
+    is_new,
     judge_verdict,
 )
 
@@ -107,8 +107,12 @@ def measured(committed: Tables) -> Tables:
         return row | virtual | {"exceptions": float(row["task"] == "neurips")} | merged
 
     tables = {name: [filled(row) for row in committed[name]] for name in ("phases", "decay")}
-    settings = [row | {"seed": 10_000 + i % 50} for i, row in enumerate(tables["decay"])]
-    return committed | {"phases": tables["phases"], "settings": settings}
+    rows = [row | {"seed": 10_000 + i % 80} for i, row in enumerate(tables["decay"])]
+    return committed | {
+        "phases": tables["phases"],
+        "settings": [row for row in rows if row["seed"] < 10_025],
+        "settings-judging": [row for row in rows if row["seed"] >= 10_025],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +127,8 @@ def measured_ledger(measured: Tables) -> Ledger:
 def test_the_verdict_is_judged_on_runs_that_it_was_not_fitted_on(
     measured: Tables, measured_ledger: Ledger
 ) -> None:
-    judged = [row for row in measured["settings"] if not fitted_on(row)]
-    assert {row["seed"] % 10_000 for row in judged} == set(range(25, 50))
+    judged = list(filter(is_new, measured["settings-judging"]))
+    assert {row["seed"] % 10_000 for row in judged} == set(range(45, 80))
     found, second = measured_ledger.verdict, measured_ledger.second_look
     assert found is not None
     assert second is not None
@@ -161,6 +165,16 @@ def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
     ledger = make_ledger("tiny", committed | {"phases": bare})
     assert ledger.second_look is None
     assert ledger.judgements["n-rates-lr"].verdict == "supported"
+
+
+def test_runs_of_one_cell_leave_the_ledger_without_a_verdict(measured: Tables) -> None:
+    """No rule can be fitted on other cells."""
+    first = measured["phases"][0]
+    alike = [row | {name: first[name] for name in SETTINGS} for row in measured["phases"]]
+    tables = {"phases": alike, "settings": measured["settings"]}
+    assert make_ledger("tiny", tables).second_look is None
+    with pytest.raises(ConfigError, match="two cells or more"):
+        judge_verdict(alike, measured["settings"])
 
 
 def test_a_number_out_of_range_names_its_run(

@@ -156,6 +156,21 @@ def test_a_rise_is_a_least_squares_slope_with_hc3_errors() -> None:
     assert fallen.p_value == pytest.approx(found.p_value, abs=0.02)
 
 
+def test_a_unit_alone_with_its_value_has_a_finite_interval() -> None:
+    """It lies on the line, whatever its number: its residual is 0, of leverage 1."""
+    for other in (0.3, 0.33, 0.6, 0.73):
+        rows = [row for i in range(3) for row in unit(i, 2, 0.9, [0.1 * i])]
+        found = Rise(number=mean("y")).find(rows + unit(3, 2, other, [0.7]))
+        assert found.effect == pytest.approx(-0.6)
+        # HC3 of the mean of 0, 0.1 and 0.2, with Student's t of two degrees of freedom
+        assert found.high == pytest.approx(-0.6 + 4.3026527 * 0.1 / math.sqrt(2), rel=1e-6)
+
+
+def test_equal_numbers_are_as_large_in_any_order() -> None:
+    rows = [row for g in (2, 3) for i in range(7) for row in unit(i, g, 0.1 * i**1.5, [0.1])]
+    assert Rise(number=mean("y")).find(rows).p_value == 1
+
+
 def test_the_runs_of_a_seed_count_once() -> None:
     """Nine runs that say the same as one are not nine witnesses."""
     ys = [math.sin(7.0 * i) for i in range(12)]

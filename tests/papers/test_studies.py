@@ -30,7 +30,8 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
     assert len({config.seed for config in configs.values()}) >= 5
     if scale == "tiny" and name != "factors":  # the number of steps is one of the factors
         assert max(config.train.steps for config in configs.values()) <= 4_000
-    if scale == "paper" and name not in ("noise", "pairs", "factors", "settings"):
+    shorter = ("noise", "pairs", "factors", "settings", "settings-judging")
+    if scale == "paper" and name not in shorter:
         assert min(config.train.steps for config in configs.values()) > 90_000
 
 
@@ -42,6 +43,13 @@ def test_the_runs_that_judge_the_verdict_did_not_make_it() -> None:
         assert not {c.seed for c in held_out.values()} & {c.seed for c in made_on.values()}
     assert {config.model.normalization for config in held_out.values()} == {"pre", "post"}
     assert len({config.model.d_model for config in held_out.values()}) == 3
+
+
+def test_random_settings_that_judge_are_new() -> None:
+    fitting, judging = (study_sweep(n, "tiny").configs() for n in ("settings", "settings-judging"))
+    assert (len(fitting), len(judging)) == (4 * 25, 4 * 35)
+    seeds = [{config.seed for config in found.values()} for found in (fitting, judging)]
+    assert (len(seeds[0]), len(seeds[1]), seeds[0] & seeds[1]) == (100, 140, set())
 
 
 def test_a_broken_task_breaks_both_orders_alike() -> None:

@@ -47,6 +47,8 @@ def test_a_row_with_the_needed_columns_is_enough(tmp_path: Path) -> None:
     (table_text(id_accuracy="7"), "id_accuracy is 7.0; expected a share from 0 to 1"),
     (table_text(final_loss="-1"), "final_loss is -1.0; expected a number of 0 or more"),
     (table_text(gamma=""), "gamma is empty"),
+    (table_text(normalization=""), "normalization is empty"),
+    (table_text(stable_rank="-3"), "stable_rank is -3.0; expected a number of 0 or more"),
     (table_text(seed="1" * 400), "seed is an integer"),
     (table_text(steps="0"), "steps is 0; expected"),
     (table_text(late_pair_33="-3"), "late_pair_33 is -3.0; expected a number above 0"),

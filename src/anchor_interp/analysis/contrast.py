@@ -14,7 +14,7 @@ renames whole anchors: the vectors of a, all keys together, change places with t
 (a, b) with those of (a', b'), and the order of all keys may be reversed. Four anchors have 4! x 2 =
 48 such relabellings. One must map the pairs that follow the rule onto themselves: without (3, 4)
 and (4, 3), 8 are left. So p is at least 1/48 for anchors and 1/8 for such pairs, which is no
-evidence in one run; :mod:`anchor_interp.analysis.statistics` compares several seeds.
+evidence in one run; compare the effects of several seeds with each other.
 """
 
 import itertools

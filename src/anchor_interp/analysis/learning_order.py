@@ -11,7 +11,6 @@ rank them by how late a model of small initialisation learns them, or by their m
 
 On our tasks the ranking does no better than chance (``docs/results.md``). Groups with less data
 come late, and so do *neighbours*: innocent groups that share their parts with broken ones.
-:func:`detection` scores neighbours apart.
 """
 
 from collections.abc import Sequence
@@ -21,14 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from sklearn.metrics import roc_auc_score
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask, Pair
 from anchor_interp.tasks.sequences import Sequences, sample
 
 LEARNED = 0.6  # accuracy of a learned group (complexity-control paper, figure 8B)
@@ -44,18 +41,6 @@ class LearningCurves:
     steps: Int64[np.ndarray, " step"]
     accuracy: Float[np.ndarray, "step group"]
     loss: Float[np.ndarray, "step group"]
-
-
-@dataclass(frozen=True)
-class Detection:
-    """How well a score tells broken groups from innocent ones: areas under the ROC curve."""
-
-    auroc: float
-    """Broken groups against all others."""
-    neighbours: float | None
-    """Against those of the broken ones' anchors alone, such as (3, 3) if (3, 4) is broken."""
-    strangers: float | None
-    """Against all other innocent groups; None without one."""
 
 
 def learning_curves(
@@ -120,43 +105,6 @@ def ranked(curves: LearningCurves, *, level: float = LEARNED) -> list[tuple[Any,
     late = lateness(curves, level=level)
     order = np.lexsort((-curves.loss.mean(0), -late))
     return [(curves.groups[index], float(late[index])) for index in order]
-
-
-def detection(
-    scores: Float[np.ndarray, " group"], groups: Sequence[Pair], broken: Sequence[Pair]
-) -> Detection:
-    """Areas under the ROC curve of a score that should be larger for broken pairs, or infinite."""
-    values = np.asarray(scores, dtype=np.float64)
-    if np.isnan(values).any() or np.isneginf(values).any():
-        raise ConfigError("scores hold NaN or minus infinity; expected numbers or infinity")
-    if not all(isinstance(pair, tuple) for pair in groups):
-        raise ConfigError(f"groups is {shown(list(groups))}; expected ordered pairs of anchors")
-    is_broken = np.array([pair in set(broken) for pair in groups])
-    if len(values) != len(groups) or not is_broken.any() or is_broken.all():
-        raise ConfigError(
-            f"broken is {shown(list(broken))} of {len(groups)} groups with {len(values)} scores; "
-            "expected some of the groups, and a score for each"
-        )
-    anchors = {token for pair in broken for token in pair}
-    near = np.array([set(pair) <= anchors for pair in groups])
-    largest = values[np.isfinite(values)].max(initial=0.0)
-    ranks = np.where(np.isfinite(values), values, largest + 1)
-
-    def area(innocent: Bool[np.ndarray, " group"]) -> float:
-        kept = is_broken | innocent
-        return float(roc_auc_score(is_broken[kept], ranks[kept]))
-
-    neighbours, strangers = ~is_broken & near, ~is_broken & ~near
-    return Detection(
-        auroc=area(~is_broken),
-        neighbours=area(neighbours) if neighbours.any() else None,
-        strangers=area(strangers) if strangers.any() else None,
-    )
-
-
-def broken_pairs(task: AnchorTask) -> tuple[Pair, ...]:
-    """The ordered pairs whose training target is not the composition."""
-    return tuple(pair for pair in task.seen if task.role(pair) == "overridden")
 
 
 @torch.no_grad()

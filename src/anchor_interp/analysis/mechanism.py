@@ -73,7 +73,7 @@ class Fingerprint:
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})
-    schema: int = 4
+    schema: int = 5
 
     def __post_init__(self) -> None:
         check_fields(self, "fingerprint")
@@ -83,7 +83,7 @@ _ABOUT = ("run_id", "step", "seed", "schema")
 NUMBERS = tuple(entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT)
 
 
-FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=4)
+FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=5)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 

@@ -1,97 +1,36 @@
-"""Permutation tests, and effect sizes with their intervals.
+"""The p of a permutation test, and the interval of a mean.
 
-A *permutation test* tries all relabellings if there are few: p is exact. Otherwise some are drawn
-and the observed one counts among them, p = (1 + as large) / (1 + drawn), so that the test keeps its
-level (Phipson and Smyth 2010). A sign-flip test of n runs cannot go below 2 / 2^n. Ties count.
-
-An *effect size* is a difference in units of the spread between runs: Cohen's d for two samples,
-d_z for one (Cohen 1988, sections 2.2 and 2.3). Its interval inverts the noncentral t distribution
-(Cumming and Finch 2001). The interval of a mean is Student's, that of a difference Welch's. The
-intervals assume runs that scatter normally; p does not.
+A *permutation test* counts the relabellings whose statistic is as large as the observed one; ties
+count. If they are drawn, the observed one counts among them, p = (1 + as large) / (1 + drawn), so
+that the test keeps its level (Phipson and Smyth 2010).
 """
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.stats import nct, permutation_test, t
+from scipy.stats import t
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import as_large
 from anchor_interp._util.schema import checked, shown
 
-EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
-DRAWN = 9_999  # if there are more
+DRAWN = 9_999  # relabellings, where there are too many to try all
 CONFIDENCE = 0.95
-_LARGEST_T = 30_000  # the noncentral t distribution is NaN at noncentralities a few times larger
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class MeanComparison:
-    """A mean against zero, or the difference of two means, with 95 % intervals (low and high)."""
-
-    n: tuple[int, ...]
-    mean: float
-    low: float
-    high: float
-    effect: float | None
-    """The mean in units of the spread: d_z or Cohen's d; None if nothing scatters."""
-    effect_low: float | None
-    effect_high: float | None
-    p_value: float
-    """Share of relabellings with a difference at least as large, in either direction."""
-    n_permutations: int
-    exact: bool
-
-
-def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComparison:
-    """Whether values scatter around zero: a sign-flip test of their mean, with d_z.
-
-    Give one value for each independent run, such as the differences of a paired design. Fewer than
-    two values, or one that is not finite, are a ConfigError here and in the next two functions.
-    """
-    sample = _sample(values, "values")
-    n, spread = len(sample), _spread(sample)
-    test = _permutation_test((sample,), lambda x, axis: np.abs(x.mean(axis)), "samples", 2**n, seed)
-    scale = _Scale(spread / math.sqrt(n), float(n - 1), spread, math.sqrt(n), n - 1)
-    return _comparison((n,), float(sample.mean()), scale, test)
-
-
-def two_samples(
-    first: Sequence[float] | Floats, second: Sequence[float] | Floats, *, seed: int = 0
-) -> MeanComparison:
-    """Whether two samples differ in their mean: a permutation test, with Cohen's d.
-
-    Give one value for each independent run; the difference is first - second. Cohen's d divides by
-    the pooled standard deviation.
-    """
-    one, two = _sample(first, "first"), _sample(second, "second")
-    n, m = len(one), len(two)
-
-    def apart(x: Floats, y: Floats, axis: int) -> Any:
-        return np.abs(x.mean(axis) - y.mean(axis))
-
-    test = _permutation_test((one, two), apart, "independent", math.comb(n + m, n), seed)
-    parts = np.array([_spread(one) ** 2 / n, _spread(two) ** 2 / m])
-    error, df = math.sqrt(parts.sum()), n + m - 2
-    # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
-    welch = float(parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum()) if error else float(df)
-    pooled = math.sqrt(((n - 1) * n * parts[0] + (m - 1) * m * parts[1]) / df)
-    scale = _Scale(error, welch, pooled, math.sqrt(n * m / (n + m)), df)
-    return _comparison((n, m), float(one.mean() - two.mean()), scale, test)
-
-
 def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way."""
-    sample = _sample(values, "values")
+    """Student's 95 % interval of a mean: of three values 2.5 standard deviations each way.
+
+    Fewer than two values, or one that is not finite, are a ConfigError.
+    """
+    sample = finite_sample(values, "values")
     n, mean = len(sample), float(sample.mean())
-    reach = _quantile(float(n - 1)) * _spread(sample) / math.sqrt(n)
+    reach = student_quantile(float(n - 1)) * spread_of(sample) / math.sqrt(n)
     return mean - reach, mean + reach
 
 
@@ -102,102 +41,26 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: flo
     ``size`` is that of the numbers they are computed from, if these are larger than they are.
     """
     found = checked(observed, float, "observed")
-    drawn = _sample(relabelled, "relabelled", least=1)
+    drawn = finite_sample(relabelled, "relabelled", least=1)
     size = max(size, abs(found), float(np.abs(drawn).max()))
     reached = int(as_large(drawn, found, size=size).sum())
     return reached / len(drawn) if exact else (1 + reached) / (1 + len(drawn))
 
 
-def smallest_p(n: tuple[int, ...]) -> float:
-    """The smallest p that samples of these sizes can give, one against zero or two."""
-    count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
-    return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
-
-
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's adjustment: p-values that hold for all tests together (Holm 1979)."""
-    found = [checked(p, float, f"p_values[{i}]", low=0, high=1) for i, p in enumerate(p_values)]
-    adjusted, largest = [0.0] * len(found), 0.0
-    for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
-        largest = max(largest, min(1.0, (len(found) - rank) * found[index]))
-        adjusted[index] = largest
-    return tuple(adjusted)
-
-
-class _Scale(NamedTuple):
-    error: float  # standard error of the mean
-    df: float  # its degrees of freedom
-    spread: float  # standard deviation between runs
-    units: float  # t = units * mean / spread
-    df_spread: int  # degrees of freedom of the spread
-
-
-def _comparison(
-    n: tuple[int, ...], mean: float, scale: _Scale, test: tuple[float, int, bool]
-) -> MeanComparison:
-    reach = _quantile(scale.df) * scale.error
-    return MeanComparison(n, mean, mean - reach, mean + reach, *_effect(mean, scale), *test)
-
-
 @functools.cache
-def _quantile(df: float) -> float:
+def student_quantile(df: float) -> float:
+    """How many standard errors Student's 95 % interval reaches each way."""
     return float(t.ppf((1 + CONFIDENCE) / 2, df))
 
 
-def _effect(mean: float, scale: _Scale) -> tuple[float | None, float | None, float | None]:
-    """The effect size and its interval: the noncentralities that its t is compatible with."""
-    if not scale.spread:
-        return None, None, None
-    effect = mean / scale.spread
-    found, tail = scale.units * effect, (1 - CONFIDENCE) / 2
-    if abs(found) > _LARGEST_T:
-        return effect, None, None
-
-    def noncentrality(level: float) -> float:
-        reach = 5 + abs(found)  # wide enough: t scatters about as much as it is large
-
-        def gap(centre: float) -> float:
-            below = float(nct.cdf(found, scale.df_spread, centre))
-            if math.isnan(below):  # scipy's answer to shares that are nearly 0 or 1
-                below = float(centre < found)
-            return below - level
-
-        while gap(found - reach) < 0 or gap(found + reach) > 0:
-            reach *= 2
-        return float(brentq(gap, found - reach, found + reach)) / scale.units
-
-    return effect, noncentrality(1 - tail), noncentrality(tail)
-
-
-def _permutation_test(
-    samples: tuple[Floats, ...], statistic: Callable[..., Any], kind: str, count: int, seed: int
-) -> tuple[float, int, bool]:
-    """p, the number of relabellings tried, and whether these are all ``count`` there are."""
-    checked(seed, int, "seed", low=0)
-    exact = count <= EXACT_UP_TO
-    tried = count if exact else DRAWN
-    result = permutation_test(
-        samples,
-        statistic,
-        permutation_type=kind,
-        n_resamples=tried,
-        vectorized=True,
-        batch=10_000,
-        rng=np.random.default_rng(seed),
-    )
-    # not scipy's p: its room for rounding is relative to the difference, not to the values
-    size = max(float(np.abs(sample).max()) for sample in samples)
-    p = permutation_p(result.statistic, result.null_distribution, exact=exact, size=size)
-    return p, tried, exact
-
-
-def _spread(sample: Floats) -> float:
+def spread_of(sample: Floats) -> float:
     """The standard deviation; 0 if the values differ only by rounding."""
     spread = float(sample.std(ddof=1))
     return spread if spread > 1e-12 * float(np.abs(sample).max()) else 0.0
 
 
-def _sample(values: Any, name: str, *, least: int = 2) -> Floats:
+def finite_sample(values: Any, name: str, *, least: int = 2) -> Floats:
+    """A list of finite numbers; anything else is a ConfigError that names it."""
     try:
         sample = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):

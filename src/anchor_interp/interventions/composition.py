@@ -49,7 +49,8 @@ class Composition:
     composed: float
     """Share answered with the composition g(g(x; a); b)."""
     commutes: float | None
-    """Share of equal answers to the composed (a, b) and (b, a); None if no pair has both."""
+    """Share of equal answers to the composed (a, b) and (b, a); None if no pair has both. Of named
+    pairs both have to be named."""
     mirrored: float | None
     """Share answered with the other order's training target; None if no pair has another one."""
     recomposed: float | None
@@ -86,8 +87,9 @@ def composition(
     for pair in wanted:
         answers = states.answers(pair)
         rule.append(np.mean(answers == task.composed(pair, states.keys)))
-        if pair[0] != pair[1] and states.parallelograms(pair[::-1]):
-            alike.append(np.mean(answers == states.answers(pair[::-1])))
+        reverse = pair[::-1] if pairs is None or pair[::-1] in wanted else pair
+        if reverse != pair and states.parallelograms(reverse):
+            alike.append(np.mean(answers == states.answers(reverse)))
         target = task.symmetric(pair, states.keys)
         if target is not None:
             mirror.append(np.mean(answers == target))
@@ -120,9 +122,10 @@ def virtual_anchors(
     """Compose the states of virtual anchors and see what the model answers.
 
     Every virtual anchor stands first and second, beside each anchor that follows the rule with
-    every anchor in both orders. No unseen pair has such an anchor. Composes ``hook_resid_mid`` of
-    a 0-based layer; that of the last one holds all that attention brings to the last position.
-    Hooks attached to the model act.
+    every anchor in both orders. No unseen pair has such an anchor, and a virtual pair that adds
+    what an unseen pair adds is left out. Composes ``hook_resid_mid`` of a 0-based layer; that of
+    the last one holds all that attention brings to the last position. Hooks attached to the model
+    act.
 
     Raises:
         ConfigError: fewer than three anchors, no anchor that follows the rule with all others, or
@@ -140,24 +143,27 @@ def virtual_anchors(
             "follows the rule with each anchor in both orders"
         )
     adds = _added(task)
-    trained = {adds[a] + adds[b] for a, b in known if adds}
+    trained, unseen = ({adds[a] + adds[b] for a, b in of if adds} for of in (known, task.unseen))
     targets = {pair: task.target(pair, states.keys) for pair in known}
     low, high = (bound(map(bound, targets.values())) for bound in (min, max))
     right, cosines, copied = [], [], True
     for (a, c, d), b in itertools.product(sums, beside):
+        total = adds[a] + adds[c] - adds[d] + adds[b] if adds else None
+        if total in unseen:
+            continue
         of = {(a, b): 1, (c, b): 1, (d, b): -1}
         orders = states.summed(of), states.summed({(y, x): sign for (x, y), sign in of.items()})
         centred = (logits - logits.mean(-1, keepdim=True) for logits in orders)
         cosines.append(float(torch.cosine_similarity(*centred, dim=-1).mean()))
         first, second = answers = [logits.argmax(-1).cpu().numpy() for logits in orders]
         copied &= bool(np.all([np.any([x == targets[p] for p in of], axis=0) for x in answers]))
-        total = adds[a] + adds[c] - adds[d] + adds[b] if adds else None
         if total is not None and total not in trained:
             target = states.keys + total
             usual = (low <= target) & (target <= high)
             right += [*(first == target)[usual], *(second == target)[usual]]
     rule = float(np.mean(right)) if right else None
-    return VirtualAnchors(layer, n, rule, None if copied else float(np.mean(cosines)))
+    alike = None if copied or not cosines else float(np.mean(cosines))
+    return VirtualAnchors(layer, n, rule, alike)
 
 
 def _added(task: AnchorTask) -> dict[int, int]:

@@ -1,0 +1,65 @@
+"""How well a ranking of ordered pairs finds those that break the rule.
+
+*Neighbours* are innocent pairs that share their anchors with broken ones; they come late as well
+(:mod:`anchor_interp.analysis.learning_order`), so they are scored apart.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+from sklearn.metrics import roc_auc_score
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown
+from anchor_interp.tasks.anchor import AnchorTask, Pair
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well a score tells broken groups from innocent ones: areas under the ROC curve."""
+
+    auroc: float
+    """Broken groups against all others."""
+    neighbours: float | None
+    """Against those of the broken ones' anchors alone, such as (3, 3) if (3, 4) is broken."""
+    strangers: float | None
+    """Against all other innocent groups; None without one."""
+
+
+def detection(
+    scores: Float[np.ndarray, " group"], groups: Sequence[Pair], broken: Sequence[Pair]
+) -> Detection:
+    """Areas under the ROC curve of a score that should be larger for broken pairs, or infinite."""
+    values = np.asarray(scores, dtype=np.float64)
+    if np.isnan(values).any() or np.isneginf(values).any():
+        raise ConfigError("scores hold NaN or minus infinity; expected numbers or infinity")
+    if not all(isinstance(pair, tuple) for pair in groups):
+        raise ConfigError(f"groups is {shown(list(groups))}; expected ordered pairs of anchors")
+    is_broken = np.array([pair in set(broken) for pair in groups])
+    if len(values) != len(groups) or not is_broken.any() or is_broken.all():
+        raise ConfigError(
+            f"broken is {shown(list(broken))} of {len(groups)} groups with {len(values)} scores; "
+            "expected some of the groups, and a score for each"
+        )
+    anchors = {token for pair in broken for token in pair}
+    near = np.array([set(pair) <= anchors for pair in groups])
+    largest = values[np.isfinite(values)].max(initial=0.0)
+    ranks = np.where(np.isfinite(values), values, largest + 1)
+
+    def area(innocent: Bool[np.ndarray, " group"]) -> float:
+        kept = is_broken | innocent
+        return float(roc_auc_score(is_broken[kept], ranks[kept]))
+
+    neighbours, strangers = ~is_broken & near, ~is_broken & ~near
+    return Detection(
+        auroc=area(~is_broken),
+        neighbours=area(neighbours) if neighbours.any() else None,
+        strangers=area(strangers) if strangers.any() else None,
+    )
+
+
+def broken_pairs(task: AnchorTask) -> tuple[Pair, ...]:
+    """The ordered pairs whose training target is not the composition."""
+    return tuple(pair for pair in task.seen if task.role(pair) == "overridden")

@@ -1,0 +1,175 @@
+"""Permutation tests and intervals against enumeration, closed forms and simulation."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import jaxtyping
+import numpy as np
+import pytest
+from scipy.stats import hypergeom, ttest_1samp, ttest_ind
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.statistics import DRAWN
+from papers.comparisons import against_zero, two_samples
+
+
+def test_a_sign_flip_test_enumerates_all_signs() -> None:
+    values = [0.3, 1.1, -0.2, 0.7]
+    sums = [abs(np.dot(signs, values)) for signs in itertools.product((1, -1), repeat=4)]
+    expected = sum(found >= abs(sum(values)) - 1e-12 for found in sums) / 16
+    found = against_zero(values)
+    assert found.p_value == pytest.approx(expected)
+    assert (found.n, found.n_permutations, found.exact) == ((4,), 16, True)
+
+
+def test_two_samples_enumerate_all_divisions() -> None:
+    first, second = [3.0, 5.0, 4.5], [1.0, 2.0, 2.5, 4.0]
+    pooled = first + second
+    differences = []
+    for chosen in itertools.combinations(range(7), 3):
+        rest = [pooled[i] for i in range(7) if i not in chosen]
+        differences.append(abs(np.mean([pooled[i] for i in chosen]) - np.mean(rest)))
+    expected = np.mean(np.array(differences) >= abs(np.mean(first) - np.mean(second)) - 1e-12)
+    found = two_samples(first, second)
+    assert found.p_value == pytest.approx(float(expected))
+    assert (found.n, found.n_permutations, found.exact) == ((3, 4), 35, True)
+
+
+Sample = Sequence[int]
+
+
+def far_apart(plus: Fraction, minus: Fraction) -> Fraction:
+    """|log(plus / minus)|, in the same order."""
+    return max(plus / minus, minus / plus)
+
+
+def two_sizes(kind: str, one: Sample, two: Sample) -> Fraction:
+    """The size of mean(one) - mean(two), times a constant, or of the same of logarithms."""
+    n, m = len(one), len(two)
+    if kind == "sums":
+        return Fraction(abs(m * sum(one) - n * sum(two)))
+    return far_apart(Fraction(math.prod(one)) ** m, Fraction(math.prod(two)) ** n)
+
+
+def one_size(kind: str, values: Sample, signs: Sample) -> Fraction:
+    """The size of the mean of values with these signs, as in :func:`two_sizes`."""
+    if kind == "sums":
+        return Fraction(abs(sum(s * v for s, v in zip(signs, values, strict=True))))
+    plus, minus = (
+        Fraction(math.prod(v for s, v in zip(signs, values, strict=True) if s == sign))
+        for sign in (1, -1)
+    )
+    return far_apart(plus, minus)
+
+
+# integers and the numbers that stand for them: their sums or products are exact, the numbers' not
+DISCRETE: dict[str, tuple[str, list[int], Callable[[int], float]]] = {
+    "logarithms": ("products", [1100, 1200, 1300, 1440], math.log),
+    "tenths": ("sums", [0, 1, 2, 3, 6], lambda k: k / 10),
+    "large": ("sums", [10_001, 10_002, 10_003, 10_007], lambda k: k / 10),
+    "thirds": ("sums", [-2, -1, 1, 2, 4], lambda k: k / 3e9),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_ties_are_those_of_exact_arithmetic(name: str) -> None:
+    """Discrete samples have many ties, which rounding must not break."""
+    kind, levels, number = DISCRETE[name]
+    generator = np.random.default_rng(5)
+    for _ in range(80):
+        n, m = generator.integers(2, 6, 2)
+        pooled = generator.choice(levels, n + m).tolist()
+        sizes = []
+        for chosen in itertools.combinations(range(n + m), int(n)):
+            rest = [pooled[i] for i in range(n + m) if i not in chosen]
+            sizes.append(two_sizes(kind, [pooled[i] for i in chosen], rest))
+        expected = sum(size >= sizes[0] for size in sizes) / len(sizes)
+        values = [number(k) for k in pooled]
+        assert two_samples(values[:n], values[n:]).p_value == pytest.approx(expected), pooled
+        signs = list(itertools.product((1, -1), repeat=len(pooled[:7])))
+        sizes = [one_size(kind, pooled[:7], each) for each in signs]
+        expected = sum(size >= sizes[0] for size in sizes) / len(sizes)
+        assert against_zero(values[:7]).p_value == pytest.approx(expected), pooled
+
+
+def test_a_tie_of_rounded_logarithms() -> None:
+    found = two_samples(
+        np.log([1200, 1200, 1300, 1300, 1300]), np.log([1100, 1200, 1200, 1200, 1200])
+    )
+    assert found.p_value == pytest.approx(30 / 252)
+
+
+def test_drawn_relabellings_count_ties() -> None:
+    """How many of 12 high values come into the first 12 of 24 is hypergeometric."""
+    levels = np.log([1100, 1200])
+    found = two_samples(np.repeat(levels, (5, 7)), np.repeat(levels, (7, 5)))
+    assert not found.exact
+    expected = 1 - hypergeom(24, 12, 12).pmf(6)
+    assert found.p_value == pytest.approx(float(expected), abs=0.02)
+
+
+@pytest.mark.parametrize("n", [5, 10])
+def test_values_of_one_sign_have_the_smallest_p(n: int) -> None:
+    assert against_zero(np.arange(1.0, n + 1)).p_value == 2 / 2**n
+
+
+def test_p_is_uniform_without_a_difference() -> None:
+    generator = np.random.default_rng(0)
+    signs = [against_zero(generator.standard_normal(7)).p_value for _ in range(200)]
+    divided = [
+        two_samples(generator.exponential(size=4), generator.exponential(size=5)).p_value
+        for _ in range(200)
+    ]
+    for p_values in (np.array(signs), np.array(divided)):
+        for level in (0.1, 0.25, 0.5, 0.75):
+            # 200 draws scatter by at most 0.035, and the steps of p are at most 1/63
+            assert np.mean(p_values <= level) == pytest.approx(level, abs=0.1)
+
+
+def test_drawn_relabellings_agree_with_all_and_never_give_zero() -> None:
+    generator = np.random.default_rng(1)
+    values = generator.standard_normal(20) + 0.4
+    drawn = against_zero(values, seed=3)
+    assert (drawn.n_permutations, drawn.exact) == (DRAWN, False)
+    assert drawn.p_value == pytest.approx(ttest_1samp(values, 0).pvalue, abs=0.02)
+    assert drawn == against_zero(values, seed=3)
+    assert against_zero(values + 100).p_value == 1 / (DRAWN + 1)
+
+
+def test_effects_and_intervals_follow_the_textbook() -> None:
+    generator = np.random.default_rng(2)
+    one, two = generator.standard_normal(8) + 1, 2 * generator.standard_normal(6)
+    found = against_zero(one)
+    assert found.effect == pytest.approx(one.mean() / one.std(ddof=1))
+    low, high = ttest_1samp(one, 0).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((low, high))
+    found = two_samples(one, two)
+    pooled = math.sqrt((7 * one.var(ddof=1) + 5 * two.var(ddof=1)) / 12)
+    assert found.effect == pytest.approx((one.mean() - two.mean()) / pooled)
+    low, high = ttest_ind(one, two, equal_var=False).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_values_without_scatter_have_no_effect_size() -> None:
+    found = against_zero([0.1 + 0.2, 0.3, 0.3])
+    assert found.effect is None
+    assert found.low == found.high == pytest.approx(0.3)
+    assert two_samples([1.0, 1.0], [0.0, 0.0]).effect is None
+    assert against_zero([0.0, 0.0, 0.0]).p_value == 1
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0], [], [1.0, math.nan], [1.0, math.inf], [1.0, None], [[1.0, 2.0]], "ab", None]
+)
+def test_values_that_cannot_be_compared_are_refused(
+    values: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ConfigError, match="values"):
+        against_zero(values)
+    with pytest.raises(ConfigError, match="first"):
+        two_samples(values, [1.0, 2.0])
+    with pytest.raises(ConfigError, match="second"):
+        two_samples([1.0, 2.0], values)
