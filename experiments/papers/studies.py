@@ -31,7 +31,7 @@ MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6,
 _SEEDS = tuple(range(400, 405))
 # Random settings on each task in each layout. The first fit the verdict; it is judged by settings
 # from NEW on, which were trained when its thresholds had been committed.
-FITTING, JUDGING, NEW = range(25), range(25, 80), 45
+FITTING, JUDGING, NEW = range(25), range(25, 70), 35
 
 
 @dataclass(frozen=True)

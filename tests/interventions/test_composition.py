@@ -1,4 +1,4 @@
-"""Composed states: the answers of models of a known mechanism."""
+"""Virtual anchors: the answers of models of a known mechanism."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,8 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.fingerprint import seen_pairs_only
 from anchor_interp.interventions import composition as compositions
-from anchor_interp.interventions.composition import composition, virtual_anchors
-from anchor_interp.models.exact import Normalization, exact_model
+from anchor_interp.interventions.composition import virtual_anchors
+from anchor_interp.models.exact import Normalization
 from papers.studies import arbitrary_task
 
 
@@ -21,41 +21,6 @@ from papers.studies import arbitrary_task
 def layout(request: pytest.FixtureRequest) -> Normalization:
     found: Normalization = request.param
     return found
-
-
-def test_a_model_of_the_rule_composes_what_it_never_saw(layout: Normalization) -> None:
-    inferential = composition(small_exact("inferential", layout), FEW_KEYS, n=40)
-    assert inferential.pairs == FEW_KEYS.unseen
-    assert inferential.composed == 1
-    assert inferential.commutes == 1
-    assert inferential.recomposed == 1
-    assert inferential.mirrored is None  # no other order has another target
-
-
-def test_tables_of_pairs_do_not_compose(layout: Normalization) -> None:
-    """The symmetric table answers the exception of the other order, the ordered table does not."""
-    neurips = ai.TASKS["neurips"]
-    task = replace(FEW_KEYS, overrides=neurips.overrides, unseen=neurips.unseen)
-    symmetric = composition(exact_model("symmetric", task, normalization=layout), task, n=40)
-    assert (symmetric.composed, symmetric.mirrored, symmetric.commutes) == (0, 1, 1)
-    lookup = composition(exact_model("lookup", task, normalization=layout), task, n=40)
-    assert (lookup.mirrored, lookup.commutes) == (0, 0)
-
-
-def test_seen_pairs_are_composed_of_other_seen_ones() -> None:
-    model = small_exact("inferential", "post")
-    with seen_pairs_only(model, FEW_KEYS):
-        found = composition(model, FEW_KEYS, pairs=[(1, 2), (3, 3)], n=20)
-    assert found.pairs == ((1, 2), (3, 3))
-    assert found.composed == 1
-    one, again = (composition(model, FEW_KEYS, n=10, seed=1) for _ in range(2))
-    assert one == again
-
-
-def test_a_symmetric_run_gives_the_answer_of_the_other_order() -> None:
-    task = ai.TASKS["neurips"]
-    run = ai.load("tiny/neurips-symmetric/2")
-    assert (composition(run.model, task, n=50).mirrored or 0) > 0.9
 
 
 def test_virtual_anchors_of_a_table_get_trained_answers(layout: Normalization) -> None:
@@ -99,7 +64,8 @@ def test_an_additive_model_answers_virtual_anchors_with_the_rule(
     monkeypatch.setattr(compositions, "activations", states)
     monkeypatch.setattr(compositions, "replaced_run", run)
     found = virtual_anchors(model, task, layer=2, n=10)
-    assert (found.rule, found.alike) == (1, pytest.approx(1))
+    assert found.rule == 1
+    assert found.alike == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", ["complexity-control", "neurips"])
@@ -122,38 +88,26 @@ def test_no_virtual_pair_adds_what_an_unseen_pair_adds(
 
 def test_bad_input() -> None:
     model, task = random_model(), ai.TASKS["complexity-control"]
-    number: Any = 5
     with pytest.raises(ConfigError, match=r"layer is 3; expected at most 2"):
-        composition(model, task, layer=3)
-    with pytest.raises(ConfigError, match="has no unseen pair"):
-        composition(model, ai.AnchorTask())
-    with pytest.raises(ConfigError, match=r"\(5, 1\)"):
-        composition(model, task, pairs=[(5, 1)])
-    with pytest.raises(ConfigError, match="pairs is 5; expected a list"):
-        composition(model, task, pairs=number)
+        virtual_anchors(model, task, layer=3)
+    with pytest.raises(ConfigError, match="n is 0"):
+        virtual_anchors(model, task, layer=0, n=0)
     looking_ahead = random_model()
     looking_ahead.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="attention is bidirectional"):
-        composition(looking_ahead, task)
-    with pytest.raises(ConfigError, match="n is 0"):
-        composition(model, task, n=0)
+        virtual_anchors(looking_ahead, task, layer=0)
     with pytest.raises(ConfigError, match="no seen pair of the task follows the rule"):
-        composition(random_model(), arbitrary_task(0), pairs=[(1, 2)])
-    with pytest.raises(ConfigError, match=r"layer is 3; expected at most 2"):
-        virtual_anchors(model, task, layer=3)
+        virtual_anchors(model, arbitrary_task(0), layer=0)
     apart = replace(task, unseen=((1, 2), (2, 1), (3, 4), (4, 3)))
     with pytest.raises(ConfigError, match="the task has no virtual anchors"):
         virtual_anchors(model, apart, layer=0)
     ring = ai.TASKS["non-commuting"]
     assert virtual_anchors(model, ring, layer=0, n=2).rule is None
-    alone = ai.AnchorTask(unseen=tuple((1, b) for b in (1, 2, 3, 4)))
-    with pytest.raises(ConfigError, match=r"\(1, 1\) cannot be composed"):
-        composition(model, alone)
 
 
 def test_hooks_are_removed() -> None:
     model = small_exact("symmetric", "pre")
     tokens = torch.from_numpy(ai.sample(FEW_KEYS, "id", 4, seed=0).tokens).long()
     before = model(tokens)
-    composition(model, FEW_KEYS, n=10)
+    virtual_anchors(model, FEW_KEYS, layer=0, n=10)
     assert torch.equal(model(tokens), before)

@@ -47,9 +47,9 @@ def test_the_runs_that_judge_the_verdict_did_not_make_it() -> None:
 
 def test_random_settings_that_judge_are_new() -> None:
     fitting, judging = (study_sweep(n, "tiny").configs() for n in ("settings", "settings-judging"))
-    assert (len(fitting), len(judging)) == (4 * 25, 4 * 35)
+    assert (len(fitting), len(judging)) == (4 * 25, 4 * 45)
     seeds = [{config.seed for config in found.values()} for found in (fitting, judging)]
-    assert (len(seeds[0]), len(seeds[1]), seeds[0] & seeds[1]) == (100, 140, set())
+    assert (len(seeds[0]), len(seeds[1]), seeds[0] & seeds[1]) == (100, 180, set())
 
 
 def test_a_broken_task_breaks_both_orders_alike() -> None:

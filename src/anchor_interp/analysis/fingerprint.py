@@ -185,8 +185,8 @@ def _of_activations(
         return {"virtual_rule": max(rules, default=None), "virtual_alike": found[-1].alike}
 
     def exceptions() -> Numbers:
-        others = [task.override((b, a)) for a, b in task.unseen]
-        return {"exceptions": float(np.mean([one is not None for one in others] or [0]))}
+        found = [task.override((b, a)) is not None for a, b in task.unseen]
+        return {"exceptions": float(np.mean(found or [False]))}
 
     yield value
     yield lambda: {"answer": contrast(similarity.answer_similarity, layer=last)}

@@ -43,7 +43,7 @@ class VerdictThresholds:
     """Most ``order_first`` of symmetric."""
     order_exception: float = bounded(0.06, low=0)
     """Most ``order_logits`` of symmetric where an exception was trained."""
-    rule: float = bounded(0.217, low=0, high=1)
+    rule: float = bounded(0.182, low=0, high=1)
     """Least ``virtual_rule`` of inferential."""
     alike: float = bounded(0.931, low=-1, high=1)
     """Least ``virtual_alike`` of symmetric, if any virtual anchor has an answer of its own."""
