@@ -144,6 +144,8 @@ def fit_thresholds(rows: Rows) -> VerdictThresholds:
 
     for name, number in (*_FITTED.items(), *_FITTED.items()):
         values = sorted({v for each in numbers if (v := getattr(each, number)) is not None})
+        if len(values) < 2:  # nothing to choose between
+            continue
         scores = [score(**{name: (low + high) / 2}) for low, high in itertools.pairwise(values)]
         ranges, start = [], 0
         for best, group in itertools.groupby(each == max(scores) for each in scores):

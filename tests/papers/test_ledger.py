@@ -107,7 +107,8 @@ def measured(committed: Tables) -> Tables:
         return row | virtual | {"exceptions": float(row["task"] == "neurips")} | merged
 
     tables = {name: [filled(row) for row in committed[name]] for name in ("phases", "decay")}
-    rows = [row | {"seed": 10_000 + i % 70} for i, row in enumerate(tables["decay"])]
+    decayed = [row for row in tables["decay"] if row["weight_decay"] > 0]
+    rows = [row | {"seed": 10_000 + i % 70} for i, row in enumerate(decayed)]
     return committed | {
         "phases": tables["phases"],
         "settings": [row for row in rows if row["seed"] < 10_025],
