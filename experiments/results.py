@@ -10,10 +10,13 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
+from typing import get_args
 
 import numpy as np
 
 from anchor_interp._util.files import write_text
+from anchor_interp.analysis.routes import RouteName
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.runs.phase import PAPER
 from measured import table
@@ -33,6 +36,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"
 TABLES = ROOT / "experiments" / "tables" / "tiny"
 
+_OF_ROUTES = ("interchange", "value", "answer", "virtual_rule", "order_first", "order_logits")
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -207,6 +211,27 @@ def _with_as_much_data(row: Row, score: str) -> float:
     return detection(np.array([*scores.values()]), [*scores], [*broken]).auroc
 
 
+def routes_table(_: Ledger) -> str:
+    """Runs by layout, route, task and phase: a run takes the route that carries most."""
+    rows = read_tables(TABLES, ["settings"]).get("settings", [])
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row["phase"] in (*PHASE_2, "inferential") and row.get("route_gathered") is not None:
+            route = max(get_args(RouteName), key=lambda name: row[f"route_{name}"])
+            groups.setdefault((row["normalization"], route, row["task"], row["phase"]), []).append(
+                row
+            )
+    lines = []
+    for key in sorted(groups):
+        found = [
+            [v for row in groups[key] if (v := row.get(name)) is not None] for name in _OF_ROUTES
+        ]
+        lines.append(
+            [*key, str(len(groups[key])), *(f"{median(v):.2f}" if v else "" for v in found)]
+        )
+    return table(["layout", "route", "task", "phase", "runs", *_OF_ROUTES], lines)
+
+
 def commuting_table(ledger: Ledger) -> str:
     """What changes if composite and symmetric are told apart by the wrong answers alone."""
     tables = read_tables(TABLES)
@@ -269,6 +294,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "claims": claims_table,
     "strata": strata_table,
     "known": known_table,
+    "routes": routes_table,
     "commuting": commuting_table,
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),

@@ -45,7 +45,7 @@ class VerdictThresholds:
     """Most ``order_logits`` of symmetric where an exception was trained."""
     rule: float = bounded(0.182, low=0, high=1)
     """Least ``virtual_rule`` of inferential."""
-    alike: float = bounded(0.931, low=-1, high=1)
+    alike: float = bounded(0.931, low=-2, high=2)
     """Least ``virtual_alike`` of symmetric, if any virtual anchor has an answer of its own."""
     equal: float = bounded(1.1, low=-4, high=4)
     """Least sum of ``value`` and ``answer`` of inferential: hand-set values have no numbers between
