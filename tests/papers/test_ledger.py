@@ -110,7 +110,7 @@ def measured(committed: Tables) -> Tables:
     decayed = [row for row in tables["decay"] if row["weight_decay"] > 0]
     rows = [row | {"seed": 10_000 + i % 70} for i, row in enumerate(decayed)]
     return committed | {
-        "phases": tables["phases"],
+        **tables,
         "settings": [row for row in rows if row["seed"] < 10_025],
         "settings-judging": [row for row in rows if row["seed"] >= 10_025],
     }
@@ -232,8 +232,8 @@ def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
     measured: Tables,
 ) -> None:
     """Some runs differ from runs of the diagrams in their seed alone."""
-    score = judge_verdict(measured["phases"], measured["settings"])
-    fitted = {cell(row) for row in measured["settings"]}
+    score = judge_verdict(measured["phases"], measured["decay"])
+    fitted = {cell(row) for row in measured["decay"]}
     judged = [row for row in measured["phases"] if can_be_judged(row)]
     wrong = {run.run_id for run in score.disagreements}
     for familiar in (True, False):
