@@ -142,6 +142,8 @@ def disagreements_table(score: VerdictScore | None) -> str:
 
 def early_table(ledger: Ledger) -> str:
     """The verdict along training, and the behaviour."""
+    if not ledger.early:
+        return "not run\n"
     lines = [
         [
             f"{score.share:.0%}",
