@@ -133,7 +133,7 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     assert interchange(model, crossing, site).counterfactual == 1  # outside of the block
 
 
-@pytest.mark.parametrize("name", ["inferential", "composite", "neurips-inferential"])
+@pytest.mark.parametrize("name", ["inferential", "composite", "neurips-symmetric"])
 def test_no_state_is_that_of_an_unseen_pair(name: str) -> None:
     """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
     run = ai.load(f"tiny/{name}/1")
