@@ -58,9 +58,9 @@ from anchor_interp.tasks.anchor import (
     AnchorTask,
     Override,
     Table,
-    named_task,
     reasoning_complexity,
 )
+from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.sequences import draw, sample
 

@@ -22,7 +22,7 @@ from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.sequences import Sequences, sample
+from anchor_interp.tasks.task import Examples, draw_examples
 
 T = TypeVar("T")
 
@@ -63,12 +63,12 @@ def evaluate_run(
     *,
     n: int = 500,
     seed: int = 0,
-    training: Sequences | None = None,
+    training: Examples | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
     task, rows = config.task, min(config.train.n_sequences, 10_000)
     if training is None:
-        training = sample(task, "train", rows, seed=config.seed)
+        training = draw_examples(task, "train", rows, seed=config.seed)
     initial = build_model(config.model, config.init, seed=config.seed)
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
@@ -183,7 +183,9 @@ class ExactRun(Run):
     def model(self) -> HookedTransformer:
         """The HookedTransformer, in ``eval`` mode."""
         mechanism, norm = NAMES[self.name]
-        exact = exact_model(mechanism, self.config.task, normalization=norm, dtype=self.dtype)
+        exact = exact_model(
+            mechanism, self.config.anchor_task, normalization=norm, dtype=self.dtype
+        )
         return place(exact, self.device)
 
     @property

@@ -33,7 +33,8 @@ from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
 from anchor_interp.runs.phase import CellAccuracy, Phase
 from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
 from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.task import Task
 
 SCHEMA = 1  # of a table
 Kind = Literal["text", "integer", "number", "truth"]
@@ -278,7 +279,7 @@ def _configuration(name: str, config: RunConfig) -> TableRow:
     """The row of a run that has not started."""
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
-    row |= {key: getattr(config.task, key) for key in _TASK}
+    row |= {key: getattr(config.task, key, None) for key in _TASK}
     for part in _PARTS:
         row |= vars(getattr(config, part))
     return row | {"total_decay": total_decay(config.train)}
@@ -356,10 +357,10 @@ def _circumstances(folder: SweepFolder, name: str) -> TableRow:
 
 
 @functools.lru_cache(maxsize=64)
-def _task_name(task: AnchorTask) -> str:
+def _task_name(task: Task) -> str:
     """The name of a preset task; for another task, a digest."""
     custom = f"custom-{digest(task)[:8]}"
-    return next((name for name, known in TASKS.items() if known == task), custom)
+    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
 
 
 def _check_columns(found: Sequence[str]) -> None:
