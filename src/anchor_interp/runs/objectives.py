@@ -5,7 +5,8 @@ straight from the order of the epoch. Sequences of several lengths are *bucketed
 :data:`WINDOW` successive batches are sorted by length and cut into batches of similar length, which
 are taken in random order. So little is computed on padding, and a batch stays a function of (seed,
 step) alone. A batch of more than :data:`MOST_POSITIONS` positions is worked through in parts whose
-gradients add up (gradient accumulation).
+gradients add up (gradient accumulation). Sizes are rounded up a little, because oneDNN prepares a
+product of a new shape for about as long as it computes one.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from anchor_interp.tasks.task import Examples, draw_examples
 
 WINDOW = 16
 """Batches that are sorted by length together."""
+IGNORED = -100
+"""The target of a place that does not count."""
 MOST_POSITIONS = 1 << 15
 """Most positions of one forward pass; a sequence that has more is one alone."""
 
@@ -74,7 +77,7 @@ class MaskedObjective(Objective):
     def __init__(self, config: RunConfig, training: Examples, device: torch.device) -> None:
         self.training, self._device = training, device
         self._batch_size, self._seed = config.train.batch_size, config.seed
-        self._n_input_tokens = config.task.n_input_tokens
+        self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
     def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
@@ -95,21 +98,36 @@ class MaskedObjective(Objective):
         n_parts = -(-len(rows) // max(1, MOST_POSITIONS // longest))
         chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
         total = sum(int(part.mask.sum()) for part in chosen)
-        return [masked_batch(part, self._device, total) for part in chosen]
+        return [masked_batch(part, self._length, self._device, total=total) for part in chosen]
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """The part's share of the mean over all masked tokens of the step."""
         return batch.share * masked_loss(module, batch, n_input_tokens=self._n_input_tokens)
 
 
-def masked_batch(examples: Examples, device: torch.device, total: int | None = None) -> Batch:
-    """Examples as one batch; ``total`` is the number of masked tokens of the whole step."""
+def masked_batch(
+    examples: Examples, length: int, device: torch.device, *, total: int | None = None
+) -> Batch:
+    """Examples as one batch of at most ``length`` positions.
+
+    ``total`` is the number of masked tokens of the whole step, if these are a part of it. Targets
+    are padded with :data:`IGNORED`.
+    """
     mask = examples.mask[:, 1:]  # token i is predicted at position i - 1
-    tokens = torch.from_numpy(examples.inputs.astype(np.int64))
-    targets = torch.from_numpy(examples.tokens[:, 1:][mask].astype(np.int64))
-    places = torch.from_numpy(np.flatnonzero(mask))
-    share = 1.0 if total is None else len(targets) / total
-    return Batch(tokens.to(device), targets.to(device), places.to(device), share)
+    n_rows, n_pos = mask.shape
+    rounded = min(_up(n_pos, 4), length)
+    tokens = np.zeros((n_rows, rounded), np.int64)
+    tokens[:, :n_pos] = examples.inputs
+    row, position = mask.nonzero()
+    places, targets = np.zeros((2, _up(len(row), 64)), np.int64)
+    places[: len(row)] = row * rounded + position
+    targets[: len(row)], targets[len(row) :] = examples.tokens[:, 1:][mask], IGNORED
+    on_device = (torch.from_numpy(part).to(device) for part in (tokens, targets, places))
+    return Batch(*on_device, share=1.0 if total is None else len(row) / total)
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step
 
 
 def answer_loss(
@@ -137,4 +155,4 @@ def _cross_entropy(
     logits: Float[Tensor, "n d_vocab"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, ""]:
     at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(at_least_float32), targets)
+    return F.cross_entropy(logits.to(at_least_float32), targets, ignore_index=IGNORED)
