@@ -122,8 +122,9 @@ def masked_batch(
     places, targets = np.zeros((2, _up(len(row), 64)), np.int64)
     places[: len(row)] = row * rounded + position
     targets[: len(row)], targets[len(row) :] = examples.tokens[:, 1:][mask], IGNORED
-    on_device = (torch.from_numpy(part).to(device) for part in (tokens, targets, places))
-    return Batch(*on_device, share=1.0 if total is None else len(row) / total)
+    arrays = (tokens, targets, places)
+    read, predicted, where = (torch.from_numpy(array).to(device) for array in arrays)
+    return Batch(read, predicted, where, 1.0 if total is None else len(row) / total)
 
 
 def _up(n: int, step: int) -> int:

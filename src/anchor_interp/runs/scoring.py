@@ -43,8 +43,8 @@ def right_answers(
     if end is None:
         return _of_tokens(model, examples, losses=False)
     if type(task).score is Task.score:
-        whole = _of_tokens(model, examples, losses=False) == 1
-        return whole.astype(np.float64)
+        found: Float[np.ndarray, " n"] = np.floor(_of_tokens(model, examples, losses=False))
+        return found  # 1 if all tokens are right
     return decoded_answers(model, task, examples)
 
 

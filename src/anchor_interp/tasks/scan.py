@@ -41,6 +41,12 @@ ACTIONS = ("I_WALK", "I_LOOK", "I_RUN", "I_JUMP", "I_TURN_LEFT", "I_TURN_RIGHT")
 _LONG = 22
 """Most actions of a training command in the split by length."""
 _SIMPLE_TEST = 4_182
+_TESTS = {
+    "turn-left": 'commands with "turn left"',
+    "jump": 'commands with "jump"',
+    "length": f"commands of more than {_LONG} actions",
+    "simple": "commands drawn at random",
+}
 Pair = tuple[str, str]
 """A command and its actions."""
 
@@ -71,6 +77,11 @@ class Scan(Task):
     def length(self) -> int:
         """9 words, the arrow and 48 actions."""
         return 58
+
+    @property
+    def about(self) -> str:
+        """The task and its test set."""
+        return f"Commands such as jump twice become actions; tested on {_TESTS[self.split]}"
 
     @property
     def splits(self) -> tuple[Split, ...]:

@@ -208,19 +208,21 @@ class Task:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The tokens of a text, whose words are separated by spaces; ConfigError if unknown."""
-        index = _index(self.words)
-        for word in text.split():
+        index, words = _index(self.words), text.split()
+        for word in words:
             if word not in index:
                 close = suggestion(word, index)
                 raise ConfigError(f"{shown(word)} is not a word of the task {self.kind}{close}")
-        return tuple(index[word] for word in text.split())
+        return tuple(index[word] for word in words)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; ConfigError if one is outside the vocabulary."""
-        found = [int(token) for token in tokens]
+        words, found = self.words, [int(token) for token in tokens]
         for token in found:
-            checked(token, int, "token", low=0, high=self.n_tokens - 1)
-        return " ".join(self.words[token] for token in found)
+            if not 0 <= token < len(words):
+                expected = f"expected 0 to {len(words) - 1}, the vocabulary"
+                raise ConfigError(f"a token of the task {self.kind} is {token}; {expected}")
+        return " ".join(words[token] for token in found)
 
     @classmethod
     def among(cls, data: Mapping[str, Any]) -> "type[Task]":
