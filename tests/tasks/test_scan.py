@@ -109,7 +109,7 @@ def test_text_survives_the_round_trip() -> None:
         assert task.decode(task.encode(text)) == text
         command, _, actions = text.partition(" -> ")
         assert actions == f"{ACTIONS_OF[command]} ."
-    with pytest.raises(ConfigError, match="'jmp' is not a word of the task scan .did you mean"):
+    with pytest.raises(ConfigError, match=r"'jmp' is not a word of the task scan .did you mean"):
         task.encode("jmp twice ->")
 
 

@@ -139,8 +139,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_names(self.task)
         task, model, needs = self.task, self.model, memory_bytes(self)
-        _check_names(task)
         if task.n_tokens > model.d_vocab:
             needed = f"the task's tokens and targets need at least {task.n_tokens}"
             raise ConfigError(f"model.d_vocab is {model.d_vocab}; {needed}")

@@ -155,21 +155,25 @@ class Task:
     @property
     def words(self) -> tuple[str, ...]:
         """The text of every token, without spaces."""
-        raise NotImplementedError
+        raise self._unanswered("words")
 
     @property
     def length(self) -> int:
         """Most tokens that the model reads."""
-        raise NotImplementedError
+        raise self._unanswered("length")
 
     @property
     def splits(self) -> tuple[Split, ...]:
         """The sets of examples; the first one is ``Split("train", "train")``."""
-        raise NotImplementedError
+        raise self._unanswered("splits")
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
         """N examples of a split; :func:`draw_examples` checks them."""
-        raise NotImplementedError
+        raise self._unanswered(f"examples({split!r}, {n}, seed={seed})")
+
+    def _unanswered(self, question: str) -> ConfigError:
+        what = f"the task {self.kind} does not answer {question}"
+        return ConfigError(f"{what}; see anchor_interp.tasks.task for what a task answers")
 
     @property
     def end(self) -> int | None:
