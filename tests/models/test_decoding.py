@@ -42,12 +42,13 @@ def test_answers_are_those_of_one_sequence_at_a_time(
     normalization: Normalization, n_layers: int, cache: bool | None
 ) -> None:
     model = model_of(normalization, n_layers)
-    end = by_hand(model, PROMPTS[0], 11)[4]  # so that this answer ends, and some others go on
-    for most in (1, 4, 11):
+    lengths = set()
+    for most, end in ((1, END), (4, END), *((11, end) for end in range(10))):
         expected = [by_hand(model, prompt, most, end) for prompt in PROMPTS]
         assert greedy(model, PROMPTS, end=end, most=most, cache=cache) == expected
-    assert len(set(expected)) == 6
-    assert len({*map(len, expected)}) > 1
+        lengths.add(tuple(map(len, expected)))
+    assert len(set(expected)) > 3
+    assert any(len(set(found)) > 1 for found in lengths)  # some ended, and the others went on
 
 
 def test_hooks_act_on_decoding() -> None:

@@ -22,7 +22,7 @@ from anchor_interp._util import schema
 from anchor_interp.cli.main import command_line
 from anchor_interp.models import shapes
 from anchor_interp.runs import config, phase, presets
-from anchor_interp.tasks import anchor as task
+from anchor_interp.tasks import catalog
 from anchor_interp.tasks import sequences as data
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
@@ -135,7 +135,7 @@ def _values() -> Iterator[str]:
     yield f"thresholds {schema.canonical_json(phase.PAPER)}"
     yield from _digests("preset", presets.RUNS)
     yield from _digests("model", shapes.MODELS)
-    yield from _digests("task", task.TASKS)
+    yield from _digests("task", catalog.NAMED_TASKS)
 
 
 def _digests(kind: str, named: Mapping[str, Any]) -> Iterator[str]:

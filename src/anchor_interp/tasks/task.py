@@ -132,6 +132,8 @@ class Task:
 
     def __init_subclass__(cls, *, untagged: bool = False) -> None:
         """Make the class known to configurations; ``untagged`` ones have no kind in files."""
+        if issubclass(cls, _CLASSES.get("", ())):
+            return  # a view of an anchor task, which no configuration holds
         kind = "" if untagged else vars(cls).get("kind")
         if not isinstance(kind, str):
             name = cls.__name__.lower()
