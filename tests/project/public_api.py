@@ -59,7 +59,7 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
             continue
         if isinstance(value, property | functools.cached_property):
             getter = value.fget if isinstance(value, property) else value.func
-            yield f"    {member} -> {_type(typing.get_type_hints(getter)['return'])}"
+            yield f"    {member} -> {_type(_hints(getter)['return'])}"
         elif isinstance(value, classmethod | staticmethod):
             yield f"    {type(value).__name__} {member}{_signature(getattr(cls, member))}"
         elif inspect.isfunction(value):
@@ -68,8 +68,13 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
             yield f"    {member} = {value!r}"
 
 
+def _hints(function: Any) -> dict[str, Any]:
+    """The annotations; a name that a module knows while types are checked alone is a public one."""
+    return typing.get_type_hints(function, localns={"AnchorTask": anchor_interp.AnchorTask})
+
+
 def _signature(function: Any) -> str:
-    hints = typing.get_type_hints(function)
+    hints = _hints(function)
     shown: list[str] = []
     starred = False
     for parameter in inspect.signature(function).parameters.values():
