@@ -75,10 +75,14 @@ def test_losses_are_those_of_the_hooked_forward(
 
 def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> None:
     @dataclass(frozen=True)
-    class FirstAction(Scan):
-        """Only the first action counts."""
+    class FirstAction(Task):
+        """SCAN, but only the first action counts."""
 
-        kind: Literal["first"] = "first"  # type: ignore[assignment]
+        kind: Literal["first"] = "first"
+        words, length, end, splits = Scan().words, Scan().length, Scan().end, Scan().splits
+
+        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+            return Scan().examples(split, n, seed=seed)
 
         def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
             pairs = zip(answers, examples.answers(), strict=True)

@@ -165,8 +165,9 @@ def test_analyses_of_anchors_say_what_they_need(
     needs = "needs a task with anchors; the task scan has none"
     with pytest.raises(ConfigError, match=needs):
         anchor_interp.fingerprint(run)
+    task: Any = START.task
     with pytest.raises(ConfigError, match=r"task is Scan.*expected an AnchorTask"):
-        anchor_interp.sample(START.task, "train", 3, seed=0)  # type: ignore[arg-type]
+        anchor_interp.sample(task, "train", 3, seed=0)
     capsys.readouterr()
 
 
