@@ -23,8 +23,9 @@ from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import from_csv, read_table, to_csv
+from anchor_interp.sweeps.table import _task_name, from_csv, read_table, to_csv
 from anchor_interp.tasks import task as contract
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.task import Examples, Split, Task
 
@@ -108,6 +109,8 @@ def test_a_sweep_its_table_and_its_estimate(swept: SweepFolder) -> None:
     assert all(row["key_min"] is row["commutativity"] is None for row in rows)
     assert all(0 <= row["ood_accuracy"] <= 1 for row in rows)
     assert from_csv(to_csv(rows)) == rows
+    assert re.fullmatch("scan-[0-9a-f]{8}", _task_name(Scan(held_out=7)))
+    assert re.fullmatch("custom-[0-9a-f]{8}", _task_name(AnchorTask()))
     assert len(swept.spec().configs()) == 4
     plan = typed_sweep("scan", ["gamma=0.3,0.5", "steps=100"], seeds=2)
     guess = estimate(plan.configs(), SweepFolder(swept.path / "new"), workers=1, device="cpu")

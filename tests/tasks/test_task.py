@@ -120,6 +120,8 @@ def test_configurations_find_the_class_of_a_task() -> None:
 def test_an_unknown_kind_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"kind is 'scam'; known: .*scan.*ANCHOR_INTERP_TASKS"):
         from_dict(RunConfig, {"task": {"kind": "scam"}})
+    with pytest.raises(ConfigError, match=r"task.kind is \[\]; expected a text"):
+        from_dict(RunConfig, {"task": {"kind": []}})
 
 
 def test_a_class_without_a_kind_or_with_a_taken_one_is_refused() -> None:

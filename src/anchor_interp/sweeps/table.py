@@ -357,8 +357,8 @@ def _circumstances(folder: SweepFolder, name: str) -> TableRow:
 
 @functools.lru_cache(maxsize=64)
 def _task_name(task: Task) -> str:
-    """The name of a preset task; for another task, a digest."""
-    custom = f"custom-{digest(task)[:8]}"
+    """The name of a preset task; for another task, a digest, after its kind if it has one."""
+    custom = f"{'custom' if task.anchored else task.kind}-{digest(task)[:8]}"
     return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
 
 

@@ -233,7 +233,7 @@ class Task:
     @classmethod
     def among(cls, data: Mapping[str, Any]) -> "type[Task]":
         """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
-        kind = data.get("kind", "")
+        kind = checked(data.get("kind", ""), str, "task.kind")
         if kind not in _CLASSES:
             _import_further_tasks()
         if kind not in _CLASSES:
