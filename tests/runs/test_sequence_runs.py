@@ -110,7 +110,7 @@ def test_a_sweep_its_table_and_its_estimate(swept: SweepFolder) -> None:
     assert all(0 <= row["ood_accuracy"] <= 1 for row in rows)
     assert from_csv(to_csv(rows)) == rows
     assert re.fullmatch("scan-[0-9a-f]{8}", _task_name(Scan(held_out=7)))
-    assert re.fullmatch("custom-[0-9a-f]{8}", _task_name(AnchorTask()))
+    assert re.fullmatch("custom-[0-9a-f]{8}", _task_name(AnchorTask(key_max=98)))
     assert len(swept.spec().configs()) == 4
     plan = typed_sweep("scan", ["gamma=0.3,0.5", "steps=100"], seeds=2)
     guess = estimate(plan.configs(), SweepFolder(swept.path / "new"), workers=1, device="cpu")

@@ -83,7 +83,9 @@ def evaluate(
         needs = f"the task needs {task.n_tokens} and {task.length}"
         raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
     own = training.examples() if isinstance(training, Sequences) else training
-    if own is not None and (not len(own) or own.lengths.max() > task.length + 1):
+    longest = 0 if own is None else int(own.lengths.max(initial=0))
+    too_short = task.answers_last and longest <= task.length
+    if own is not None and (not len(own) or longest > task.length + 1 or too_short):
         found = f"training holds sequences of shape {own.inputs.shape}"
         raise ConfigError(f"{found}; expected at least one, of length {task.length}")
     query = first_query_matrix(model)
