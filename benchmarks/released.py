@@ -61,12 +61,12 @@ class ReleasedCode:
         """Import the modules of a checkout, writing nothing into it.
 
         Raises:
-            ConfigError: the folder is no such checkout, or its modules cannot be imported.
+            ConfigError: the folder is not such a checkout, or its modules cannot be imported.
         """
         folder = (checkout / _FOLDER).resolve()
         if not (folder / "train.py").is_file() or not (folder / "model" / f"{_MODEL}.py").is_file():
             raise ConfigError(
-                f"{checkout} is no checkout of {REPOSITORY}: it has no {_FOLDER}/train.py and "
+                f"{checkout} is not a checkout of {REPOSITORY}: it has no {_FOLDER}/train.py and "
                 f"{_FOLDER}/model/{_MODEL}.py; give the folder that git clone made"
             )
         missing = tuple(name for name in _STAND_INS if importlib.util.find_spec(name) is None)
@@ -161,7 +161,7 @@ def _importing_from(folder: Path, missing: tuple[str, ...]) -> Iterator[None]:
 
 
 def _commit(checkout: Path) -> str | None:
-    """The commit that is checked out, None where the folder is no root of a git checkout."""
+    """The commit that is checked out, None where the folder is not the root of a git checkout."""
     if not (checkout / ".git").exists():
         return None
     found = subprocess.run(

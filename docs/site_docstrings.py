@@ -25,7 +25,8 @@ class Readable(griffe.Extension):
         if isinstance(call, griffe.ExprCall) and str(call.function) == "bounded":
             default, *bounds = call.arguments
             attr.value = default
-            told = _bounds({bound.name: str(bound.value) for bound in bounds})  # type: ignore[union-attr]
+            named = [bound for bound in bounds if isinstance(bound, griffe.ExprKeyword)]
+            told = _bounds({bound.name: str(bound.value) for bound in named})
             if attr.docstring is not None and told:
                 attr.docstring.value += f"\n\n*Allowed: {told}.*"
 

@@ -20,7 +20,7 @@ from anchor_interp.runs.run import Run
 PAPERS_TABLES = Path(__file__).parents[1] / "experiments" / "tables" / "tiny"
 
 torch.set_num_threads(1)
-# a busy machine is no failure
+# a busy machine is not a failure
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
 

@@ -14,7 +14,7 @@ from watched_page import Watched
 
 import section
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.analysis.verdict import verdict
+from anchor_interp.analysis.verdict import THRESHOLDS, verdict
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
@@ -378,3 +378,10 @@ def test_a_section_without_tables_names_the_folder(
     asked = ["--judge", "--tables", str(tmp_path / "none")]
     assert section.run(script.draw, arguments=asked) == 2
     assert "neurips_4: " in capsys.readouterr().err
+
+
+def test_the_thresholds_are_those_that_fitting_finds(committed: Tables) -> None:
+    """The fitted ones, rounded; the others were set by hand before."""
+    fitted = fit_thresholds(committed["settings"])
+    for name, value in vars(THRESHOLDS).items():
+        assert getattr(fitted, name) == pytest.approx(value, abs=6e-4), name

@@ -322,7 +322,7 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
     measured = []
 
     def keep(run: Run) -> None:
-        run.model  # noqa: B018 - it is loaded when it is asked for
+        _ = run.model  # it is loaded when it is asked for
         measured.append(run.folder.path.name)
 
     monkeypatch.setattr(fingerprints, "keep_fingerprint", keep)
