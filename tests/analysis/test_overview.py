@@ -4,6 +4,7 @@ import html
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,16 @@ from anchor_interp.tasks.anchor import TASKS
 
 
 @pytest.fixture(scope="module")
-def specimen() -> Analysis:
-    return analyze("tiny/symmetric/1")
-
-
-@pytest.fixture
-def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_pictures() -> Iterator[None]:
     """Two coordinates in place of t-SNE, which takes most of an analysis' time."""
-    monkeypatch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+        yield
+
+
+@pytest.fixture(scope="module")
+def specimen(quick_pictures: None) -> Analysis:
+    return analyze("tiny/symmetric/1")
 
 
 @pytest.mark.usefixtures("quick_pictures")

@@ -43,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             _LOGGER.error("interrupted; what was saved is kept")
             return 130
         except BrokenPipeError:
-            # The reader of standard output is gone; Python must not complain when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_unwritten_output()
             return 1
         except (AnchorInterpError, OSError) as error:
             _LOGGER.error(error)
+            _drop_unwritten_output()
             return getattr(error, "exit_code", 1)
         except MemoryError as error:
             _LOGGER.error("out of memory: %s; ask for less at a time", error)
@@ -57,6 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             _LOGGER.debug("traceback", exc_info=True)
             return 1
     return code
+
+
+def _drop_unwritten_output() -> None:
+    """Drop what standard output cannot take, or Python fails again when it flushes at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # the reader is gone, or the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command_line(arguments: Sequence[str] = ("train",)) -> App:
