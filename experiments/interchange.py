@@ -76,7 +76,7 @@ CLAIMS = Family(
 
 def measure(run: Run) -> Row:
     """All ways of one run."""
-    model, task = run.model, run.config.task
+    model, task = run.model, run.config.anchor_task
     fitted = interchange_pairs(task, 4_000, seed=0, keys="train")
     held_out = interchange_pairs(task, 1_000, seed=1, keys="test")
     familiar = interchange_pairs(task, 1_000, seed=1, keys="train")

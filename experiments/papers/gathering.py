@@ -235,7 +235,7 @@ def _row(row: Row, config: RunConfig, folder: SweepFolder, of: _Wanted, scale: s
     """A run's row with what is said of its task and what was measured."""
     out = {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
     out |= {name: row[name] for name in _KEPT_CIRCUMSTANCES}
-    out |= {"scale": scale} | task_columns(config.task)
+    out |= {"scale": scale} | task_columns(config.anchor_task)
     run, last = folder.runs / row["run_id"], config.train.steps
     whole = not of.study.checkpoints or all(
         numbers(run, name, step) is not None for step in between(config) for name in ALONG

@@ -41,8 +41,12 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import AnchorTask as AnchorTask
     from anchor_interp.tasks.anchor import Override as Override
     from anchor_interp.tasks.anchor import Table as Table
+    from anchor_interp.tasks.scan import Scan as Scan
     from anchor_interp.tasks.sequences import Sequences as Sequences
     from anchor_interp.tasks.sequences import sample as sample
+    from anchor_interp.tasks.task import Examples as Examples
+    from anchor_interp.tasks.task import Split as Split
+    from anchor_interp.tasks.task import Task as Task
 
 _HOME = {
     "_util.errors": ("AnchorInterpError", "ConfigError"),
@@ -67,7 +71,9 @@ _HOME = {
     "runs.run": ("Run", "load"),
     "runs.train": ("train",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
+    "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),
+    "tasks.task": ("Examples", "Split", "Task"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -137,7 +137,7 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
 def test_no_state_is_that_of_an_unseen_pair(name: str) -> None:
     """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
     run = ai.load(f"tiny/{name}/1")
-    model, task = run.model, run.config.task
+    model, task = run.model, run.config.anchor_task
     with edited_states(model) as edits:
         fingerprint_model(model, task)
     states = [edit for edit in edits if not edit[1].endswith("pattern")]

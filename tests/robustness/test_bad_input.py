@@ -58,9 +58,9 @@ from anchor_interp.tasks.anchor import (
     AnchorTask,
     Override,
     Table,
-    named_task,
     reasoning_complexity,
 )
+from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.sequences import draw, sample
 
@@ -169,13 +169,13 @@ FIELDS: list[tuple[Build, str]] = [
 ARGUMENTS: list[tuple[Build, str]] = [
     (with_value(gama=1), "no field is called 'gama' (did you mean 'gamma'?); known: task, seed"),
     (with_value(task="neurip"), "no task is called 'neurip' (did you mean 'neurips'?)"),
-    (with_value(task=3), "task is 3; expected an AnchorTask"),
+    (with_value(task=3), "task is 3; expected a Task"),
     (lambda: given(preset, 3), "the preset's name is 3; expected a text"),
     (lambda: preset("x" * 10_000_000), "no preset is called 'xxx"),
     (lambda: given(named_task, ["neurips"]), "the task's name is ['neurips']; expected a text"),
     (lambda: given(override, "tiny", steps=3), "config is 'tiny'; expected a RunConfig"),
     (lambda: given(run_id, TASK), "config is AnchorTask("),
-    (lambda: given(RunConfig, "neurips"), "task is 'neurips'; expected an AnchorTask"),
+    (lambda: given(RunConfig, "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(reasoning_complexity, "3"), "reasoning complexity is '3'; expected an integer"),
     (lambda: TASK.role((1, 9)), "the pair (1, 9) is not made of the anchors (1, 2, 3, 4)"),
     (lambda: given(TASK.composed, "34", KEYS), "pair is '34'; expected a list of 2 items"),
@@ -262,7 +262,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
     (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
-    (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected an AnchorTask"),
+    (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),
     (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected 1 to 1,000,000"),
     (lambda: given(evaluate, tiny_model(), TASK, n=1, seed=-1), "seed is -1; expected at least 0"),

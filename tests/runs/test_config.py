@@ -172,7 +172,7 @@ def test_field_names_are_unique_among_the_parts() -> None:
 
 def test_override_changes_every_part() -> None:
     config = override(TINY, gamma=0.9, steps=7, n_layers=3, seed=5, split="every-position")
-    assert config.task == AnchorTask(unseen=TINY.task.unseen, split="every-position")
+    assert config.task == AnchorTask(unseen=TINY.anchor_task.unseen, split="every-position")
     config = override(config, task=TASKS["neurips"])
     assert (config.init.gamma, config.train.steps, config.model.n_layers) == (0.9, 7, 3)
     assert (config.seed, config.task) == (5, TASKS["neurips"])

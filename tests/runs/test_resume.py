@@ -60,6 +60,18 @@ def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: R
     assert_same_run(anchor_interp.load(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.timeout(280)
+def test_a_task_of_sequences_survives_kills_as_well(tmp_path: Path) -> None:
+    expected = train(config("scan"), tmp_path / "whole", device="cpu", threads=1, quiet=True)
+    command = [sys.executable, str(TESTS / "killed_training.py"), str(tmp_path), "6", "1", "scan"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=TESTS, check=False, env=with_helpers()
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 8
+    assert_same_run(anchor_interp.load(tmp_path / "run"), expected)
+
+
 def test_every_logged_step_appears_exactly_once(undisturbed: Run) -> None:
     every, last = SETTINGS["log_every"], SETTINGS["steps"]
     assert [row["step"] for row in undisturbed.metrics] == list(range(0, last + 1, every))

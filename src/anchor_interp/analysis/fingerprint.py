@@ -55,7 +55,9 @@ def fingerprint(
         found = run if step is None else run.at(step)
     else:
         found = load(run, step=step, device=device)
-    numbers = fingerprint_model(found.model, found.config.task, initial=found.initial, seed=seed)
+    numbers = fingerprint_model(
+        found.model, found.config.anchor_task, initial=found.initial, seed=seed
+    )
     name = None if found.path is None else run_id(found.config)
     return replace(numbers, run_id=name, step=found.step)
 

@@ -60,8 +60,9 @@ def learning_curves(
             f"{run.name} has {len(run.steps)} checkpoint; expected two or more: train with a "
             "smaller checkpoint_every"
         )
-    training = sample(config.task, "train", config.train.n_sequences, seed=config.seed)
-    labels = list([config.task.pairs[i] for i in training.pair] if groups is None else groups)
+    task = config.anchor_task
+    training = sample(task, "train", config.train.n_sequences, seed=config.seed)
+    labels = list([task.pairs[i] for i in training.pair] if groups is None else groups)
     if len(labels) != len(training):
         raise ConfigError(
             f"groups has {len(labels):,} entries; expected one for each of the "

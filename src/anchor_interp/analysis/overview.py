@@ -138,8 +138,13 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
     _LOGGER.info("%s: behaviour", name)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
+    task = run.config.task.anchored
+    found = analyze_model(run.model, task, name=name, initial=run.initial)
+    if task is None:
+        left_out = f"everything but the complexity: the task {run.config.task.kind} has no anchors"
+        found = replace(found, left_out=(left_out,))
     return replace(
-        analyze_model(run.model, run.config.task, name=name, initial=run.initial),
+        found,
         run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,

@@ -163,11 +163,8 @@ def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
 
 def known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
     """Labels of the inferential and the symmetric answer, if they are a constant offset."""
-    keys = config.task.keys
-    targets = {
-        "symmetric": config.task.symmetric(pair, keys),
-        "inferential": config.task.composed(pair, keys),
-    }
+    task, keys = config.anchor_task, config.anchor_task.keys
+    targets = {"symmetric": task.symmetric(pair, keys), "inferential": task.composed(pair, keys)}
     known = {}
     for kind, target in targets.items():
         if target is not None and len(set((target - keys).tolist())) == 1:

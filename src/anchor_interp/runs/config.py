@@ -25,7 +25,9 @@ from anchor_interp._util.schema import (
     suggestion,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig, n_parameters
-from anchor_interp.tasks.anchor import MAX_SEQUENCES, AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
+from anchor_interp.tasks.task import MAX_EXAMPLES, Task, anchored
 
 SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
@@ -37,9 +39,9 @@ _MAX_STEPS = 1 << 40
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """AdamW on the cross-entropy of the last position (both papers, appendix A)."""
+    """AdamW on the cross-entropy of the tokens that a task predicts (both papers, appendix A)."""
 
-    n_sequences: int = bounded(100_000, low=1, high=MAX_SEQUENCES)
+    n_sequences: int = bounded(100_000, low=1, high=MAX_EXAMPLES)
     """Training sequences, drawn once and shuffled again every epoch."""
     batch_size: int = bounded(256, low=1, high=1 << 24)
     """Sequences per step; at most n_sequences."""
@@ -127,7 +129,7 @@ class TrainConfig:
 class RunConfig:
     """Everything that determines a run's result."""
 
-    task: AnchorTask
+    task: Task
     model: ModelConfig = ModelConfig()
     init: InitConfig = InitConfig()
     train: TrainConfig = TrainConfig()
@@ -137,6 +139,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_names(self.task)
         task, model, needs = self.task, self.model, memory_bytes(self)
         if task.n_tokens > model.d_vocab:
             needed = f"the task's tokens and targets need at least {task.n_tokens}"
@@ -152,6 +155,28 @@ class RunConfig:
                 f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
                 f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
                 f"{f'train.{lower}' if lower else size}"
+            )
+
+    @property
+    def anchor_task(self) -> AnchorTask:
+        """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
+        return anchored(self.task, "this analysis")
+
+
+_SETTINGS = {
+    field.name: part
+    for part, owner in (("model", ModelConfig), ("init", InitConfig), ("train", TrainConfig))
+    for field in fields(owner)
+} | dict.fromkeys((field.name for field in fields(RunConfig)), "run")
+
+
+def _check_names(task: Task) -> None:
+    """Refuse a task whose field has the name of another setting: :func:`override` knows one."""
+    for field in fields(task):
+        if field.name in _SETTINGS:
+            raise ConfigError(
+                f"the task {task.kind} has the field {field.name}, which is also a setting of the "
+                f"{_SETTINGS[field.name]}; give it another name"
             )
 
 
@@ -198,9 +223,14 @@ def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
 
 
 def shape_key(config: RunConfig) -> Hashable:
-    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`)."""
+    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
+
+    A task that predicts several tokens, or sequences of several lengths, trains alone.
+    """
     checked(config, RunConfig, "config")
     task, train = config.task, config.train
+    if not task.answers_last:
+        return run_id(config)
     return config.model, task.length, task.n_input_tokens, train.batch_size, train.precision
 
 
@@ -213,10 +243,10 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     """A copy of a configuration with some fields changed by their own names.
 
     Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma``.
-    ``seed`` is the run's own; ``task`` is a whole :class:`AnchorTask`, whose fields may change too.
+    ``seed`` is the run's own; ``task`` is a whole task, whose fields may change too.
     """
     checked(config, RunConfig, "config")
-    task = checked(changes.pop("task", config.task), AnchorTask, "task")
+    task = checked(changes.pop("task", config.task), Task, "task")
     parts = {"task": task, "model": config.model, "init": config.init, "train": config.train}
     seed = changes.pop("seed", config.seed)
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}

@@ -1,7 +1,7 @@
 """Opens runs: a run folder, a specimen of the zoo or a model with hand-set weights."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +12,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import is_there, output_file
 from anchor_interp._util.schema import checked, checked_path, from_dict
+from anchor_interp.models.decoding import greedy
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.transformer import HookedTransformer, build_model, empty_model, place
 from anchor_interp.runs.config import RunConfig, run_id
@@ -22,7 +23,7 @@ from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.sequences import Sequences, sample
+from anchor_interp.tasks.task import Examples, draw_examples
 
 T = TypeVar("T")
 
@@ -63,12 +64,12 @@ def evaluate_run(
     *,
     n: int = 500,
     seed: int = 0,
-    training: Sequences | None = None,
+    training: Examples | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
     task, rows = config.task, min(config.train.n_sequences, 10_000)
     if training is None:
-        training = sample(task, "train", rows, seed=config.seed)
+        training = draw_examples(task, "train", rows, seed=config.seed)
     initial = build_model(config.model, config.init, seed=config.seed)
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
@@ -156,6 +157,25 @@ class Run:
         with explained("evaluating", f"lower n ({n:,}), or use a device with more memory"):
             return evaluate_run(self.config, self.model, self.step, n=n, seed=seed)
 
+    def answer(self, prompts: Sequence[str], *, most: int | None = None) -> list[str]:
+        """What the model writes after each prompt, such as ``jump twice ->``.
+
+        Args:
+            prompts: texts in the words of the task.
+            most: most tokens of an answer; if None, as many as the model has positions for.
+
+        Raises:
+            ConfigError: a word that the task does not have, a prompt without a word or too long, or
+                a task whose answers have no end token.
+        """
+        task = self.config.task
+        if task.end is None:
+            raise ConfigError(f"the answers of the task {task.kind} have no end token to stop at")
+        tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
+        room = self.config.model.n_ctx + 1 - max(map(len, tokens), default=0)
+        written = greedy(self.model, tokens, end=task.end, most=room if most is None else most)
+        return [task.decode(answer) for answer in written]
+
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).
 
@@ -183,7 +203,9 @@ class ExactRun(Run):
     def model(self) -> HookedTransformer:
         """The HookedTransformer, in ``eval`` mode."""
         mechanism, norm = NAMES[self.name]
-        exact = exact_model(mechanism, self.config.task, normalization=norm, dtype=self.dtype)
+        exact = exact_model(
+            mechanism, self.config.anchor_task, normalization=norm, dtype=self.dtype
+        )
         return place(exact, self.device)
 
     @property

@@ -29,6 +29,7 @@ from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
 from anchor_interp.sweeps.worker import do_job
+from anchor_interp.tasks.task import TASKS_VARIABLE, further_tasks
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""
@@ -139,6 +140,7 @@ class _Worker:
         os.set_blocking(receiver, False)
         # one thread that sleeps while it waits, from before torch is loaded
         environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
+        environment[TASKS_VARIABLE] = further_tasks()
         command = [sys.executable, "-c", _PROGRAM]
         # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
         # process starts with those signals blocked that its parent blocks.

@@ -6,8 +6,9 @@ from typing import Any
 
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
-from anchor_interp.tasks.anchor import AnchorTask
 
+TASK_SETTINGS = ("split", "length", "key_min", "key_max")
+"""Settings of tasks that have a column; a task may lack some of them."""
 TableRow = dict[str, Any]
 """One run of a sweep's table, by the names of its columns."""
 Value = str | int | float | bool | None
@@ -27,9 +28,13 @@ LABELS = {
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
 _IDLE = ("schema", "log_every", "eval_every", "checkpoint_every")  # they change no result
-_CONFIGS = (AnchorTask, ModelConfig, InitConfig, TrainConfig)
+_CONFIGS = (ModelConfig, InitConfig, TrainConfig)
 _FIELDS = (field.name for config in _CONFIGS for field in dataclasses.fields(config))
-_SETTINGS = tuple(dict.fromkeys(("task", *(name for name in _FIELDS if name not in _IDLE))))
+_SETTINGS = (
+    "task",
+    *TASK_SETTINGS,
+    *dict.fromkeys(name for name in _FIELDS if name not in _IDLE),
+)
 
 
 def label(name: str) -> str:

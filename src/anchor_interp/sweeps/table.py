@@ -32,15 +32,15 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
 from anchor_interp.runs.phase import CellAccuracy, Phase
 from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
-from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.sweeps.settings import TASK_SETTINGS, TableRow
+from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.task import Task
 
 SCHEMA = 1  # of a table
 Kind = Literal["text", "integer", "number", "truth"]
 """What a column holds; any value may be null."""
 _KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
 _PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
-_TASK = ("split", "length", "key_min", "key_max")
 _MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -63,8 +63,8 @@ def _kind(hint: Any) -> Kind:
 COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("run_id", "status", "error", "phase", "reason"), "text"),
     "censored": "truth",
-    **dict.fromkeys(("task", *_TASK), "text"),
-    **dict.fromkeys(_TASK[1:], "integer"),
+    **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
+    **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
     **{field.name: _kind(field.type) for part in _PARTS.values() for field in fields(part)},
     "seed": "integer",
     **dict.fromkeys(("total_decay", *_MEASURED, *_CELLS, *_MECHANISM, "seconds"), "number"),
@@ -278,7 +278,7 @@ def _configuration(name: str, config: RunConfig) -> TableRow:
     """The row of a run that has not started."""
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
-    row |= {key: getattr(config.task, key) for key in _TASK}
+    row |= {key: getattr(config.task, key, None) for key in TASK_SETTINGS}
     for part in _PARTS:
         row |= vars(getattr(config, part))
     return row | {"total_decay": total_decay(config.train)}
@@ -356,10 +356,10 @@ def _circumstances(folder: SweepFolder, name: str) -> TableRow:
 
 
 @functools.lru_cache(maxsize=64)
-def _task_name(task: AnchorTask) -> str:
-    """The name of a preset task; for another task, a digest."""
-    custom = f"custom-{digest(task)[:8]}"
-    return next((name for name, known in TASKS.items() if known == task), custom)
+def _task_name(task: Task) -> str:
+    """The name of a preset task; for another task, a digest, after its kind if it has one."""
+    custom = f"{'custom' if task.anchored else task.kind}-{digest(task)[:8]}"
+    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
 
 
 def _check_columns(found: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from anchor_interp.tasks.anchor import (
     target_table,
 )
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
+from anchor_interp.tasks.task import Examples
 
 Split = Literal["train", "id", "ood"]
 Place = Literal["key", "first", "second", "last"]
@@ -61,6 +62,13 @@ class Sequences:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def examples(self) -> Examples:
+        """The same sequences, each with its target at the end."""
+        tokens = np.concatenate([self.tokens, self.targets[:, None]], axis=1)
+        mask = np.zeros(tokens.shape, bool)
+        mask[:, -1] = True
+        return Examples(tokens, mask, np.full(len(tokens), tokens.shape[1]))
 
 
 def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
