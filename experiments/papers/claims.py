@@ -50,7 +50,7 @@ from .rows import (
     with_end,
     with_numbered_phase,
 )
-from .strata import Alike, BetweenPhases
+from .strata import Alike, Between
 
 PHASE_2 = ("composite", "symmetric")
 FIGURE_2 = ("figure2",)
@@ -77,7 +77,7 @@ def _between_phases(
     elsewhere: tuple[str, ...] = ELSEWHERE,
 ) -> Effect:
     """More of a number in runs of some phases than in those of others, inside task and layout."""
-    return BetweenPhases(number, more, less, free, elsewhere, studies=RANDOM, prepare=prepare)
+    return Between(number, more, less, free, elsewhere, studies=RANDOM, prepare=prepare)
 
 
 def _more_gamma(more: Test, less: Test) -> Effect:

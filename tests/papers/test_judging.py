@@ -16,7 +16,7 @@ from papers.effects import Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, holm, judge
 from papers.page import Ledger
 from papers.rows import Row, Rows, having, phase
-from papers.strata import Alike, BetweenPhases
+from papers.strata import Alike, Between
 from papers.studies import STUDIES
 
 ROOT = Path(__file__).parents[2]
@@ -231,7 +231,7 @@ def test_every_claim_is_complete() -> None:
         assert set(claim.studies) <= set(STUDIES)
         assert (claim.section is None) == (claim.effect is None) == (not claim.studies)
         assert set(claim.known) <= set(claim.studies)
-        assert bool(claim.why) == isinstance(claim.effect, BetweenPhases | Alike)
+        assert bool(claim.why) == isinstance(claim.effect, Between | Alike)
         if claim.section is not None:
             assert (ROOT / "experiments" / f"{claim.section}.py").is_file()
             assert claim in section_claims(claim.section)
