@@ -50,5 +50,7 @@ def plane_of_errors(
             style.frame(
                 axes, (low - 0.5, low - 0.5), high - low + 1, edgecolor=style.CHOSEN, linewidth=1.5
             )
-        axes.set(xlabel="a", ylabel="b", xlim=(-0.5, n_operands - 0.5), ylim=(-0.5, n_operands - 0.5))
+        axes.set(
+            xlabel="a", ylabel="b", xlim=(-0.5, n_operands - 0.5), ylim=(-0.5, n_operands - 0.5)
+        )
     return figure
