@@ -74,11 +74,11 @@ def test_a_random_holdout_is_spread_over_the_plane() -> None:
     assert chi2 < 150  # 99 degrees of freedom: less in 99.9 % of draws
 
 
-@pytest.mark.parametrize("largest", [9, 49, 99])
+@pytest.mark.parametrize("largest", [9, 49, 59])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_sum_survives_the_round_trip(spelling: Spelling, largest: int) -> None:
     task = Addition(largest=largest, held_out=5, tokens=spelling)
-    width = {9: (1, 2), 49: (2, 2), 99: (2, 3)}[largest]
+    width = {9: (1, 2), 49: (2, 2), 59: (2, 3)}[largest]
 
     def written(number: int, digits: int) -> str:
         if spelling == "numbers":
