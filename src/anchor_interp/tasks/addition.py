@@ -82,10 +82,9 @@ class Addition(Task):
     @property
     def square(self) -> tuple[int, int]:
         """The smallest and the largest operand of the square."""
-        n_operands = self.largest + 1
-        return round(self.square_from * n_operands), min(
-            round(self.square_to * n_operands), self.largest
-        )
+        shares = (self.square_from, self.square_to)
+        low, high = (round(share * (self.largest + 1)) for share in shares)
+        return low, min(high, self.largest)
 
     @property
     def words(self) -> tuple[str, ...]:
