@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from anchor_interp.runs.run import Run as Run
     from anchor_interp.runs.run import load as load
     from anchor_interp.runs.train import train as train
+    from anchor_interp.tasks.addition import Addition as Addition
     from anchor_interp.tasks.anchor import TASKS as TASKS
     from anchor_interp.tasks.anchor import Affine as Affine
     from anchor_interp.tasks.anchor import Anchor as Anchor
@@ -70,6 +71,7 @@ _HOME = {
     "runs.presets": ("preset",),
     "runs.run": ("Run", "load"),
     "runs.train": ("train",),
+    "tasks.addition": ("Addition",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
     "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),

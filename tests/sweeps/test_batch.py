@@ -118,6 +118,27 @@ def test_a_step_of_a_batch_is_a_step_of_each_alone(
             assert_near(batch[index].state, member.state)
 
 
+def test_a_task_without_anchors_that_answers_last_trains_in_a_batch() -> None:
+    def made() -> list[Member]:
+        found = []
+        for gamma, holdout in ((0.3, "square"), (0.8, "random")):
+            config = preset("addition", **SHORT, gamma=gamma, holdout=holdout)
+            model = build_model(config.model, config.init, seed=0, dtype=torch.float64)
+            training = make_objective(config, CPU).training
+            found.append(Member(config, TrainState(model, config.train), training))
+        return found
+
+    batch, alone = made(), made()
+    stack = Stack(batch, together=True)
+    stack.advance(5)
+    for member, its in zip(batch, alone, strict=True):
+        train_alone(its, 5)
+        assert_near(member.state, its.state)
+    asked = session.Probes(batch[1].config, batch[1].training).tokens
+    found = stack.answers({1: asked})
+    assert np.array_equal(found[1], predict(batch[1].state.model, asked))
+
+
 def test_models_leave_and_join_without_a_trace(short: RunConfig) -> None:
     first, second, third, late = members(short, SHAPES[0])
     alone = members(short, SHAPES[0])

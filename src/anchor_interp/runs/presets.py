@@ -9,6 +9,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
+from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.scan import Scan
@@ -67,10 +68,14 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
             replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
             train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
         ),
+        "addition": RunConfig(
+            Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
+        ),
     }
 )
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
-of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands."""
+of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands;
+``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -121,7 +121,7 @@ class Stack:
 
     @torch.no_grad()
     def answers(
-        self, tokens: Mapping[int, UInt8[np.ndarray, "_ pos"]]
+        self, tokens: Mapping[int, Integer[np.ndarray, "_ pos"]]
     ) -> dict[int, Int64[np.ndarray, " _"]]:
         """What models predict for the last position, given and returned by the model's index.
 
