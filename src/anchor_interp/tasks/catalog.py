@@ -8,9 +8,7 @@ from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.tasks import anchor, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
-NAMED_TASKS: Mapping[str, Task] = MappingProxyType(
-    {**anchor.TASKS, **scan.TASKS, **prontoqa.TASKS}
-)
+NAMED_TASKS: Mapping[str, Task] = MappingProxyType({**anchor.TASKS, **scan.TASKS, **prontoqa.TASKS})
 """Every named task; a new task adds the names that its module gives."""
 
 

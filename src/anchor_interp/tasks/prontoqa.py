@@ -99,12 +99,12 @@ class Prontoqa(Task):
 
     @property
     def length(self) -> int:
-        """The longest training example, in which everything is negated."""
-        size = self.hops + 2
-        rules = 6 * (2 * size - 1) * (2 if self.distribution == "balanced" else 1)
-        distractor = 6 if self.distribution == "faithful" else 0
+        """The longest training example but for its last token: all is negated that can be."""
+        of_chain = 2 * (self.hops + 2) - 1
+        n_rules = of_chain + (of_chain if self.distribution == "balanced" else 1)
+        rules = 6 * n_rules - 1  # one of the two rules on the property in question is not negated
         proof = 5 + 11 * self.hops if self.chain_of_thought else 0
-        return rules + distractor + 5 + 8 + proof + 2 - 1
+        return rules + 5 + 8 + proof + 2 - 1
 
     @property
     def splits(self) -> tuple[Split, ...]:
