@@ -95,10 +95,6 @@ def check_proof(text: Text) -> None:
     assert text.proof[-1] == (text.query if text.judgement == "True" else opposite(text.query))
 
 
-def share(guess: Callable[[Text], bool], found: list[Text]) -> float:
-    return float(np.mean([str(guess(text)) == text.judgement for text in found]))
-
-
 @pytest.mark.parametrize("task", [FAITHFUL, BALANCED])
 def test_every_label_and_every_proof_is_right(task: Prontoqa) -> None:
     for split, n in (("train", N), ("id", 500), ("deeper", 500)):
@@ -135,7 +131,7 @@ def test_a_faithful_world_has_one_rule_that_cannot_be_reached() -> None:
 
 
 def test_exchanging_the_chains_of_a_balanced_world_exchanges_the_answers() -> None:
-    for text in texts(BALANCED, "train", 2_000):
+    for text in texts(BALANCED, "train", 500):
         subjects = {match(r"Every (\w+) is .*", rule)[0] for rule in text.rules}
         upper = {rule.split()[-1] for rule in text.rules if " is a " in rule}
         person, first = match(r"(\w+) is a (\w+)", text.fact)
@@ -151,8 +147,8 @@ def test_the_shortcut_answers_the_faithful_questions_alone() -> None:
         assert {name: shares.mean() for name, shares in right.items()} == {
             "subject that occurs more often": 1.0
         }
-        (shares,) = BALANCED.baselines(draw_examples(BALANCED, split, N, seed=1)).values()
-        assert abs(shares.mean() - 0.5) < TOLERANCE
+    (shares,) = BALANCED.baselines(draw_examples(BALANCED, "id", N, seed=1)).values()
+    assert abs(shares.mean() - 0.5) < TOLERANCE
 
 
 def about(text: Text) -> list[str]:
@@ -163,7 +159,7 @@ def about(text: Text) -> list[str]:
 @pytest.mark.parametrize(
     "guess",
     [
-        lambda text: True,
+        bool,  # always true
         lambda text: denied(text.query),
         lambda text: denied(text.rules[-1]) == denied(text.query),
         lambda text: denied(text.rules[0]) == denied(text.query),
@@ -176,17 +172,16 @@ def about(text: Text) -> list[str]:
         lambda text: len(text.rules) > 14,
     ],
 )
-def test_no_surface_of_a_balanced_question_tells_its_answer(guess: Callable[[Text], bool]) -> None:
-    assert abs(share(guess, _balanced()) - 0.5) < TOLERANCE
+def test_no_surface_of_a_balanced_question_tells_its_answer(
+    guess: Callable[[Text], bool], balanced: list[Text]
+) -> None:
+    right = [str(guess(text)) == text.judgement for text in balanced]
+    assert abs(np.mean(right) - 0.5) < TOLERANCE
 
 
-_CACHE: list[Text] = []
-
-
-def _balanced() -> list[Text]:
-    if not _CACHE:
-        _CACHE.extend(texts(BALANCED, "train", N, seed=5))
-    return _CACHE
+@pytest.fixture(scope="module")
+def balanced() -> list[Text]:
+    return texts(BALANCED, "train", N, seed=5)
 
 
 def test_no_world_is_in_the_training_set_and_a_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +226,13 @@ def test_the_answer_alone_is_trained_on_and_text_survives_the_round_trip() -> No
 
 def test_examples_depend_on_seed_and_index_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for split in SPLITS:
-        many = texts(BALANCED, split, 200, seed=3)
+        many = texts(BALANCED, split, 80, seed=3)
         assert texts(BALANCED, split, 50, seed=3) == many[:50]
         assert texts(BALANCED, split, 50, seed=4) != many[:50]
-        assert len({*many}) == 200
+        assert len({*many}) == 80
         with monkeypatch.context() as patch:
             patch.setattr(prontoqa, "_CHUNK", 7)
-            assert texts(BALANCED, split, 200, seed=3) == many
+            assert texts(BALANCED, split, 80, seed=3) == many
     assert len(draw_examples(FAITHFUL, "train", 0, seed=0)) == 0
 
 

@@ -218,7 +218,7 @@ class _Drawn:
         """The rules of both chains, of the second one the distractor alone unless ``whole``."""
         place = np.arange(self.concepts.shape[2])
         there = np.repeat(place < self.n_concepts[:, None, None], 2, axis=1)
-        subset, has = there[:, :, 1:].copy(), there.copy()
+        subset, has = there[:, :, 1:].copy(), there
         if not whole:
             subset[:, 1] = False
             has[:, 1] = place == self.hops[:, None] - 1
