@@ -45,9 +45,9 @@ def texts(task: Prontoqa, split: str, n: int, seed: int = 0) -> list[Text]:
 
 def applied(rule: str, statement: str) -> str | None:
     """What follows from a rule and a statement about somebody, if anything."""
-    subject, says = match(r"Every (\w+) is (.+)", rule) or (None, "")
-    somebody, concept = match(r"(\w+) is a (\w+)", statement) or ("", "")
-    return f"{somebody} is {says}" if concept == subject else None
+    concept, _, says = rule.removeprefix("Every ").partition(" is ")
+    somebody, _, what = statement.partition(" is a ")
+    return f"{somebody} is {says}" if rule.startswith("Every ") and what == concept else None
 
 
 def match(pattern: str, text: str) -> Any:
