@@ -155,7 +155,9 @@ def _slots(
     task: Prontoqa, split: str, rows: Int[np.ndarray, " n"], seed: int
 ) -> Int[np.ndarray, "n slots"]:
     """The words of some examples; each is drawn again until its ontology is of the split."""
-    left, kept, parts, attempt = np.arange(len(rows)), [], [], 0
+    left, attempt = np.arange(len(rows)), 0
+    kept: list[Int[np.ndarray, " some"]] = []
+    parts: list[Int[np.ndarray, "some slots"]] = []
     while not parts or len(left):
         key = stream_key(seed, f"prontoqa/{split}/{attempt}")
         drawn = _Drawn.of(task, rows[left], key, deeper=split == "deeper")
@@ -284,7 +286,8 @@ def _is_held_out(rules: Int[np.ndarray, "n rules 6"]) -> Bool[np.ndarray, " n"]:
     key = stream_key(0, "prontoqa/ontology")
     hashes = hash_counter(key, codes.ravel().astype(np.uint64)).reshape(codes.shape)
     sums = np.where(there, hashes, np.uint64(0)).sum(1)
-    return below(sums, _ONE_IN) == 0
+    held_out: Bool[np.ndarray, " n"] = below(sums, _ONE_IN) == 0
+    return held_out
 
 
 @dataclass(frozen=True)
