@@ -70,7 +70,7 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         ),
         "prontoqa": RunConfig(
             Prontoqa(),
-            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=111),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
             train=TrainConfig(n_sequences=4_000, batch_size=64, lr=2e-3, steps=2_000),
         ),
     }
