@@ -205,7 +205,8 @@ def test_the_longest_example_has_the_length_of_the_task() -> None:
             drawn = draw_examples(task, "train", 3_000, seed=0)
             assert drawn.lengths.max() == task.length + 1
             assert draw_examples(task, "deeper", 3_000, seed=0).lengths.max() <= task.length + 1
-    longest = preset("prontoqa", distribution="balanced", hops=5)  # the preset fits every task
+    largest = {"distribution": "balanced", "hops": 5, "chain_of_thought": True}
+    longest = preset("prontoqa", **largest)  # the preset fits every task
     assert longest.model.n_ctx == longest.task.length
     assert preset("prontoqa").model.d_vocab == FAITHFUL.n_tokens == len({*FAITHFUL.words})
     for name, task in TASKS.items():
