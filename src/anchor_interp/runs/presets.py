@@ -12,6 +12,7 @@ from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
 
 
@@ -71,11 +72,18 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         "addition": RunConfig(
             Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
         ),
+        "prontoqa": RunConfig(
+            Prontoqa(hops=2, chain_of_thought=False),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
+            train=TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
+        ),
     }
 )
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
-of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands;
-``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on."""
+of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
+``addition`` is that of figure 7C on a hundredth of its pairs, all of which it trains on;
+``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
+them."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

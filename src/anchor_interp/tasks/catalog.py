@@ -5,10 +5,13 @@ from types import MappingProxyType
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.tasks import addition, anchor, scan
+from anchor_interp.tasks import addition, anchor, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
-NAMED_TASKS: Mapping[str, Task] = MappingProxyType({**anchor.TASKS, **scan.TASKS, **addition.TASKS})
+_MODULES = (anchor, scan, addition, prontoqa)
+NAMED_TASKS: Mapping[str, Task] = MappingProxyType(
+    {name: task for module in _MODULES for name, task in module.TASKS.items()}
+)
 """Every named task; a new task adds the names that its module gives."""
 
 
