@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import AnchorTask as AnchorTask
     from anchor_interp.tasks.anchor import Override as Override
     from anchor_interp.tasks.anchor import Table as Table
+    from anchor_interp.tasks.cogs import Cogs as Cogs
     from anchor_interp.tasks.scan import Scan as Scan
     from anchor_interp.tasks.sequences import Sequences as Sequences
     from anchor_interp.tasks.sequences import sample as sample
@@ -71,6 +72,7 @@ _HOME = {
     "runs.run": ("Run", "load"),
     "runs.train": ("train",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
+    "tasks.cogs": ("Cogs",),
     "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),
     "tasks.task": ("Examples", "Split", "Task"),

@@ -11,6 +11,7 @@ from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.cogs import Cogs
 from anchor_interp.tasks.scan import Scan
 
 
@@ -66,6 +67,11 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
             Scan(),
             replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
             train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
+        ),
+        "cogs": RunConfig(
+            Cogs(exposures=100),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
+            train=TrainConfig(n_sequences=24_155, batch_size=64, lr=2e-3, steps=2_000),
         ),
     }
 )

@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.tasks import anchor, scan
+from anchor_interp.tasks import anchor, cogs, scan
 from anchor_interp.tasks.task import Task
 
-NAMED_TASKS: Mapping[str, Task] = MappingProxyType({**anchor.TASKS, **scan.TASKS})
+NAMED_TASKS: Mapping[str, Task] = MappingProxyType({**anchor.TASKS, **scan.TASKS, **cogs.TASKS})
 """Every named task; a new task adds the names that its module gives."""
 
 
