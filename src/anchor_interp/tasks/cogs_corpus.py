@@ -23,7 +23,7 @@ from anchor_interp.tasks.cogs_grammar import (
     PLACES,
     PREPOSITIONS,
     THINGS,
-    VERBS_OF,
+    VERBS,
     logical_form,
     participle,
     past,
@@ -44,8 +44,7 @@ class Row(NamedTuple):
     sentence: str
     form: str
     type: str
-    """In ``gen`` the type of generalisation; else ``in_distribution``, ``primitive`` or one of
-    exposure."""
+    """In ``gen`` a type of generalisation; else ``in_distribution``, ``primitive``, ``exposure``."""
 
 
 class Gap(NamedTuple):
@@ -117,7 +116,6 @@ GAPS = {
 TYPES = (*GAPS, *STRUCTURAL)
 """All 21 types of generalisation."""
 
-
 _SOMEONE, _ANYTHING = (*BEINGS, *NAMES), (*BEINGS, *THINGS, *NAMES)
 _NOUNS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("agent", "author", "recipient", "speaker"), _SOMEONE),
@@ -125,7 +123,7 @@ _NOUNS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("gift", "present"), THINGS),
 }
 """The nouns and names that a slot takes."""
-_OWN = {name: verbs[:10] for name, verbs in VERBS_OF.items()}
+_OWN = {name: verbs[:10] for name, verbs in VERBS.items()}
 _OBJECT_VERBS = (*_OWN["transitive"], *_OWN["omissible"], *_OWN["unaccusative"])
 _VERBS: Mapping[str, Sequence[str]] = {
     **{name: tuple(map(past, verbs)) for name, verbs in _OWN.items()},

@@ -7,26 +7,17 @@ word at place 3 stands for, counted from 0; nouns with "the" come first::
     * boy ( x _ 1 ) ; give . agent ( x _ 2 , x _ 1 ) AND give . recipient ( x _ 2 , Emma )
     AND give . theme ( x _ 2 , x _ 5 ) AND cake ( x _ 5 )
 
-The sentences follow a small grammar, in which the next word always tells what comes:
-
-=============  ==================================================================================
-part           consists of
-=============  ==================================================================================
-noun phrase    a name; or a determiner and a noun, then any number of "in", "on" or "beside" with
-               another, each about the noun before it
-clause         a noun phrase, a verb, and one of: nothing; an object; a recipient and a theme; a
-               theme, "to" and a recipient; "that" and a clause; "to" and a bare verb
-passive        a noun phrase, "was", a participle, then a theme or "to" and a recipient or neither,
-               then "by" and an agent or not
-=============  ==================================================================================
-
-Only the subject of a verb without object depends on the verb: it is the theme of "shattered" and
-the agent of "slept". Source: Kim and Linzen, EMNLP 2020 (section 3 and appendix); every sentence
-of the official files has its official form (``tests/tasks/test_cogs.py``).
+A noun phrase is a name, or a determiner and a noun with any number of phrases such as "in the
+house", each about the noun before it. The order of noun phrases and verbs in a clause tells the
+roles; only the subject of a verb without object depends on the verb, as the theme of "shattered"
+and the agent of "slept". Source: Kim and Linzen, EMNLP 2020 (section 3 and appendix); every
+sentence of the official files has its official form (``tests/tasks/test_cogs.py``).
 """
 
+import itertools
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown, suggestion
@@ -53,7 +44,7 @@ NAMES = _listed(
     "Emma Liam Olivia Noah Ava William Isabella James Sophia Oliver Benjamin Mia Elijah Amelia "
     "Lucas Harper Mason Evelyn Logan Abigail Alexander Emily Ethan Grace"
 )
-"""These four are the words of sentences of our own."""
+"""These four lists are the nouns and names in sentences of our own."""
 HELD_NOUNS = ("shark", "hedgehog", "cockroach", "cobra", "hippo")
 HELD_NAMES = ("Paula", "Lina", "Charlie")
 """Words that training shows in one role only, or by themselves."""
@@ -94,24 +85,37 @@ _NAMES = _listed(
     "Skylar Sofia Stella Theodore Thomas Victoria Violet Wyatt Zoe Zoey"
 )
 VERBS = {
-    "unergative": "cry dance frown gasp giggle jog laugh nap run scoff scream sleep smile smirk "
-    "sneeze snooze snore stutter talk walk crawl",
-    "omissible": "call clean cook draw dust eat hunt paint sketch study examine hear investigate "
-    "juggle know notice nurse observe pack see read bake",
-    "unaccusative": "break burn change collapse crumple double float freeze grow roll decompose "
-    "disintegrate enlarge improve inflate redden shorten slide snap split shatter",
-    "transitive": "adore discover find help hold miss poke stab throw touch admire appreciate like "
-    "love pierce respect tolerate toss value worship bless squeeze",
-    "dative": "award bring feed forward give hand lend mail offer sell loan pass post promise rent "
-    "return send serve slip wire ship teleport",
-    "clause": "believe confess declare hope imagine prove say support think wish admire appreciate "
-    "dream expect like mean notice respect tolerate value",
-    "infinitive": "attempt crave enjoy hate intend need plan prefer try want dream expect hope "
-    "itch like long love mean wish yearn",
-}  # fmt: skip
-"""Verbs by what they take: the first ten of a class are those of our own sentences, and a verb that
-is held out is one of the last. "omissible" is an object that may be left out."""
-VERBS_OF: dict[str, tuple[str, ...]] = {name: tuple(v.split()) for name, v in VERBS.items()}
+    "unergative": _listed(
+        "cry dance frown gasp giggle jog laugh nap run scoff scream sleep smile smirk sneeze "
+        "snooze snore stutter talk walk crawl"
+    ),
+    "omissible": _listed(
+        "call clean cook draw dust eat hunt paint sketch study examine hear investigate juggle "
+        "know notice nurse observe pack see read bake"
+    ),
+    "unaccusative": _listed(
+        "break burn change collapse crumple double float freeze grow roll decompose disintegrate "
+        "enlarge improve inflate redden shorten slide snap split shatter"
+    ),
+    "transitive": _listed(
+        "adore discover find help hold miss poke stab throw touch admire appreciate like love "
+        "pierce respect tolerate toss value worship bless squeeze"
+    ),
+    "dative": _listed(
+        "award bring feed forward give hand lend mail offer sell loan pass post promise rent "
+        "return send serve slip wire ship teleport"
+    ),
+    "clause": _listed(
+        "believe confess declare hope imagine prove say support think wish admire appreciate "
+        "dream expect like mean notice respect tolerate value"
+    ),
+    "infinitive": _listed(
+        "attempt crave enjoy hate intend need plan prefer try want dream expect hope itch like "
+        "long love mean wish yearn"
+    ),
+}
+"""Verbs by what they take; an "omissible" object may be left out. The first ten of a class are in
+sentences of our own, and a verb that is held out is one of the last."""
 _IRREGULAR = {
     "break": "broke broken", "bring": "brought", "cry": "cried", "draw": "drew drawn",
     "eat": "ate eaten", "feed": "fed", "find": "found", "freeze": "froze frozen",
@@ -134,31 +138,139 @@ def participle(verb: str) -> str:
     return _IRREGULAR.get(verb, past(verb)).split()[-1]
 
 
-_ALL_VERBS = tuple(dict.fromkeys(verb for verbs in VERBS_OF.values() for verb in verbs))
+_ALL_VERBS = tuple(dict.fromkeys(verb for verbs in VERBS.values() for verb in verbs))
 _NOUN = frozenset((*BEINGS, *THINGS, *PLACES, *HELD_NOUNS, *_NOUNS))
 _NAME = frozenset((*NAMES, *HELD_NAMES, *_NAMES))
-_PAST = {past(verb): verb for verb in _ALL_VERBS}
-_PARTICIPLE = {participle(verb): verb for verb in _ALL_VERBS}
-_BARE = {verb: verb for verb in _ALL_VERBS}
+_AFTER: Mapping[str, Mapping[str, str]] = {
+    "N": {past(verb): verb for verb in _ALL_VERBS},
+    "was": {participle(verb): verb for verb in _ALL_VERBS},
+    "to": {verb: verb for verb in _ALL_VERBS},
+}
+"""The verbs by their forms after a noun phrase, after "was" and after "to"."""
 _SYMBOLS = (
     *"0123456789", *"*().,;_", "AND", "LAMBDA", "x", "b", "e", "agent", "theme", "recipient",
     "ccomp", "xcomp", "nmod",
 )  # fmt: skip
 WORDS = (
     *_SYMBOLS, "A", "The", *DETERMINERS, *PREPOSITIONS, "was", "by", "to", "that",
-    *sorted(_NOUN), *sorted(_NAME), *sorted({*_BARE, *_PAST, *_PARTICIPLE}),
+    *sorted(_NOUN), *sorted(_NAME), *sorted({form for forms in _AFTER.values() for form in forms}),
 )  # fmt: skip
 """The words of sentences and logical forms, with digits in place of numbers."""
+
+
+_ROLES = {
+    "N V that": "agent",
+    "N V .": "agent",
+    "N V to V .": "agent",
+    "N V N .": "agent theme",
+    "N V N N .": "agent recipient theme",
+    "N V N to N .": "agent theme recipient",
+    "N was V .": "theme",
+    "N was V by N .": "theme agent",
+    "N was V to N .": "theme recipient",
+    "N was V to N by N .": "theme recipient agent",
+    "N was V N .": "recipient theme",
+    "N was V N by N .": "recipient theme agent",
+}
+"""The roles of the noun phrases (N) in every clause, in their order; V is a verb."""
+_Said = tuple[int, str]
+"""A conjunct, with the place of its first variable, by which a form sorts them."""
+
+
+class _Part(NamedTuple):
+    """A part of a clause."""
+
+    symbol: str
+    """N for a noun phrase, V for a verb, or the word."""
+    text: str
+    """The variable or the name, the verb, or the word."""
+    place: int
 
 
 def logical_form(sentence: str) -> str:
     """The logical form of a sentence, or of a noun, a name or a bare verb by itself.
 
     Raises:
-        ConfigError: the text is not of the grammar; the message names the word.
+        ConfigError: the text is not of the grammar; the message names the word or the clause.
     """
     words = sentence.split()
-    return _form_of_word(words[0]) if len(words) == 1 else _Reading(words).form()
+    if len(words) == 1:
+        return _form_of_word(words[0])
+    definite: list[_Said] = []
+    said: list[_Said] = []
+    events = [_relate(clause, said) for clause in _clauses(words, definite, said)]
+    for (verb, place), (_, inner) in itertools.pairwise(events):
+        said.append((place, f"{verb} . ccomp ( x _ {place} , x _ {inner} )"))
+    conjuncts = [text for _, text in sorted(said, key=lambda each: each[0])]
+    return " ; ".join([*(f"* {text}" for _, text in definite), " AND ".join(conjuncts)])
+
+
+def _clauses(words: list[str], definite: list[_Said], said: list[_Said]) -> list[list[_Part]]:
+    """The parts of every clause; adds what its nouns say."""
+    clauses: list[list[_Part]] = [[]]
+    place, before = 0, ""
+    while place < len(words):
+        word, start = words[place], place
+        if word in (DETERMINERS if place else ("A", "The")):
+            text, place = _noun_phrase(words, place, definite, said)
+            part = _Part("N", text, start)
+        elif word in _NAME:
+            part = _Part("N", word, start)
+        elif word in _AFTER.get(before, ()):
+            part = _Part("V", _AFTER[before][word], start)
+        elif word in ("was", "to", "by", "that", "."):
+            part = _Part(word, word, start)
+        else:
+            raise _unexpected(words, place, "a noun phrase, a verb, or a word that links them")
+        clauses[-1].append(part)
+        if word == "that":
+            clauses.append([])
+        place, before = max(place, start + 1), part.symbol
+    return clauses
+
+
+def _noun_phrase(
+    words: list[str], place: int, definite: list[_Said], said: list[_Said]
+) -> tuple[str, int]:
+    """The variable of the noun whose determiner is at a place, and the place after its phrases."""
+    first = place + 1
+    while True:
+        head, after = place + 1, place + 2
+        noun, *rest = words[head : after + 2] or [""]
+        if noun not in _NOUN:
+            raise _unexpected(words, head, "a noun")
+        is_definite = words[place].lower() == "the"
+        (definite if is_definite else said).append((head, f"{noun} ( x _ {head} )"))
+        if not rest or rest[0] not in PREPOSITIONS:
+            return f"x _ {first}", after
+        if rest[-1] not in DETERMINERS:
+            raise _unexpected(words, after + 1, "a determiner")
+        said.append((head, f"{noun} . nmod . {rest[0]} ( x _ {head} , x _ {after + 2} )"))
+        place = after + 1
+
+
+def _relate(clause: list[_Part], said: list[_Said]) -> tuple[str, int]:
+    """Say who has which role in a clause; returns its verb and the place of that."""
+    shape = " ".join(part.symbol for part in clause)
+    if shape not in _ROLES:
+        text = " ".join(part.text for part in clause)
+        raise ConfigError(
+            f"COGS has no clause {shown(text)}: {shape}, where N is a noun phrase and V a verb"
+        )
+    (_, verb, place), *bare = [part for part in clause if part.symbol == "V"]
+    nouns = [part.text for part in clause if part.symbol == "N"]
+    roles = "theme" if shape == "N V ." and verb in VERBS["unaccusative"] else _ROLES[shape]
+    for role, who in zip(roles.split(), nouns, strict=True):
+        said.append((place, f"{verb} . {role} ( x _ {place} , {who} )"))
+    for _, other, event in bare:
+        said.append((place, f"{verb} . xcomp ( x _ {place} , x _ {event} )"))
+        said.append((event, f"{other} . agent ( x _ {event} , {nouns[0]} )"))
+    return verb, place
+
+
+def _unexpected(words: list[str], place: int, wanted: str) -> ConfigError:
+    found = f"word {place} is {shown(words[place] if place < len(words) else '')}"
+    return ConfigError(f"{shown(' '.join(words))} is not of COGS: {found}; expected {wanted}")
 
 
 def _form_of_word(word: str) -> str:
@@ -166,131 +278,12 @@ def _form_of_word(word: str) -> str:
         return word
     if word in _NOUN:
         return f"LAMBDA a . {word} ( a )"
-    if word in VERBS_OF["unergative"]:
+    if word in VERBS["unergative"]:
         return f"LAMBDA a . LAMBDA e . {word} . agent ( e , a )"
-    if word in VERBS_OF["unaccusative"]:
+    if word in VERBS["unaccusative"]:
         return f"LAMBDA a . LAMBDA e . {word} . theme ( e , a )"
-    if word in VERBS_OF["transitive"] or word in VERBS_OF["omissible"]:
+    if word in VERBS["transitive"] or word in VERBS["omissible"]:
         roles = f"{word} . agent ( e , b ) AND {word} . theme ( e , a )"
         return f"LAMBDA a . LAMBDA b . LAMBDA e . {roles}"
     known = (*_NAME, *_NOUN, *_ALL_VERBS)
     raise ConfigError(f"{shown(word)} is not a word with a logical form{suggestion(word, known)}")
-
-
-class _Reading:
-    """A sentence that is read from the left, and what is known of it so far."""
-
-    def __init__(self, words: list[str]) -> None:
-        self.words = words
-        self.place = 0
-        self.definite: list[str] = []
-        self.conjuncts: list[tuple[int, str]] = []
-        """Each with the place of its first variable, by which the form sorts them."""
-
-    def form(self) -> str:
-        """Read it all."""
-        self.clause()
-        self.next((".",), "'.'")
-        if self.word:
-            raise self.unexpected("the end")
-        conjuncts = [text for _, text in sorted(self.conjuncts, key=lambda each: each[0])]
-        return " ; ".join([*self.definite, " AND ".join(conjuncts)])
-
-    def clause(self) -> int:
-        """A clause; returns the place of its verb."""
-        subject = self.noun_phrase()
-        if self.skip("was"):
-            return self.passive(subject)
-        verb, place = self.verb(_PAST)
-        is_theme = self.word == "." and verb in VERBS_OF["unaccusative"]
-        self.relate(place, verb, "theme" if is_theme else "agent", subject)
-        if self.skip("that"):
-            self.relate(place, verb, "ccomp", f"x _ {self.clause()}")
-        elif self.skip("to"):
-            other, event = self.verb(_BARE)
-            self.relate(place, verb, "xcomp", f"x _ {event}")
-            self.relate(event, other, "agent", subject)
-        elif self.word != ".":
-            self.objects(place, verb, self.noun_phrase())
-        return place
-
-    def objects(self, place: int, verb: str, first: str) -> None:
-        """What follows the first noun phrase after an active verb."""
-        if self.word == ".":
-            self.relate(place, verb, "theme", first)
-        elif self.skip("to"):
-            self.relate(place, verb, "theme", first)
-            self.relate(place, verb, "recipient", self.noun_phrase())
-        else:
-            self.relate(place, verb, "recipient", first)
-            self.relate(place, verb, "theme", self.noun_phrase())
-
-    def passive(self, subject: str) -> int:
-        """The rest of a passive after "was"; returns the place of its verb."""
-        verb, place = self.verb(_PARTICIPLE)
-        if self.word in ("to", "by", "."):
-            self.relate(place, verb, "theme", subject)
-            if self.skip("to"):
-                self.relate(place, verb, "recipient", self.noun_phrase())
-        else:
-            self.relate(place, verb, "recipient", subject)
-            self.relate(place, verb, "theme", self.noun_phrase())
-        if self.skip("by"):
-            self.relate(place, verb, "agent", self.noun_phrase())
-        return place
-
-    def noun_phrase(self) -> str:
-        """A name or nouns; returns the name, or the variable of the first noun."""
-        if self.word in _NAME:
-            return self.next(_NAME, "a name")
-        noun, first = self.noun()
-        place = first
-        while self.word in PREPOSITIONS:
-            preposition = self.next(PREPOSITIONS, "a preposition")
-            inner, inner_place = self.noun()
-            text = f"{noun} . nmod . {preposition} ( x _ {place} , x _ {inner_place} )"
-            self.conjuncts.append((place, text))
-            noun, place = inner, inner_place
-        return f"x _ {first}"
-
-    def noun(self) -> tuple[str, int]:
-        """A determiner and a noun; returns the noun and its place."""
-        determiner = self.next(DETERMINERS if self.place else ("A", "The"), "a noun phrase")
-        noun, place = self.next(_NOUN, "a noun"), self.place - 1
-        text = f"{noun} ( x _ {place} )"
-        if determiner.lower() == "the":
-            self.definite.append(f"* {text}")
-        else:
-            self.conjuncts.append((place, text))
-        return noun, place
-
-    def verb(self, forms: Mapping[str, str]) -> tuple[str, int]:
-        """A verb in one of its forms; returns the verb and its place."""
-        return forms[self.next(forms, "a verb")], self.place - 1
-
-    def relate(self, place: int, verb: str, role: str, who: str) -> None:
-        """Say who has a role of the verb at a place."""
-        self.conjuncts.append((place, f"{verb} . {role} ( x _ {place} , {who} )"))
-
-    @property
-    def word(self) -> str:
-        """The next word; empty at the end."""
-        return self.words[self.place] if self.place < len(self.words) else ""
-
-    def next(self, wanted: Container[str], what: str) -> str:
-        """Read the next word, which must be one of the wanted ones; ``what`` calls them."""
-        if (word := self.word) not in wanted:
-            raise self.unexpected(what)
-        self.place += 1
-        return word
-
-    def skip(self, word: str) -> bool:
-        """Read the next word if it is this one."""
-        self.place += (found := self.word == word)
-        return found
-
-    def unexpected(self, wanted: str) -> ConfigError:
-        """The error for a sentence that goes on otherwise."""
-        text = shown(" ".join(self.words))
-        found = f"word {self.place} is {shown(self.word)}; expected {wanted}"
-        return ConfigError(f"{text} is not a sentence of COGS: {found}")
