@@ -76,7 +76,9 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
     }
 )
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
-of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands."""
+of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
+``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
+training set."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

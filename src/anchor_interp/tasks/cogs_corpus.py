@@ -44,7 +44,7 @@ class Row(NamedTuple):
     sentence: str
     form: str
     type: str
-    """In ``gen`` a type of generalisation; else ``in_distribution``, ``primitive``, ``exposure``."""
+    """In ``gen`` one of :data:`TYPES`; else ``in_distribution``, ``primitive``, ``exposure``."""
 
 
 class Gap(NamedTuple):
