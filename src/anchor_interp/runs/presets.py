@@ -71,7 +71,9 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         "cogs": RunConfig(
             Cogs(exposures=100),
             replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
-            train=TrainConfig(n_sequences=24_155, batch_size=64, lr=2e-3, steps=2_000),
+            train=TrainConfig(
+                n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500
+            ),
         ),
     }
 )
