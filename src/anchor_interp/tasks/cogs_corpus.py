@@ -32,8 +32,6 @@ from anchor_interp.tasks.hashing import random_bits
 
 T = TypeVar("T")
 
-STRUCTURAL = ("cp_recursion", "pp_recursion", "obj_pp_to_subj_pp")
-"""The types that ask for unseen structures."""
 TRAIN_ROWS, TEST_ROWS, ROWS_OF_TYPE = 24_000, 3_000, 1_000
 """Sentences in distribution, to train on and to test, and sentences of each type in ``gen``."""
 
@@ -113,6 +111,23 @@ GAPS = {
     ),
 }
 """The lexical types; names and words are those of the official files."""
+_MANY = tuple(range(3, 13))
+_BEYOND: Mapping[str, Mapping[str, Any]] = {
+    "cp_recursion": {"kinds": _SHORT, "clauses": _MANY, "phrases": {}},
+    "pp_recursion": {
+        "kinds": _TRANSITIVE,
+        "words": {"object": (*BEINGS, *THINGS)},
+        "phrases": {"object": _MANY},
+    },
+    "obj_pp_to_subj_pp": {
+        "kinds": _ACTIVE,
+        "words": {"agent": BEINGS},
+        "phrases": {"agent": (1, 2)},
+    },
+}
+"""How the sentences of the structural types are drawn."""
+STRUCTURAL = (*_BEYOND,)
+"""The types that ask for unseen structures."""
 TYPES = (*GAPS, *STRUCTURAL)
 """All 21 types of generalisation."""
 
@@ -139,7 +154,6 @@ _PHRASES: Mapping[str, Sequence[int]] = {"object": _FEW, "gift": _FEW}
 """The slots whose nouns have phrases such as "in the house", and how many."""
 _CLAUSES = (*[0] * 17, 1, 1, 2)
 """How many clauses such as "Emma said that" come first."""
-_MANY = tuple(range(3, 13))
 
 
 @functools.lru_cache(maxsize=4)
@@ -186,24 +200,12 @@ def _held(word: str, slot: str) -> dict[str, Sequence[str]]:
     return {slot: [word if slot in (*_NOUNS, "bare") else past(word)]}
 
 
-def _asked(name: str) -> dict[str, Any]:
+def _asked(name: str) -> Mapping[str, Any]:
     """What is special about the sentences of a type of ``gen``."""
-    if name in GAPS:
-        gap = GAPS[name]
-        return {"kinds": gap.asked, "words": _held(gap.word, gap.slot)}
-    return {
-        "cp_recursion": {"kinds": _SHORT, "clauses": _MANY, "phrases": {}},
-        "pp_recursion": {
-            "kinds": _TRANSITIVE,
-            "words": {"object": (*BEINGS, *THINGS)},
-            "phrases": {"object": _MANY},
-        },
-        "obj_pp_to_subj_pp": {
-            "kinds": _ACTIVE,
-            "words": {"agent": BEINGS},
-            "phrases": {"agent": (1, 2)},
-        },
-    }[name]
+    if name in _BEYOND:
+        return _BEYOND[name]
+    gap = GAPS[name]
+    return {"kinds": gap.asked, "words": _held(gap.word, gap.slot)}
 
 
 def _sentences(
