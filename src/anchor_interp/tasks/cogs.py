@@ -9,10 +9,10 @@ if all of it is. The splits ask for the training distribution, and for 21 types 
 split           sentences
 ==============  ==================================================================================
 ``id``          3,000 of the training distribution: the official test set, not its dev set
-``lexical``     a word in a role that it never has in training, 18 types
-                (:data:`~anchor_interp.tasks.cogs_corpus.GAPS`)
+``lexical``     a word in a role that it never has in training: 18 types (``GAPS`` in
+                ``anchor_interp.tasks.cogs_corpus``)
 ``structural``  clauses or prepositional phrases nested deeper than in training, or a phrase on the
-                subject: 3 types (:data:`~anchor_interp.tasks.cogs_corpus.STRUCTURAL`)
+                subject: 3 types (``STRUCTURAL`` there)
 ==============  ==================================================================================
 
 ``aspects`` tells the type of every example. Both corpora, our own sentences and the official files,
