@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import AnchorTask as AnchorTask
     from anchor_interp.tasks.anchor import Override as Override
     from anchor_interp.tasks.anchor import Table as Table
+    from anchor_interp.tasks.cogs import Cogs as Cogs
     from anchor_interp.tasks.prontoqa import Prontoqa as Prontoqa
     from anchor_interp.tasks.scan import Scan as Scan
     from anchor_interp.tasks.sequences import Sequences as Sequences
@@ -74,6 +75,7 @@ _HOME = {
     "runs.train": ("train",),
     "tasks.addition": ("Addition",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
+    "tasks.cogs": ("Cogs",),
     "tasks.prontoqa": ("Prontoqa",),
     "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),

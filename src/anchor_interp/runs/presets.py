@@ -12,6 +12,7 @@ from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.cogs import Cogs
 from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
 
@@ -69,6 +70,13 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
             replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
             train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
         ),
+        "cogs": RunConfig(
+            Cogs(exposures=100),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
+            train=TrainConfig(
+                n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500
+            ),
+        ),
         "addition": RunConfig(
             Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
         ),
@@ -81,7 +89,8 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
 )
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
 of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
-``addition`` is that of figure 7C on a hundredth of its pairs, all of which it trains on;
+``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
+training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
 ``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
 them."""
 
