@@ -54,6 +54,18 @@ def of(prompt: list[int], answer: list[int]) -> Callable[[int], Examples]:
     return lambda n: Examples.of([prompt] * n, [answer] * n)
 
 
+def arrays(tokens: list[list[int]], mask: list[list[int]]) -> Callable[[int], Examples]:
+    """Examples of arrays whose shapes need not fit, as without the tests' checks of types."""
+
+    def give(n: int) -> Examples:
+        rows = np.array(tokens * n)
+        found = Examples(rows, np.ones_like(rows, bool), np.full(n, rows.shape[1]))
+        object.__setattr__(found, "mask", np.array(mask * n, bool))
+        return found
+
+    return give
+
+
 def test_examples_of_ragged_lists() -> None:
     found = Examples.of([[3], [1, 2]], [[2, 0], [1]])
     assert found.tokens.tolist() == [[3, 2, 0], [1, 2, 1]]
@@ -63,6 +75,8 @@ def test_examples_of_ragged_lists() -> None:
     assert found.answers() == [(2, 0), (1,)]
     assert found.rows(np.array([1])).answers() == [(1,)]
     assert len(Examples.of([], [])) == 0
+    with pytest.raises(ConfigError, match="2 prompts have 1 answers"):
+        Examples.of([[1], [2]], [[3]])
 
 
 @pytest.mark.parametrize(
@@ -75,6 +89,13 @@ def test_examples_of_ragged_lists() -> None:
         (made(of([], [1, 2])), "predicts no token, the first one or padding in example 0"),
         (made(lambda n: of([1], [2])(n + 1)), "gives 3 examples; expected 2"),
         (made(of([1], [2, 3]), answers_last=True), "predicts other tokens than the last"),
+        (
+            made(of([1], [2, 3]), end=0),
+            r"an answer in example 0 that is not one stretch of .*\(0\)",
+        ),
+        (made(of([1], [0, 2, 0]), end=0), "up to its only end token"),
+        (made(arrays([[1, 2, 3, 0]], [[0, 1, 0, 1]]), end=0), "not one stretch of predicted"),
+        (made(arrays([[1, 2, 3]], [[0, 1]])), r"of shapes \(2, 3\), \(2, 2\) and \(2,\); expected"),
     ],
 )
 def test_examples_that_break_the_contract_are_refused(task: Task, message: str) -> None:
@@ -204,11 +225,14 @@ def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("ANCHOR_INTERP_TASKS", str(own_file))
     found = from_dict(Task, data)
     assert found.about == "Say it again."
-    assert contract.further_tasks().split(os.pathsep).count(str(own_file)) == 1
+    assert contract.further_tasks().count(str(own_file)) == 1
+    monkeypatch.chdir(own_file.parent)  # a worker may have another folder
+    monkeypatch.setenv("ANCHOR_INTERP_TASKS", own_file.name)
+    assert contract.further_tasks().count(str(own_file)) == 1
     own_file.write_text("oh no")
     monkeypatch.setattr(contract, "_CLASSES", {})
     with pytest.raises(
-        ConfigError, match=r"names .*echo_task.py, which cannot be imported .Syntax"
+        ConfigError, match=r"cannot import the tasks of echo_task.py .SyntaxError: .* leave it out"
     ):
         from_dict(Task, data)
 
@@ -218,4 +242,4 @@ def test_a_module_that_is_imported_passes_its_tasks_on(own_file: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(own_file.parent), *sys.path])}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == str(own_file)
+    assert done.stdout.strip() == str((str(own_file),))
