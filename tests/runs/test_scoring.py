@@ -62,7 +62,7 @@ def test_losses_are_those_of_the_hooked_forward(
             )
             expected.append(float(losses[mask[1:length]].mean()))
     np.testing.assert_allclose(token_losses(half_trained, drawn), expected, atol=1e-5)
-    monkeypatch.setattr(scoring, "_POSITIONS", 100)  # several passes
+    monkeypatch.setattr(scoring, "MOST_POSITIONS", 100)  # several passes
     np.testing.assert_allclose(token_losses(half_trained, drawn), expected, atol=1e-5)
     with half_trained.hooks([("blocks.0.hook_attn_out", lambda value, **_: value * 0)]):
         assert np.abs(token_losses(half_trained, drawn) - expected).max() > 0.1
@@ -93,6 +93,35 @@ def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> Non
     exact = right_answers(half_trained, Scan(), drawn)
     assert (first >= exact).all()
     assert first.mean() > exact.mean()
+
+
+def test_a_score_does_not_depend_on_the_examples_beside_it() -> None:
+    """A short prompt with a long answer beside a long prompt: together they exceed the context."""
+
+    @dataclass(frozen=True)
+    class Long(Task):
+        """Any answer of at least four tokens is right."""
+
+        kind: Literal["long"] = "long"
+        words, end, length = tuple(".abcd"), 0, 8
+        splits = (Split("train", "train"),)
+
+        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+            assert (split, seed) == ("train", 0)
+            pairs = [([1], [3] * 7 + [0]), ([2] * 7, [4, 0])] * n
+            return Examples.of([prompt for prompt, _ in pairs[:n]], [a for _, a in pairs[:n]])
+
+        def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+            assert len(examples) == len(answers)
+            return np.array([len(answer) >= 4 for answer in answers])
+
+    model = build_model(ModelConfig(d_vocab=5, n_ctx=8), InitConfig(0.3), seed=0)
+    with torch.no_grad():
+        model.unembed.b_U[0] = -1e4  # the end token never comes
+    drawn = draw_examples(Long(), "train", 6, seed=0)
+    assert right_answers(model, Long(), drawn).tolist() == [1, 0] * 3
+    alone = Examples.of([[1]], [[3, 0]])  # the model's answer may be longer than the given one
+    assert right_answers(model, Long(), alone).tolist() == [1]
 
 
 def test_without_an_end_each_token_counts() -> None:

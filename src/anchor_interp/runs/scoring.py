@@ -17,12 +17,10 @@ from anchor_interp.models.decoding import greedy
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import fast_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer, device
+from anchor_interp.runs.config import MOST_POSITIONS
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import SplitScore
 from anchor_interp.tasks.task import Examples, Split, Task
-
-_POSITIONS = 1 << 15
-"""Most positions of one forward pass."""
 
 
 def score_split(
@@ -56,10 +54,7 @@ def decoded_answers(
     found = np.empty(len(examples))
     for rows, part in _parts(examples):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
-        # an answer that is longer than every right one is wrong, however it goes on
-        most = int((part.lengths - part.starts).max())
-        answers = greedy(model, prompts, end=task.end, most=most)
-        found[rows] = task.score(part, answers)
+        found[rows] = task.score(part, greedy(model, prompts, end=task.end))
     return found
 
 
@@ -95,7 +90,7 @@ def _of_tokens(
 def _parts(examples: Examples) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:
     """Examples of similar length, as many as one pass takes, with their rows."""
     order = np.argsort(examples.lengths, kind="stable")
-    n_rows = max(1, _POSITIONS // examples.tokens.shape[1])
+    n_rows = max(1, MOST_POSITIONS // examples.tokens.shape[1])
     for start in range(0, len(order), n_rows):
         rows = order[start : start + n_rows]
         yield rows, examples.rows(rows)
