@@ -13,17 +13,29 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import bounded
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
+from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Phase, decide
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
+from anchor_interp.sweeps.diagrams import phase_diagrams
 from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import _task_name, from_csv, read_table, to_csv
+from anchor_interp.sweeps.table import (
+    COLUMNS,
+    _task_name,
+    from_csv,
+    from_parquet,
+    read_table,
+    to_csv,
+    to_parquet,
+    write_table,
+)
 from anchor_interp.tasks import task as contract
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.scan import Scan
@@ -109,6 +121,7 @@ def test_a_sweep_its_table_and_its_estimate(swept: SweepFolder) -> None:
     assert all(row["key_min"] is row["commutativity"] is None for row in rows)
     assert all(0 <= row["ood_accuracy"] <= 1 for row in rows)
     assert from_csv(to_csv(rows)) == rows
+    assert {row["task.held_out"] for row in rows} == {1_000}
     assert re.fullmatch("scan-[0-9a-f]{8}", _task_name(Scan(held_out=7)))
     assert re.fullmatch("custom-[0-9a-f]{8}", _task_name(AnchorTask(key_max=98)))
     assert len(swept.spec().configs()) == 4
@@ -116,6 +129,63 @@ def test_a_sweep_its_table_and_its_estimate(swept: SweepFolder) -> None:
     guess = estimate(plan.configs(), SweepFolder(swept.path / "new"), workers=1, device="cpu")
     assert (guess.runs, guess.todo) == (4, 4)
     assert guess.core_seconds > 0
+
+
+@dataclass(frozen=True)
+class Wide(Task):
+    """A task with fields of every kind, two of them with names of shared columns."""
+
+    kind: Literal["wide"] = "wide"
+    size: float = bounded(2.5, low=0)
+    marked: bool = False
+    held_out: str | None = None
+    split: int = bounded(7, low=0)
+    words = ("a", "b")
+    length = 2
+    splits = (Split("train", "train"),)
+
+    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        assert (split, seed >= 0) == ("train", True)
+        return Examples.of([[1]] * n, [[1]] * n)
+
+
+contract._CLASSES.pop("wide")  # only this module's
+
+
+def test_a_table_has_the_fields_of_every_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(contract._CLASSES, "wide", Wide)
+    tasks = (Scan(held_out=5), Scan(), Wide(), Wide(size=3.0, held_out="all", marked=True))
+    start = override(START, task=tasks[0])
+    folder = SweepFolder(tmp_path)
+    folder.extend(Sweep((Grid(start, {"task": tasks}), Grid(preset("tiny")))))
+    found = write_table(folder)
+    own = ["task.held_out", "task.size", "task.marked", "task.split"]
+    assert [name for name in found[0] if name not in COLUMNS] == own
+    assert [[row[name] for name in own] for row in found] == [
+        ["5", None, None, None],
+        ["1000", None, None, None],
+        [None, 2.5, False, 7],
+        ["all", 3.0, True, 7],
+        [None, None, None, None],
+    ]
+    assert [row["split"] for row in found][1:4:2] == ["turn-left", None]
+    assert read_table(folder.path) == found
+    assert from_parquet(to_parquet(found))[0] == found
+    assert from_csv(to_csv(found)) == found
+    damaged = to_csv(found).replace("task.size", "size")
+    with pytest.raises(ValueError, match="the column 'size' is in only one of this table and"):
+        from_csv(damaged)
+
+
+def test_a_diagram_takes_a_tasks_field_before_its_name(swept: SweepFolder) -> None:
+    several = [row | {"task": f"scan-{n}", "task.held_out": n, "split": "jump"}
+               for n in (10, 50) for row in read_table(swept.path)]  # fmt: skip
+    found = phase_diagrams(several)
+    assert [diagram.y.name for diagram in found.diagrams if diagram.y] == ["task.held_out"]
+    assert found.diagrams[0].y is not None
+    assert found.diagrams[0].y.label == "held out"
 
 
 def test_runs_of_sequences_are_never_stacked(tmp_path: Path) -> None:
