@@ -10,19 +10,21 @@ import torch
 import torch.nn.functional as F
 from short import SHORT
 
+from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs import scoring
 from anchor_interp.runs.evaluation import evaluate, predict
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
+from anchor_interp.runs.phase import AspectScore, SplitScore
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.scoring import decoded_answers, right_answers, score_split, token_losses
 from anchor_interp.tasks import task as contract
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.scan import Scan
-from anchor_interp.tasks.task import Examples, Split, Task, draw_examples
+from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects, draw_examples
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +73,33 @@ def test_losses_are_those_of_the_hooked_forward(
     assert score_split(half_trained, task, Split("ood", "ood"), drawn).loss == pytest.approx(
         mean, abs=1e-5
     )
+
+
+def test_accuracies_by_aspect_are_those_of_the_examples_counted(
+    half_trained: HookedTransformer,
+) -> None:
+    task, split = Scan(), Split("id", "id")
+    drawn = draw_examples(task, "id", 300, seed=0)
+    right, found = right_answers(half_trained, task, drawn), draw_aspects(task, drawn)
+    scored = score_split(half_trained, task, split, drawn)
+    assert {score.aspect for score in scored.aspects} == {"length", "construction"}
+    for aspect, values in found.items():
+        of_aspect = [score for score in scored.aspects if score.aspect == aspect]
+        assert sum(score.n for score in of_aspect) == 300
+        for score in of_aspect:
+            kept = [r for r, v in zip(right, values, strict=True) if v == score.value]
+            assert (score.n, score.accuracy) == (len(kept), pytest.approx(np.mean(kept)))
+            assert score.high == (score.value if aspect == "length" else None)
+    assert from_dict(SplitScore, to_dict(scored)) == scored
+
+
+def test_many_numbers_are_counted_in_ranges() -> None:
+    values, shares = [*range(-7, 93), 92], np.array([*[0.0] * 50, *[1.0] * 51])
+    found = list(scoring._by("size", values, shares))
+    assert [(score.value, score.high) for score in found][:2] == [(-7, -4), (-3, 0)]
+    assert found[-1] == AspectScore("size", 89, 92, 1.0, 5)
+    assert [score.accuracy for score in found] == [0] * 12 + [0.5] + [1] * 12
+    assert len(list(scoring._by("size", values[:32], shares[:32]))) == 32
 
 
 def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> None:

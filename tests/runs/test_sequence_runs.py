@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
+import torch
 from in_process_engine import Here
 from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
+from anchor_interp.analysis.attention import sequence_attention
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
+from anchor_interp.pages.attention_views import sequence_view
 from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Phase, decide
 from anchor_interp.runs.presets import preset
@@ -211,6 +215,9 @@ def test_the_report_says_what_was_asked_and_found(
         assert "Commands such as jump twice become actions; tested on commands with" in text
         assert re.search(r"ood ood 1,208 .*turn left.* -> I_", text)
         assert "Score of every split" in text
+        assert "Accuracy by length." in text
+        assert "Accuracy by construction." in text
+        assert "Accuracy on the split ood, by what its examples have in common" in text
         assert "Stable rank" in text
     assert "A sequence of 9 tokens holds a key" in text  # of the other run
     assert capsys.readouterr().out.count("report: ") == 2
@@ -232,9 +239,16 @@ def test_analyses_of_anchors_say_what_they_need(
 ) -> None:
     found = anchor_interp.analyze(run)
     assert found.mechanism is None
-    assert found.left_out == ("everything but the complexity: the task scan has no anchors",)
+    assert found.left_out == ("the mechanism: the task scan has no anchors",)
+    assert found.development is not None
+    assert found.development.steps == (0, 10, 20, 30, 40)
     assert main(["analyze", str(run.folder.path), "--out", str(tmp_path / "page")]) == 0
     assert "the task scan has no anchors" in caplog.text
+    page = words(tmp_path / "page" / "index.html")
+    for caption in ("Stable rank along", "Effective rank along", "Condensation along"):
+        assert f"{caption} training." in page
+    for example in found.attention:
+        assert f"An example of the split {example.split} read {' '.join(example.words)}" in page
     needs = "needs a task with anchors; the task scan has none"
     with pytest.raises(ConfigError, match=needs):
         anchor_interp.fingerprint(run)
@@ -242,6 +256,22 @@ def test_analyses_of_anchors_say_what_they_need(
     with pytest.raises(ConfigError, match=r"task is Scan.*expected an AnchorTask"):
         anchor_interp.sample(task, "train", 3, seed=0)
     capsys.readouterr()
+
+
+def test_attention_is_shown_in_a_short_example_of_each_tested_split(run: Run) -> None:
+    found = sequence_attention(run.model, run.config.task)
+    assert [example.split for example in found] == ["ood", "id"]
+    for example in found:
+        tokens = torch.tensor([run.config.task.encode(" ".join(example.words))])
+        assert tokens.shape[1] < 20
+        assert (*example.words, ".")[-len(example.answer) :] == example.answer
+        logits, cache = run.model.run_with_cache(tokens)
+        guessed = logits[0, -len(example.answer) :].argmax(-1)
+        assert " ".join(example.predicted) == run.config.task.decode(guessed)
+        for layer, pattern in enumerate(example.patterns):
+            np.testing.assert_allclose(pattern, cache["pattern", layer][0], atol=1e-6)
+    view = sequence_view(found[0], 1, id="one")
+    assert view.props["tokens"] == list(found[0].words)
 
 
 def test_the_command_line(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,8 +316,31 @@ class Wrong(Task):
 contract._CLASSES.pop("wrong")  # only this module's
 
 
+@dataclass(frozen=True)
+class Countless(Task):
+    """A task whose aspects lack a value."""
+
+    kind: Literal["countless"] = "countless"
+    words = ("a", "b", "c")
+    length = 3
+    splits = (Split("train", "train"),)
+
+    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        assert (split, seed >= 0) == ("train", True)
+        return Examples.of([[1]] * n, [[1]] * n)
+
+    def aspects(self, examples: Examples) -> dict[str, list[str | int]]:
+        return {"size": [1] * (len(examples) - 1)}
+
+
+contract._CLASSES.pop("countless")
+
+
 def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:
     config = anchor_interp.RunConfig(Wrong(), START.model, START.init, START.train)
     with pytest.raises(ConfigError, match="ood of the task wrong has the token 3 in example 0"):
+        train(config, tmp_path / "run", device="cpu", quiet=True)
+    config = replace(config, task=Countless())
+    with pytest.raises(ConfigError, match=r"'size' of the task countless has \d+ values; expected"):
         train(config, tmp_path / "run", device="cpu", quiet=True)
     assert not (tmp_path / "run").exists()

@@ -20,7 +20,7 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.sequences import sample
-from anchor_interp.tasks.task import Examples, Split, Task, anchored, draw_examples
+from anchor_interp.tasks.task import Examples, Split, Task, anchored, draw_aspects, draw_examples
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +101,28 @@ def test_examples_of_ragged_lists() -> None:
 def test_examples_that_break_the_contract_are_refused(task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         draw_examples(task, "train", 2, seed=0)
+
+
+def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
+    drawn = Examples.of([[1], [1, 2]], [[2, 3, 0], [0]])
+    assert draw_aspects(made(of([1], [0]), end=0), drawn) == {"length": [2, 0]}
+    assert draw_aspects(made(of([1], [0])), drawn) == {"length": [3, 1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "plane", "message"),
+    [
+        ({"size": [1]}, None, "the aspect 'size' of the task made has 1 values; expected 2"),
+        ({"size": [1, "b"]}, None, "has values of type int, str; expected str alone or int alone"),
+        ({"size": [1.5, 2.5]}, None, "has values of type float; expected"),
+        ([("size", 1)], None, r"aspects is \[.*; expected"),
+        ({"a": np.arange(2)}, ("a", "b"), "plane of the task made names 'b'; its aspects are a"),
+    ],
+)
+def test_wrong_aspects_are_refused(given: object, plane: object, message: str) -> None:
+    task = made(of([1], [2]), aspects=lambda _self, _examples: given, plane=plane)
+    with pytest.raises(ConfigError, match=message):
+        draw_aspects(task, draw_examples(task, "train", 2, seed=0))
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:

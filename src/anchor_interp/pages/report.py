@@ -153,6 +153,10 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
         figure = run_figures.pair_map(run.evaluation, side)
         name = f"pairs-{side.replace('_', '-')}"
         yield Picture(name, f"Accuracy of every ordered pair, {keys}.", figure)
+    for aspect in run_figures.aspects(run.evaluation):
+        figure = run_figures.aspect_scores(run.evaluation, aspect)
+        name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")
+        yield Picture(name, f"Accuracy by {aspect}.", figure)
     if run.evaluation.unseen:
         caption = "Most frequent answers on the unseen pairs, relative to the key x."
         figure = run_figures.unseen_answers(run.config, run.evaluation)

@@ -1,6 +1,6 @@
 """Figures of runs: learning curves, accuracy of every pair, answers on unseen pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 from anchor_interp.pages import style
 from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import Evaluation, UnseenAnswers, decide
+from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers, decide
 from anchor_interp.tasks.anchor import Pair
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ Side = Literal["train_keys", "test_keys"]
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
 _BARS = 6
+_MOST_TEXTS = 30  # of an aspect, that bars show
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,91 @@ def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
     axes.invert_yaxis()
     axes.set(xlabel="share of answers", xlim=(0, 1.0))
     axes.set_title("answers on the unseen pairs\n(relative to the key x)")
+
+
+def aspects(evaluation: Evaluation) -> list[str]:
+    """What a task's errors are counted by, on the splits that test a model."""
+    tested = [score for split in _tested(evaluation) for score in split.aspects]
+    return list(dict.fromkeys(score.aspect for score in tested))
+
+
+def aspect_scores(evaluation: Evaluation, aspect: str) -> "Figure":
+    """Accuracy by one aspect on every ID and OOD split, with the number of examples.
+
+    Texts are bars, with the number at their ends. Whole numbers are lines, with the numbers below.
+    """
+    parts = {
+        split: [score for score in split.aspects if score.aspect == aspect]
+        for split in _tested(evaluation)
+    }
+    if any(isinstance(score.value, str) for scores in parts.values() for score in scores):
+        return _aspect_bars(parts)
+    return _aspect_lines(aspect, parts)
+
+
+def _tested(evaluation: Evaluation) -> list[SplitScore]:
+    return [split for split in evaluation.splits if split.role != "train"]
+
+
+def _split_styles(splits: Iterable[SplitScore]) -> dict[SplitScore, dict[str, Any]]:
+    """Label and colour of every split: those of the learning curves, if its role has no other."""
+    splits = list(splits)
+    curves = {metric: (label, colour) for metric, label, colour, _ in CURVES}
+    found = {}
+    for index, split in enumerate(splits):
+        label, colour = curves[f"{split.role}_accuracy"]
+        if sum(other.role == split.role for other in splits) > 1:
+            label, colour = f"{label}, {split.name}", style.colour(index)
+        found[split] = {"label": label, "color": colour}
+    return found
+
+
+def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
+    """Bars in groups, one for each text; the texts that are hardest on average are at the top."""
+    number: dict[str, int] = {}
+    rights: dict[str, float] = {}
+    for scores in parts.values():
+        for score in scores:
+            text = str(score.value)
+            number[text] = number.get(text, 0) + score.n
+            rights[text] = rights.get(text, 0) + score.n * score.accuracy
+    most = sorted(number, key=lambda text: -number[text])[:_MOST_TEXTS]
+    texts = sorted(most, key=lambda text: (rights[text] / number[text], text))
+    height = 0.8 / len(parts)
+    with panel(5.2, 1.3 + (0.13 + 0.15 * len(parts)) * len(texts)) as (figure, axes):
+        for index, (split, options) in enumerate(_split_styles(parts).items()):
+            kept = [score for score in parts[split] if score.value in texts]
+            inside = (index + 0.5) * height - 0.4  # of a group of bars
+            places = [texts.index(str(score.value)) + inside for score in kept]
+            axes.barh(places, [score.accuracy for score in kept], 0.9 * height, **options)
+            for place, score in zip(places, kept, strict=True):
+                axes.text(score.accuracy + 0.01, place, str(score.n), va="center", fontsize=7)
+        axes.set_yticks(range(len(texts)), texts, fontsize=9)
+        axes.invert_yaxis()
+        left_out = f" ({len(number) - len(texts)} rarer ones left out)" * (len(number) > len(texts))
+        axes.set(xlabel=f"accuracy; at each bar its number of examples{left_out}", xlim=(0, 1.08))
+        axes.grid(axis="x", alpha=0.25)
+        axes.set_axisbelow(True)
+        style.legend_above(axes, columns=min(3, len(parts)), fontsize=10)
+    return figure
+
+
+def _aspect_lines(aspect: str, parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
+    """Accuracy over an aspect's whole numbers or ranges; below, how many examples each has."""
+    with style.single(5.2, 4.2) as figure:
+        axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        for split, options in _split_styles(parts).items():
+            scores = parts[split]
+            places = [(int(score.value) + (score.high or 0)) / 2 for score in scores]
+            axes.plot(places, [score.accuracy for score in scores], "o-", markersize=4, **options)
+            counts.plot(places, [score.n for score in scores], "o-", markersize=2, **options)
+        axes.set(ylabel="accuracy", ylim=(-0.03, 1.03))
+        counts.set(xlabel=aspect, ylabel="examples")
+        counts.set_ylim(bottom=0)
+        for below in (axes, counts):
+            below.grid(alpha=0.25)
+        style.legend_above(axes, columns=min(3, len(parts)), fontsize=10)
+    return figure
 
 
 def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:

@@ -14,6 +14,8 @@ question            type              meaning
 ``examples(...)``   ``Examples``      n examples of a split: tokens, loss mask, lengths
 ``end``             ``int | None``    the token that ends an answer; None if answers are not decoded
 ``score(...)``      ``bool[n]``       which decoded answers are right; by default, exact matches
+``aspects(...)``    ``Mapping``       what errors are counted by; by default, the answer's length
+``plane``           ``tuple | None``  two aspects that span a plane of errors; by default, None
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Two further questions have an
@@ -194,6 +196,18 @@ class Task:
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given) == wanted for given, wanted in pairs], bool)
 
+    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+        """What errors are counted by: for each way of grouping, the value of every example.
+
+        Texts are shown as bars, whole numbers as a line. :func:`draw_aspects` checks them.
+        """
+        return {"length": (examples.mask.sum(1) - (self.end is not None)).tolist()}
+
+    @property
+    def plane(self) -> tuple[str, str] | None:
+        """The names of two aspects whose whole numbers span a plane of errors; None without any."""
+        return None
+
     @property
     def answers_last(self) -> bool:
         """Whether every example has one length and one token to predict, its last."""
@@ -316,6 +330,33 @@ def _check_answers(found: Examples, end: int, where: str) -> None:
             f"{where} has an answer in example {int(wrong.argmax())} that is not one stretch of "
             f"predicted tokens up to its only end token ({end}); decoding could not give it"
         )
+
+
+def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[int]]:
+    """The task's own aspects of examples, after a check.
+
+    Raises:
+        ConfigError: an aspect lacks the value of an example, or has neither texts nor whole
+            numbers; or the plane names an aspect that there is not.
+    """
+    found: dict[str, list[str] | list[int]] = {}
+    for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
+        what = f"the aspect {shown(name)} of the task {task.kind}"
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        if len(plain) != len(examples):
+            raise ConfigError(f"{what} has {len(plain):,} values; expected {len(examples):,}")
+        kinds = {type(value) for value in plain}
+        if not (kinds <= {str} or kinds <= {int}):
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ConfigError(f"{what} has values of type {names}; expected str alone or int alone")
+        found[checked(name, str, "the name of an aspect")] = plain
+    for name in task.plane or ():
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise ConfigError(
+                f"the plane of the task {task.kind} names {shown(name)}; its aspects are {known}"
+            )
+    return found
 
 
 def find_split(task: Task, name: str) -> Split:
