@@ -139,7 +139,10 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
 
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
-        yield Picture("loss", "Training loss by step.", run_figures.loss_curve(run.metrics))
+        caption = "Training loss by step."
+        if not run.config.task.answers_last:
+            caption += " It jumps, because a batch holds sequences of similar length."
+        yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
         caption = (
             "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
