@@ -179,13 +179,14 @@ def _tested(evaluation: Evaluation) -> list[SplitScore]:
 
 
 def _split_styles(splits: Iterable[SplitScore]) -> dict[SplitScore, dict[str, Any]]:
-    """Label and colour of every split: those of the learning curves, if its role has no other."""
+    """Label and colour of every split: those of the learning curves, if each role has one split."""
     splits = list(splits)
     curves = {metric: (label, colour) for metric, label, colour, _ in CURVES}
+    one_each = len({split.role for split in splits}) == len(splits)
     found = {}
     for index, split in enumerate(splits):
         label, colour = curves[f"{split.role}_accuracy"]
-        if sum(other.role == split.role for other in splits) > 1:
+        if not one_each:
             label, colour = f"{label}, {split.name}", style.colour(index)
         found[split] = {"label": label, "color": colour}
     return found
