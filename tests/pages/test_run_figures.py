@@ -4,6 +4,7 @@ import string
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
@@ -38,6 +39,7 @@ def test_texts_are_bars_with_the_hardest_at_the_top(finished_run: Run) -> None:
     assert [bar.get_width() for bar in known] == [0.5, 0.9, 0.1]
     assert [bar.get_width() for bar in unknown] == [0.7]
     assert [text.get_text() for text in axes.texts] == ["3", "9", "9", "9"]
+    assert axes.get_yticks().tolist() == [0, 1.6, 3.7]  # "b" has two bars, the others one
     assert [to_hex(bars[0].get_facecolor()) for bars in (known, unknown)] == ["#009e73", "#d55e00"]
 
 
@@ -65,7 +67,7 @@ def test_numbers_are_lines_above_how_many_examples_there_are(finished_run: Run) 
     lines, numbers = axes.get_lines(), counts.get_lines()
     assert [line.get_label() for line in lines] == ["ID, id", "OOD, far", "OOD, deep"]
     assert len({line.get_color() for line in lines}) == 3
-    assert list(lines[0].get_xdata()) == [1.5, 5.5, 9.5]
-    assert list(lines[0].get_ydata()) == pytest.approx([0, 0.4, 0.8])
-    assert list(numbers[0].get_ydata()) == [1, 5, 9]
-    assert list(lines[1].get_xdata()) == [20]
+    assert np.asarray(lines[0].get_xdata()).tolist() == [1.5, 5.5, 9.5]
+    assert np.asarray(lines[0].get_ydata()).tolist() == pytest.approx([0, 0.4, 0.8])
+    assert np.asarray(numbers[0].get_ydata()).tolist() == [1, 5, 9]
+    assert np.asarray(lines[1].get_xdata()).tolist() == [20]

@@ -28,6 +28,7 @@ SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys
 """The words for them."""
 _BARS = 6
 _MOST_TEXTS = 30  # of an aspect, that bars show
+_GAP = 0.6  # between the groups of bars, whose width is 1
 
 
 @dataclass(frozen=True)
@@ -203,22 +204,28 @@ def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
             rights[text] = rights.get(text, 0) + score.n * score.accuracy
     most = sorted(number, key=lambda text: -number[text])[:_MOST_TEXTS]
     texts = sorted(most, key=lambda text: (rights[text] / number[text], text))
-    height = 0.8 / len(parts)
-    with panel(5.2, 1.3 + (0.13 + 0.15 * len(parts)) * len(texts)) as (figure, axes):
-        for index, (split, options) in enumerate(_split_styles(parts).items()):
+    places: dict[tuple[SplitScore, str], float] = {}
+    ticks, top = [], 0.0
+    for text in texts:
+        of_text = [(split, s) for split, scores in parts.items() for s in scores if s.value == text]
+        places |= {(split, text): top + index for index, (split, _) in enumerate(of_text)}
+        ticks.append(top + (len(of_text) - 1) / 2)
+        top += len(of_text) + _GAP
+    with panel(5.2, 1.2 + 0.17 * top) as (figure, axes):
+        for split, options in _split_styles(parts).items():
             kept = [score for score in parts[split] if score.value in texts]
-            inside = (index + 0.5) * height - 0.4  # of a group of bars
-            places = [texts.index(str(score.value)) + inside for score in kept]
-            axes.barh(places, [score.accuracy for score in kept], 0.9 * height, **options)
-            for place, score in zip(places, kept, strict=True):
-                axes.text(score.accuracy + 0.01, place, str(score.n), va="center", fontsize=7)
-        axes.set_yticks(range(len(texts)), texts, fontsize=9)
-        axes.invert_yaxis()
-        left_out = f" ({len(number) - len(texts)} rarer ones left out)" * (len(number) > len(texts))
-        axes.set(xlabel=f"accuracy; at each bar its number of examples{left_out}", xlim=(0, 1.08))
+            heights = [places[split, str(score.value)] for score in kept]
+            axes.barh(heights, [score.accuracy for score in kept], 0.9, **options)
+            for height, score in zip(heights, kept, strict=True):
+                axes.text(score.accuracy + 0.01, height, str(score.n), va="center", fontsize=8)
+        axes.set_yticks(ticks, texts, fontsize=9)
+        axes.set_ylim(top - _GAP, -1)
+        left_out = f"\n({len(number) - len(texts)} rarer ones left out)"
+        several = left_out if len(number) > len(texts) else ""
+        axes.set(xlabel=f"accuracy; at each bar its number of examples{several}", xlim=(0, 1.08))
         axes.grid(axis="x", alpha=0.25)
         axes.set_axisbelow(True)
-        style.legend_above(axes, columns=min(3, len(parts)), fontsize=10)
+        _legend(figure, axes)
     return figure
 
 
@@ -234,10 +241,19 @@ def _aspect_lines(aspect: str, parts: Mapping[SplitScore, Sequence[AspectScore]]
         axes.set(ylabel="accuracy", ylim=(-0.03, 1.03))
         counts.set(xlabel=aspect, ylabel="examples")
         counts.set_ylim(bottom=0)
+        counts.locator_params(axis="x", integer=True)
         for below in (axes, counts):
             below.grid(alpha=0.25)
-        style.legend_above(axes, columns=min(3, len(parts)), fontsize=10)
+        _legend(figure, axes)
     return figure
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    """What is drawn in these axes, above the figure: side by side if that has room."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 3 if sum(map(len, labels)) < 30 else 1
+    where = "outside upper center"
+    figure.legend(handles, labels, loc=where, ncols=columns, frameon=False, fontsize=10)
 
 
 def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:

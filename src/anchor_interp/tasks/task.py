@@ -389,7 +389,7 @@ def further_tasks() -> tuple[str, ...]:
     given = [str(Path(name).resolve()) if is_file(name) else name for name in _named()]
     for cls in _CLASSES.values():
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        if not _is_ours(cls) and is_file(file or ""):
+        if not _is_ours(cls) and isinstance(file, str) and is_file(file):
             given.append(cls.__module__ if "." in cls.__module__ else str(Path(file).resolve()))
     return tuple(dict.fromkeys(given))
 
