@@ -252,8 +252,9 @@ def _legend(figure: "Figure", axes: "Axes") -> None:
     """What is drawn in these axes, above the figure: side by side if that has room."""
     handles, labels = axes.get_legend_handles_labels()
     columns = 3 if sum(map(len, labels)) < 30 else 1
-    where = "outside upper center"
-    figure.legend(handles, labels, loc=where, ncols=columns, frameon=False, fontsize=10)
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=10
+    )
 
 
 def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
