@@ -51,6 +51,21 @@ def test_answers_are_those_of_one_sequence_at_a_time(
     assert any(len(set(found)) > 1 for found in lengths)  # some ended, and the others went on
 
 
+@pytest.mark.parametrize("normalization", ["pre", "post"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
+    normalization: Normalization, cache: bool
+) -> None:
+    model = model_of(normalization)
+    prompts = [*PROMPTS, (2,) * 16]  # the last one has room for a single token
+    expected = [by_hand(model, prompt, 17 - len(prompt)) for prompt in prompts]
+    assert greedy(model, prompts, end=END, cache=cache) == expected
+    pairs = [*zip(prompts, expected, strict=True)]
+    assert sum(len(prompt) + len(found) == 17 for prompt, found in pairs) > 1
+    for prompt, found in pairs:
+        assert greedy(model, [prompt], end=END, cache=cache) == [found]
+
+
 def test_hooks_act_on_decoding() -> None:
     model = model_of("pre")
     expected = greedy(model, PROMPTS, end=END, most=6)
@@ -74,10 +89,13 @@ def test_nothing_to_answer() -> None:
         ([(1,), ()], 2, "prompt 1 is empty"),
         ([(1,), (10,)], 2, "tokens from 1 to 10; expected 0 to 9"),
         ([(1,) * 10], 8, r"10 tokens and 8 more take 17 positions; the model has 16"),
+        ([(1,) * 17], None, r"17 tokens and 1 more take 17 positions; the model has 16"),
         ([(1,)], 0, "most is 0; expected at least 1"),
     ],
 )
-def test_bad_prompts_are_refused(prompts: list[tuple[int, ...]], most: int, message: str) -> None:
+def test_bad_prompts_are_refused(
+    prompts: list[tuple[int, ...]], most: int | None, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         greedy(model_of("post"), prompts, end=END, most=most)
 

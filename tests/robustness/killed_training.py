@@ -37,8 +37,13 @@ SETTINGS = SHORT | {
 }
 
 
+_OF_SEQUENCES = {"steps": 240, "eval_every": 120, "checkpoint_every": 6, "batch_size": 8}
+"""Changes for a preset of sequences, whose steps take longer."""
+
+
 def config(preset: str = "tiny") -> anchor_interp.RunConfig:
-    return anchor_interp.preset(preset, **SETTINGS)
+    settings = SETTINGS if preset == "tiny" else SETTINGS | _OF_SEQUENCES
+    return anchor_interp.preset(preset, **settings)
 
 
 def die(place: str, log: Path) -> None:

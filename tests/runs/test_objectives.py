@@ -1,6 +1,7 @@
 """What training minimises: a plain loop agrees, batches are buckets, parts add up."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from short import SHORT
 
+from anchor_interp._util.environment import limited_threads
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import objectives
-from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.config import RunConfig, memory_bytes, override
 from anchor_interp.runs.loop import TrainState, fit, learning_rate, train_step
 from anchor_interp.runs.objectives import WINDOW, MaskedObjective, make_objective
 from anchor_interp.runs.presets import preset
@@ -58,6 +60,37 @@ def test_training_equals_a_plain_loop_in_float64(
         optimizer.step()
     for (name, a), b in zip(state.model.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("changes", [
+    {"normalization": "pre", "n_heads": 4, "d_head": 16, "d_model": 64, "act_fn": "gelu"},
+    {"normalization": "pre", "n_heads": 3, "d_head": 5, "bias": True},
+    {"normalization": "post", "n_heads": 2, "act_fn": "relu", "bias": True},
+    {"normalization": "pre", "n_heads": 4, "n_layers": 1},
+])  # fmt: skip
+def test_loss_and_gradients_are_the_hooked_models_in_float32(
+    config: RunConfig, changes: dict[str, Any], threads: int
+) -> None:
+    config = override(config, **changes)
+    with limited_threads(threads):
+        for seed in range(3):
+            ours = build_model(config.model, config.init, seed=seed)
+            hooked = build_model(config.model, config.init, seed=seed)
+            objective = masked(config)
+            (part,) = objective.parts(seed)
+            loss = objective.loss(ours, part)
+            torch.autograd.backward(loss)
+            rows = objective.rows(seed)
+            tokens = torch.from_numpy(objective.training.tokens[rows].astype(np.int64))
+            mask = torch.from_numpy(objective.training.mask[rows])[:, 1:]
+            expected = F.cross_entropy(hooked(tokens[:, :-1])[mask], tokens[:, 1:][mask])
+            torch.autograd.backward(expected)
+            torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+            for (name, a), b in zip(ours.named_parameters(), hooked.parameters(), strict=True):
+                found, wanted = (grad for grad in (a.grad, b.grad) if grad is not None)
+                # the gradient of b_K is 0 but for rounding
+                assert (found - wanted).norm() <= 2e-5 * wanted.norm() + 1e-7, name
 
 
 def test_every_epoch_takes_every_example_once(config: RunConfig) -> None:
@@ -111,6 +144,13 @@ def test_parts_of_a_batch_add_up_to_its_gradient(
         torch.testing.assert_close(event.grad_norm, whole.grad_norm, rtol=1e-12, atol=0)
         for a, b in zip(state.model.parameters(), expected.model.parameters(), strict=True):
             torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-12)
+
+
+def test_a_batch_that_comes_in_parts_needs_the_memory_of_one_part(config: RunConfig) -> None:
+    small = memory_bytes(override(config, n_sequences=1 << 20, batch_size=1 << 10))
+    large = memory_bytes(override(config, n_sequences=1 << 20, batch_size=1 << 20))
+    logits = 4 * config.model.d_vocab * ((1 << 20) - (1 << 10))
+    assert large["activations"] - small["activations"] == logits
 
 
 def test_bf16_trains_on_sequences(config: RunConfig) -> None:

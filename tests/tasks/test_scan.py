@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.scan import ACTIONS, COMMAND_WORDS, TASKS, Scan, pairs
-from anchor_interp.tasks.task import Task, draw_examples
+from anchor_interp.tasks.scan import ACTIONS, COMMAND_WORDS, TASKS, Scan, construction, pairs
+from anchor_interp.tasks.task import Task, draw_aspects, draw_examples
 
 ACTIONS_OF = dict(pairs())
 
@@ -101,6 +101,24 @@ def test_every_tenth_training_row_is_the_bare_primitive_in_a_small_set_too() -> 
     assert 0.08 < share < 0.12
     others = [text for text in found if not text.startswith("turn left ->")]
     assert len(set(others)) == len(others)
+
+
+def test_a_command_is_counted_by_its_construction_and_its_actions() -> None:
+    for command, expected in (
+        ("jump", "neither"),
+        ("turn left thrice", "thrice"),
+        ("walk opposite left twice", "opposite"),
+        ("walk twice and jump", "and, twice"),
+        ("walk opposite left twice after run around right", "after, around"),
+    ):
+        assert construction(command) == expected
+    drawn = draw_examples(Scan(), "ood", 1_208, seed=0)
+    found = draw_aspects(Scan(), drawn)
+    rows = zip(drawn.tokens, drawn.lengths, strict=True)
+    lines = [Scan().decode(row[:length]).split(" -> ") for row, length in rows]
+    assert found["length"] == [actions.count("I_") for _, actions in lines]
+    assert found["construction"] == [construction(command) for command, _ in lines]
+    assert len({construction(command) for command, _ in pairs()}) == 15
 
 
 def test_text_survives_the_round_trip() -> None:

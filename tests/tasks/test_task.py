@@ -20,7 +20,7 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.sequences import sample
-from anchor_interp.tasks.task import Examples, Split, Task, anchored, draw_examples
+from anchor_interp.tasks.task import Examples, Split, Task, anchored, draw_aspects, draw_examples
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,18 @@ def of(prompt: list[int], answer: list[int]) -> Callable[[int], Examples]:
     return lambda n: Examples.of([prompt] * n, [answer] * n)
 
 
+def arrays(tokens: list[list[int]], mask: list[list[int]]) -> Callable[[int], Examples]:
+    """Examples of arrays whose shapes need not fit, as without the tests' checks of types."""
+
+    def give(n: int) -> Examples:
+        rows = np.array(tokens * n)
+        found = Examples(rows, np.ones_like(rows, bool), np.full(n, rows.shape[1]))
+        object.__setattr__(found, "mask", np.array(mask * n, bool))
+        return found
+
+    return give
+
+
 def test_examples_of_ragged_lists() -> None:
     found = Examples.of([[3], [1, 2]], [[2, 0], [1]])
     assert found.tokens.tolist() == [[3, 2, 0], [1, 2, 1]]
@@ -63,6 +75,8 @@ def test_examples_of_ragged_lists() -> None:
     assert found.answers() == [(2, 0), (1,)]
     assert found.rows(np.array([1])).answers() == [(1,)]
     assert len(Examples.of([], [])) == 0
+    with pytest.raises(ConfigError, match="2 prompts have 1 answers"):
+        Examples.of([[1], [2]], [[3]])
 
 
 @pytest.mark.parametrize(
@@ -75,11 +89,40 @@ def test_examples_of_ragged_lists() -> None:
         (made(of([], [1, 2])), "predicts no token, the first one or padding in example 0"),
         (made(lambda n: of([1], [2])(n + 1)), "gives 3 examples; expected 2"),
         (made(of([1], [2, 3]), answers_last=True), "predicts other tokens than the last"),
+        (
+            made(of([1], [2, 3]), end=0),
+            r"an answer in example 0 that is not one stretch of .*\(0\)",
+        ),
+        (made(of([1], [0, 2, 0]), end=0), "up to its only end token"),
+        (made(arrays([[1, 2, 3, 0]], [[0, 1, 0, 1]]), end=0), "not one stretch of predicted"),
+        (made(arrays([[1, 2, 3]], [[0, 1]])), r"of shapes \(2, 3\), \(2, 2\) and \(2,\); expected"),
     ],
 )
 def test_examples_that_break_the_contract_are_refused(task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         draw_examples(task, "train", 2, seed=0)
+
+
+def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
+    drawn = Examples.of([[1], [1, 2]], [[2, 3, 0], [0]])
+    assert draw_aspects(made(of([1], [0]), end=0), drawn) == {"length": [2, 0]}
+    assert draw_aspects(made(of([1], [0])), drawn) == {"length": [3, 1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "plane", "message"),
+    [
+        ({"size": [1]}, None, "the aspect 'size' of the task made has 1 values; expected 2"),
+        ({"size": [1, "b"]}, None, "has values of type int, str; expected str alone or int alone"),
+        ({"size": [1.5, 2.5]}, None, "has values of type float; expected"),
+        ([("size", 1)], None, r"aspects is \[.*; expected"),
+        ({"a": np.arange(2)}, ("a", "b"), "plane of the task made names 'b'; its aspects are a"),
+    ],
+)
+def test_wrong_aspects_are_refused(given: object, plane: object, message: str) -> None:
+    task = made(of([1], [2]), aspects=lambda _self, _examples: given, plane=plane)
+    with pytest.raises(ConfigError, match=message):
+        draw_aspects(task, draw_examples(task, "train", 2, seed=0))
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
@@ -204,11 +247,14 @@ def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("ANCHOR_INTERP_TASKS", str(own_file))
     found = from_dict(Task, data)
     assert found.about == "Say it again."
-    assert contract.further_tasks().split(os.pathsep).count(str(own_file)) == 1
+    assert contract.further_tasks().count(str(own_file)) == 1
+    monkeypatch.chdir(own_file.parent)  # a worker may have another folder
+    monkeypatch.setenv("ANCHOR_INTERP_TASKS", own_file.name)
+    assert contract.further_tasks().count(str(own_file)) == 1
     own_file.write_text("oh no")
     monkeypatch.setattr(contract, "_CLASSES", {})
     with pytest.raises(
-        ConfigError, match=r"names .*echo_task.py, which cannot be imported .Syntax"
+        ConfigError, match=r"cannot import the tasks of echo_task.py .SyntaxError: .* leave it out"
     ):
         from_dict(Task, data)
 
@@ -218,4 +264,4 @@ def test_a_module_that_is_imported_passes_its_tasks_on(own_file: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(own_file.parent), *sys.path])}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == str(own_file)
+    assert done.stdout.strip() == str((str(own_file),))

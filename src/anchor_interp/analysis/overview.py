@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from jaxtyping import Float
-
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis import circuits, similarity
-from anchor_interp.analysis.attention import AttentionExample, attention_examples
+from anchor_interp.analysis.attention import (
+    AttentionExample,
+    SequenceAttention,
+    attention_examples,
+    sequence_attention,
+)
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.routes import RouteScores, route_scores
@@ -91,11 +93,13 @@ class MechanismAnalysis:
 
 @dataclass(frozen=True, eq=False)
 class Development:
-    """Stable ranks of named matrices along training; layers count from 1."""
+    """The complexity of named matrices, a row for each step; layers count from 1."""
 
     steps: tuple[int, ...]
     names: tuple[str, ...]
-    stable_rank: Float[np.ndarray, "step matrix"]
+    stable_rank: tuple[tuple[float | None, ...], ...]
+    effective_rank: tuple[tuple[float | None, ...], ...]
+    condensation: tuple[tuple[float | None, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +107,8 @@ class Analysis:
     """Everything measured of one checkpoint.
 
     A model that is not a run has no identity, configuration, step and decision, and one without an
-    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1).
+    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1). ``attention``
+    is of a run on a task without anchors.
     """
 
     name: str
@@ -116,6 +121,7 @@ class Analysis:
     neurons: CosineMatrix | None
     development: Development | None
     left_out: tuple[str, ...]
+    attention: tuple[SequenceAttention, ...] = ()
     schema: int = SCHEMA
 
 
@@ -141,8 +147,9 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
     task = run.config.task.anchored
     found = analyze_model(run.model, task, name=name, initial=run.initial)
     if task is None:
-        left_out = f"everything but the complexity: the task {run.config.task.kind} has no anchors"
-        found = replace(found, left_out=(left_out,))
+        left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
+        attention = sequence_attention(run.model, run.config.task)
+        found = replace(found, left_out=(left_out,), attention=attention)
     return replace(
         found,
         run_id=None if run.path is None else run_id(run.config),
@@ -317,15 +324,13 @@ def _interchanges(
 
 
 def _development(run: Run) -> Development:
-    found = run.at_every_step(_stable_ranks)
-    names = tuple(dict.fromkeys(name for ranks in found.values() for name in ranks))
-    ranks = [[of_step.get(name, np.nan) for name in names] for of_step in found.values()]
-    return Development(tuple(found), names, np.array(ranks))
-
-
-def _stable_ranks(model: HookedTransformer) -> dict[str, float]:
-    return {
-        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer + 1}": rank
-        for entry in complexity(model).matrices
-        if (rank := entry.stable_rank) is not None
+    found = run.at_every_step(lambda model: complexity(model).matrices)
+    names = tuple(
+        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer + 1}"
+        for entry in next(iter(found.values()))
+    )
+    numbers = {
+        measure: tuple(tuple(getattr(e, measure) for e in entries) for entries in found.values())
+        for measure in ("stable_rank", "effective_rank", "condensation")
     }
+    return Development(tuple(found), names, **numbers)

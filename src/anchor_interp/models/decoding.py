@@ -23,6 +23,8 @@ from anchor_interp.models.transformer import HookedTransformer, device
 
 _ENDED = 0.25
 """Share of ended rows from which on the others go on without them."""
+_NOTHING = -1
+"""What stands after the end of an answer."""
 
 
 @torch.no_grad()
@@ -31,16 +33,18 @@ def greedy(
     prompts: Sequence[Sequence[int]],
     *,
     end: int,
-    most: int,
+    most: int | None = None,
     cache: bool | None = None,
 ) -> list[tuple[int, ...]]:
     """What a model answers to each prompt: ``most`` tokens, or fewer of which the last is ``end``.
+
+    A prompt's answer does not depend on the prompts beside it.
 
     Args:
         model: any HookedTransformer; its hooks act, and then nothing is cached.
         prompts: tokens, at least one each.
         end: the token after which an answer stops.
-        most: most tokens of an answer.
+        most: most tokens of an answer; if None, each goes on to the end of the model's context.
         cache: whether keys and values are kept; if None, wherever the fast path can be taken
             (:func:`anchor_interp.models.forward.takes_fast_path`).
 
@@ -50,34 +54,33 @@ def greedy(
     """
     checked(model, HookedTransformer, "model")
     checked(end, int, "end", low=0, high=model.cfg.d_vocab_out - 1)
-    checked(most, int, "most", low=1)
+    checked(most, int | None, "most", low=1)
     if not prompts:
         return []
-    tokens, lengths = _padded(model, prompts, most)
+    tokens, lengths = _padded(model, prompts, most or 1)
+    room = model.cfg.n_ctx + 1 - lengths  # the last token is written, not read
+    longest = int(room.max()) if most is None else most
     reader: _Reader
     if forward.takes_fast_path(model) if cache is None else cache:
-        reader = _Cached(model, tokens, lengths, most)
+        reader = _Cached(model, tokens, lengths, longest)
     else:
-        reader = _Whole(model, tokens, lengths, most)
-    answers = torch.full((len(tokens), most), end, device=tokens.device)
+        reader = _Whole(model, tokens, lengths, longest)
+    answers = torch.full((len(tokens), longest), _NOTHING, device=tokens.device)
     rows = torch.arange(len(tokens), device=tokens.device)
     ended = torch.zeros_like(rows, dtype=torch.bool)
-    for place in range(most):
+    for place in range(longest):
         written = check_finite(reader.logits, "the model's logits").argmax(-1)
         answers[rows[~ended], place] = written[~ended]
-        ended |= written == end
-        if place == most - 1 or ended.all():
+        full = room[rows] == place + 1
+        ended |= (written == end) | full
+        if place == longest - 1 or ended.all():
             break
-        if ended.float().mean() > _ENDED:
+        if full.any() or ended.float().mean() > _ENDED:
             going = (~ended).nonzero()[:, 0]
             reader.keep(going)
             rows, written, ended = rows[going], written[going], ended[going]
         reader.read(written)
-    return [_until(end, answer) for answer in answers.tolist()]
-
-
-def _until(end: int, answer: list[int]) -> tuple[int, ...]:
-    return tuple(answer[: answer.index(end) + 1] if end in answer else answer)
+    return [tuple(token for token in answer if token != _NOTHING) for answer in answers.tolist()]
 
 
 def _padded(

@@ -1,4 +1,4 @@
-"""The fast path: logits from a HookedTransformer's own parameters, where they are needed alone.
+"""The fast path: logits from a HookedTransformer's own parameters, only where they are needed.
 
 :func:`fast_logits` takes any positions. The anchor task needs the last position only (cross-entropy
 on the last token). So :func:`fast_last_logits`

@@ -139,7 +139,10 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
 
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
-        yield Picture("loss", "Training loss by step.", run_figures.loss_curve(run.metrics))
+        caption = "Training loss by step."
+        if not run.config.task.answers_last:
+            caption += " It jumps, because a batch holds sequences of similar length."
+        yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
         caption = (
             "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
@@ -153,6 +156,10 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
         figure = run_figures.pair_map(run.evaluation, side)
         name = f"pairs-{side.replace('_', '-')}"
         yield Picture(name, f"Accuracy of every ordered pair, {keys}.", figure)
+    for aspect in run_figures.aspects(run.evaluation):
+        figure = run_figures.aspect_scores(run.evaluation, aspect)
+        name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")
+        yield Picture(name, f"Accuracy by {aspect}.", figure)
     if run.evaluation.unseen:
         caption = "Most frequent answers on the unseen pairs, relative to the key x."
         figure = run_figures.unseen_answers(run.config, run.evaluation)

@@ -34,6 +34,8 @@ SCHEMA = 1
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_MEMORY_BYTES = 1 << 40  # no machine has more, so a number is mistyped
+MOST_POSITIONS = 1 << 15
+"""Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
 _MAX_STEPS = 1 << 40
 
 
@@ -183,12 +185,15 @@ def _check_names(task: Task) -> None:
 def memory_bytes(config: RunConfig) -> dict[str, int]:
     """A low estimate of the bytes that training needs, by what needs them."""
     model, train, length = config.model, config.train, config.task.length
+    logits = train.batch_size * model.d_vocab
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
-    per_sequence = model.n_layers * length * per_token + model.d_vocab
+    positions = train.batch_size * length
+    if not config.task.answers_last:  # a larger batch comes in parts
+        positions = min(positions, max(length, MOST_POSITIONS))
     return {
         # weight, gradient, two moments, and the initial model while the last one is judged
         "weights": 5 * 4 * n_parameters(model),
-        "activations": 4 * train.batch_size * per_sequence,
+        "activations": 4 * (positions * model.n_layers * per_token + logits),
         "training sequences": train.n_sequences * (length + 5 + 3 * 8),  # bytes, and int64 orders
     }
 

@@ -4,7 +4,7 @@ A task whose examples are asked at their last position alone, as anchor tasks ar
 straight from the order of the epoch. Sequences of several lengths are *bucketed*: the rows of
 :data:`WINDOW` successive batches are sorted by length and cut into batches of similar length, which
 are taken in random order. So little is computed on padding, and a batch stays a function of (seed,
-step) alone. A batch of more than :data:`MOST_POSITIONS` positions is worked through in parts whose
+step) alone. A batch of more than ``MOST_POSITIONS`` positions is worked through in parts whose
 gradients add up (gradient accumulation). Sizes are rounded up a little, because oneDNN prepares a
 product of a new shape for about as long as it computes one.
 """
@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import fast_last_logits, fast_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.config import MOST_POSITIONS, RunConfig
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.hashing import batch_indices, random_bits
 from anchor_interp.tasks.task import Examples, draw_examples
@@ -28,8 +29,6 @@ WINDOW = 16
 """Batches that are sorted by length together."""
 IGNORED = -100
 """The target of a place that does not count."""
-MOST_POSITIONS = 1 << 15
-"""Most positions of one forward pass; a sequence that has more is one alone."""
 
 
 def training_examples(config: RunConfig) -> Examples:
@@ -95,7 +94,7 @@ class MaskedObjective(Objective):
         """The batch, cut where a forward pass would have too many positions."""
         rows = self.rows(step)
         longest = int(self.training.lengths[rows].max())
-        n_parts = -(-len(rows) // max(1, MOST_POSITIONS // longest))
+        n_parts = -(-len(rows) // max(1, MOST_POSITIONS // _n_read(longest, self._length)))
         chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
         total = sum(int(part.mask.sum()) for part in chosen)
         return [masked_batch(part, self._length, self._device, total=total) for part in chosen]
@@ -115,7 +114,7 @@ def masked_batch(
     """
     mask = examples.mask[:, 1:]  # token i is predicted at position i - 1
     n_rows, n_pos = mask.shape
-    rounded = min(_up(n_pos, 4), length)
+    rounded = _n_read(n_pos + 1, length)
     tokens = np.zeros((n_rows, rounded), np.int64)
     tokens[:, :n_pos] = examples.inputs
     row, position = mask.nonzero()
@@ -125,6 +124,11 @@ def masked_batch(
     arrays = (tokens, targets, places)
     read, predicted, where = (torch.from_numpy(array).to(device) for array in arrays)
     return Batch(read, predicted, where, 1.0 if total is None else len(row) / total)
+
+
+def _n_read(n_tokens: int, length: int) -> int:
+    """Positions of sequences of up to ``n_tokens`` tokens, of which the last is not read."""
+    return min(_up(n_tokens - 1, 4), length)
 
 
 def _up(n: int, step: int) -> int:
@@ -155,5 +159,4 @@ def masked_loss(
 def _cross_entropy(
     logits: Float[Tensor, "n d_vocab"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(at_least_float32), targets, ignore_index=IGNORED)
+    return F.cross_entropy(at_least_float32(logits), targets, ignore_index=IGNORED)

@@ -92,6 +92,21 @@ class CellAccuracy(_Checked):
 
 
 @dataclass(frozen=True)
+class AspectScore(_Checked):
+    """How well a model does on the examples of a split that share a value of an aspect."""
+
+    aspect: str
+    """See :meth:`anchor_interp.tasks.task.Task.aspects`."""
+    value: str | int
+    """The value, or the smallest one of a range of whole numbers."""
+    high: int | None
+    """The largest value of the range; None for texts."""
+    accuracy: float = field(metadata=_SHARE)
+    n: int = field(metadata={"low": 1})
+    """Examples."""
+
+
+@dataclass(frozen=True)
 class SplitScore(_Checked):
     """How well a model does on one split of a task."""
 
@@ -103,6 +118,8 @@ class SplitScore(_Checked):
     """Mean cross-entropy of the tokens to predict, in nats."""
     n: int = field(metadata={"low": 1})
     """Examples."""
+    aspects: tuple[AspectScore, ...] = ()
+    """The accuracy by every aspect of the task."""
 
 
 @dataclass(frozen=True)

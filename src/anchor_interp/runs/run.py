@@ -162,7 +162,7 @@ class Run:
 
         Args:
             prompts: texts in the words of the task.
-            most: most tokens of an answer; if None, as many as the model has positions for.
+            most: most tokens of an answer; if None, each goes on to the end of the model's context.
 
         Raises:
             ConfigError: a word that the task does not have, a prompt without a word or too long, or
@@ -172,8 +172,7 @@ class Run:
         if task.end is None:
             raise ConfigError(f"the answers of the task {task.kind} have no end token to stop at")
         tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
-        room = self.config.model.n_ctx + 1 - max(map(len, tokens), default=0)
-        written = greedy(self.model, tokens, end=task.end, most=room if most is None else most)
+        written = greedy(self.model, tokens, end=task.end, most=most)
         return [task.decode(answer) for answer in written]
 
     def export(self, path: str | Path) -> Path:

@@ -6,7 +6,7 @@ token of the right answer is the most likely one after the true tokens before it
 pass tells. Where answers have no end, each token to predict counts by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,22 +17,41 @@ from anchor_interp.models.decoding import greedy
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import fast_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer, device
+from anchor_interp.runs.config import MOST_POSITIONS
 from anchor_interp.runs.objectives import IGNORED, masked_batch
-from anchor_interp.runs.phase import SplitScore
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.runs.phase import AspectScore, SplitScore
+from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects
 
-_POSITIONS = 1 << 15
-"""Most positions of one forward pass."""
+MOST_VALUES = 32
+"""Most numbers of an aspect that are counted one by one; more are counted in as many ranges."""
 
 
 def score_split(
     model: HookedTransformer, task: Task, split: Split, examples: Examples
 ) -> SplitScore:
-    """The accuracy and the loss on examples of one split."""
+    """The accuracy, also by the task's aspects, and the loss on examples of one split."""
     shares = right_answers(model, task, examples)
     losses = token_losses(model, examples)
     mean = float(np.average(losses, weights=examples.mask.sum(1)))
-    return SplitScore(split.name, split.role, float(shares.mean()), mean, len(examples))
+    aspects = draw_aspects(task, examples).items()
+    by_aspect = tuple(score for name, values in aspects for score in _by(name, values, shares))
+    return SplitScore(split.name, split.role, float(shares.mean()), mean, len(examples), by_aspect)
+
+
+def _by(
+    aspect: str, values: Sequence[str] | Sequence[int], shares: Float[np.ndarray, " n"]
+) -> Iterator[AspectScore]:
+    """The accuracy for every value, or for ranges of equal width where there are many numbers."""
+    found, group = np.unique(np.array(values), return_inverse=True)
+    lows, highs = found.tolist(), [None] * len(found)
+    if found.dtype.kind == "i":
+        width = -(-int(found[-1] - found[0] + 1) // MOST_VALUES) if len(found) > MOST_VALUES else 1
+        start = found - (found - found[0]) % width
+        found, group = np.unique(start[group], return_inverse=True)
+        lows, highs = found.tolist(), (found + width - 1).tolist()
+    for index, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        of_value = shares[group == index]
+        yield AspectScore(aspect, low, high, float(of_value.mean()), len(of_value))
 
 
 def right_answers(
@@ -56,10 +75,7 @@ def decoded_answers(
     found = np.empty(len(examples))
     for rows, part in _parts(examples):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
-        # an answer that is longer than every right one is wrong, however it goes on
-        most = int((part.lengths - part.starts).max())
-        answers = greedy(model, prompts, end=task.end, most=most)
-        found[rows] = task.score(part, answers)
+        found[rows] = task.score(part, greedy(model, prompts, end=task.end))
     return found
 
 
@@ -95,7 +111,7 @@ def _of_tokens(
 def _parts(examples: Examples) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:
     """Examples of similar length, as many as one pass takes, with their rows."""
     order = np.argsort(examples.lengths, kind="stable")
-    n_rows = max(1, _POSITIONS // examples.tokens.shape[1])
+    n_rows = max(1, MOST_POSITIONS // examples.tokens.shape[1])
     for start in range(0, len(order), n_rows):
         rows = order[start : start + n_rows]
         yield rows, examples.rows(rows)

@@ -22,7 +22,7 @@ and interpretation); https://github.com/brendenlake/SCAN for the counts.
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,9 +96,26 @@ class Scan(Task):
         chosen = rows[shuffled_rows(n, len(rows), seed=seed, stream=f"scan/{split}")]
         return _all_examples().rows(chosen)
 
+    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+        """The number of actions, and what the command is built of (:func:`construction`)."""
+        rows = zip(examples.tokens, examples.starts, strict=True)
+        built = [construction(self.decode(row[: start - 1])) for row, start in rows]
+        return {**super().aspects(examples), "construction": built}
+
 
 TASKS = {f"scan-{split}": Scan(split=split) for split in ("turn-left", "jump", "length", "simple")}
 """The named tasks."""
+
+
+def construction(command: str) -> str:
+    """What joins a command's clauses, and the longest construction inside them.
+
+    "walk around left twice and jump" is "and, around". These are 15 texts in all.
+    """
+    words = command.split()
+    joined = [word for word in ("and", "after") if word in words]
+    inside = [word for word in ("around", "opposite", "thrice", "twice") if word in words]
+    return ", ".join((*joined, *inside[:1])) or "neither"
 
 
 @functools.cache

@@ -14,6 +14,8 @@ question            type              meaning
 ``examples(...)``   ``Examples``      n examples of a split: tokens, loss mask, lengths
 ``end``             ``int | None``    the token that ends an answer; None if answers are not decoded
 ``score(...)``      ``bool[n]``       which decoded answers are right; by default, exact matches
+``aspects(...)``    ``Mapping``       what errors are counted by; by default, the answer's length
+``plane``           ``tuple | None``  two aspects that span a plane of errors; by default, None
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Two further questions have an
@@ -74,13 +76,20 @@ class Examples:
     tokens: Integer[np.ndarray, "n pos"]
     """Prompt and answer, with its end token if the task has one."""
     mask: Bool[np.ndarray, "n pos"]
-    """The tokens that the model is trained to predict, each from the tokens before it."""
+    """The tokens that the model is trained to predict, each from the tokens before it. In a task
+    with an end token they are the answer, whole."""
     lengths: Integer[np.ndarray, " n"]
     """Tokens before the padding."""
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> "Examples":
-        """Examples of prompts and answers that are lists of tokens; an answer has its end token."""
+        """Examples of prompts and answers that are lists of tokens; an answer has its end token.
+
+        Raises:
+            ConfigError: there are more prompts than answers, or the other way round.
+        """
+        if len(prompts) != len(answers):
+            raise ConfigError(f"{len(prompts):,} prompts have {len(answers):,} answers")
         starts = np.fromiter(map(len, prompts), np.int64, len(prompts))
         lengths = starts + np.fromiter(map(len, answers), np.int64, len(prompts))
         place = np.arange(lengths.max(initial=1))
@@ -187,6 +196,18 @@ class Task:
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given) == wanted for given, wanted in pairs], bool)
 
+    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+        """What errors are counted by: for each way of grouping, the value of every example.
+
+        Texts are shown as bars, whole numbers as a line. :func:`draw_aspects` checks them.
+        """
+        return {"length": (examples.mask.sum(1) - (self.end is not None)).tolist()}
+
+    @property
+    def plane(self) -> tuple[str, str] | None:
+        """The names of two aspects whose whole numbers span a plane of errors; None without any."""
+        return None
+
     @property
     def answers_last(self) -> bool:
         """Whether every example has one length and one token to predict, its last."""
@@ -235,7 +256,8 @@ class Task:
         """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
         kind = checked(data.get("kind", ""), str, "task.kind")
         if kind not in _CLASSES:
-            _import_further_tasks()
+            for name in _named():
+                import_tasks(name)
         if kind not in _CLASSES:
             known = ", ".join(sorted(filter(None, _CLASSES)))
             raise ConfigError(
@@ -250,7 +272,8 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
 
     Raises:
         ConfigError: an unknown split, n or seed out of range, or examples that break the contract:
-            a token outside the vocabulary, a sequence longer than the context, nothing to predict.
+            a token outside the vocabulary, a sequence longer than the context, nothing to predict,
+            an answer without its end token.
     """
     checked(task, Task, "task")
     checked(n, int, "n", low=0, high=MAX_EXAMPLES)
@@ -260,6 +283,12 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
     where = f"the split {split} of the task {task.kind}"
     if len(found) != n:
         raise ConfigError(f"{where} gives {len(found):,} examples; expected {n:,}")
+    shapes = found.tokens.shape, found.mask.shape, found.lengths.shape
+    if found.tokens.ndim != 2 or shapes[1:] != (shapes[0], (n,)):
+        raise ConfigError(
+            f"{where} has tokens, mask and lengths of shapes {shapes[0]}, {shapes[1]} and "
+            f"{shapes[2]}; expected (n, pos) twice and (n)"
+        )
     if not n:
         return found
     low, high = int(found.tokens.min()), int(found.tokens.max())
@@ -284,6 +313,49 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
         )
     if task.answers_last and (found.mask[:, -1].sum(), found.mask.sum()) != (n, n):
         raise ConfigError(f"{where} predicts other tokens than the last; answers_last is true")
+    if task.end is not None:
+        _check_answers(found, task.end, where)
+    return found
+
+
+def _check_answers(found: Examples, end: int, where: str) -> None:
+    """Refuse an answer that is not one stretch of tokens up to its only end token."""
+    position = np.arange(found.tokens.shape[1])
+    inside = (position >= found.starts[:, None]) & (position < found.lengths[:, None])
+    is_end = inside & (found.tokens == end)
+    last = found.tokens[np.arange(len(found)), found.lengths - 1]
+    wrong = (found.mask != inside).any(1) | (is_end.sum(1) != 1) | (last != end)
+    if wrong.any():
+        raise ConfigError(
+            f"{where} has an answer in example {int(wrong.argmax())} that is not one stretch of "
+            f"predicted tokens up to its only end token ({end}); decoding could not give it"
+        )
+
+
+def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[int]]:
+    """The task's own aspects of examples, after a check.
+
+    Raises:
+        ConfigError: an aspect lacks the value of an example, or has neither texts nor whole
+            numbers; or the plane names an aspect that there is not.
+    """
+    found: dict[str, list[str] | list[int]] = {}
+    for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
+        what = f"the aspect {shown(name)} of the task {task.kind}"
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        if len(plain) != len(examples):
+            raise ConfigError(f"{what} has {len(plain):,} values; expected {len(examples):,}")
+        kinds = {type(value) for value in plain}
+        if not (kinds <= {str} or kinds <= {int}):
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ConfigError(f"{what} has values of type {names}; expected str alone or int alone")
+        found[checked(name, str, "the name of an aspect")] = plain
+    for name in task.plane or ():
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise ConfigError(
+                f"the plane of the task {task.kind} names {shown(name)}; its aspects are {known}"
+            )
     return found
 
 
@@ -312,32 +384,41 @@ def plain_fields(task: Task) -> dict[str, Any]:
     return {n: value for n, value in values.items() if n != "kind" and isinstance(value, plain)}
 
 
-def further_tasks() -> str:
-    """What :data:`TASKS_VARIABLE` must hold so that another process knows the tasks of this one."""
-    given = os.environ.get(TASKS_VARIABLE, "").split(os.pathsep)
+def further_tasks() -> tuple[str, ...]:
+    """The modules and files that another process must import to know the tasks of this one."""
+    given = [str(Path(name).resolve()) if is_file(name) else name for name in _named()]
     for cls in _CLASSES.values():
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        if not _is_ours(cls) and file is not None:
+        if not _is_ours(cls) and isinstance(file, str) and is_file(file):
             given.append(cls.__module__ if "." in cls.__module__ else str(Path(file).resolve()))
-    return os.pathsep.join(dict.fromkeys(filter(None, given)))
+    return tuple(dict.fromkeys(given))
 
 
-def _import_further_tasks() -> None:
-    for name in filter(None, os.environ.get(TASKS_VARIABLE, "").split(os.pathsep)):
-        try:
-            if name.endswith(".py"):
-                spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", name)
-                assert spec is not None
-                assert spec.loader is not None
-                module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-            else:
-                importlib.import_module(name)
-        except Exception as error:
-            raise ConfigError(
-                f"{TASKS_VARIABLE} names {name}, which cannot be imported "
-                f"({type(error).__name__}: {error})"
-            ) from error
+def import_tasks(name: str, copy: Path | None = None) -> None:
+    """Import a module, or a file (from its ``copy``, if given); ConfigError if that fails."""
+    try:
+        if is_file(name):
+            spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", copy or name)
+            assert spec is not None
+            assert spec.loader is not None
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            importlib.import_module(name)
+    except Exception as error:
+        raise ConfigError(
+            f"cannot import the tasks of {name} ({type(error).__name__}: {error}); correct it, or "
+            f"leave it out of {TASKS_VARIABLE}"
+        ) from error
+
+
+def _named() -> list[str]:
+    return list(filter(None, os.environ.get(TASKS_VARIABLE, "").split(os.pathsep)))
+
+
+def is_file(name: str) -> bool:
+    """Whether the name of further tasks is a file's, not a module's."""
+    return name.endswith(".py")
 
 
 def _is_ours(cls: "type[Task]") -> bool:
