@@ -16,6 +16,7 @@ from anchor_interp.runs.config import RunConfig, memory_bytes, override
 from anchor_interp.runs.loop import TrainState, fit, learning_rate, train_step
 from anchor_interp.runs.objectives import WINDOW, MaskedObjective, make_objective
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.scoring import token_losses
 
 CPU = torch.device("cpu")
 
@@ -47,12 +48,14 @@ def test_training_equals_a_plain_loop_in_float64(
 
     plain = build_model(config.model, config.init, seed=config.seed, dtype=torch.float64)
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.1)
+    tokens_of_a_batch = config.train.batch_size * objective.training.mask.sum(1).mean()
     for step in range(20):
         rows = objective.rows(step)
         tokens = torch.from_numpy(objective.training.tokens[rows].astype(np.int64))
         mask = torch.from_numpy(objective.training.mask[rows])
         optimizer.param_groups[0]["lr"] = learning_rate(config.train, step)
-        loss = F.cross_entropy(plain(tokens[:, :-1])[mask[:, 1:]], tokens[:, 1:][mask[:, 1:]])
+        logits, targets = plain(tokens[:, :-1])[mask[:, 1:]], tokens[:, 1:][mask[:, 1:]]
+        loss = F.cross_entropy(logits, targets, reduction="sum") / tokens_of_a_batch
         assert losses[step] == pytest.approx(loss.item(), abs=1e-11)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -84,7 +87,8 @@ def test_loss_and_gradients_are_the_hooked_models_in_float32(
             rows = objective.rows(seed)
             tokens = torch.from_numpy(objective.training.tokens[rows].astype(np.int64))
             mask = torch.from_numpy(objective.training.mask[rows])[:, 1:]
-            expected = F.cross_entropy(hooked(tokens[:, :-1])[mask], tokens[:, 1:][mask])
+            logits = hooked(tokens[:, :-1])[mask]
+            expected = part.share * F.cross_entropy(logits, tokens[:, 1:][mask])
             torch.autograd.backward(expected)
             torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
             for (name, a), b in zip(ours.named_parameters(), hooked.parameters(), strict=True):
@@ -102,6 +106,21 @@ def test_every_epoch_takes_every_example_once(config: RunConfig) -> None:
         taken.update(objective.rows(step).tolist())
     assert set(taken) == set(range(300))
     assert set(taken.values()) == {WINDOW}
+
+
+def test_losses_of_an_epoch_are_the_mean_over_tokens_whatever_the_batches(
+    config: RunConfig,
+) -> None:
+    """Each token counts alike, in a batch of short answers as in one of long ones."""
+    config = override(config, batch_size=30)
+    objective = masked(config)
+    model = build_model(config.model, config.init, seed=0, dtype=torch.float64)
+    with torch.no_grad():
+        losses = [float(objective.loss(model, *objective.parts(s))) for s in range(10 * WINDOW)]
+    training = objective.training
+    means, counts = token_losses(model, training), training.mask.sum(1)
+    assert np.ptp(counts) > 5
+    assert np.mean(losses) == pytest.approx(np.average(means, weights=counts), rel=1e-9)
 
 
 def test_a_batch_depends_on_seed_and_step_alone(config: RunConfig) -> None:
@@ -134,7 +153,9 @@ def test_parts_of_a_batch_add_up_to_its_gradient(
         state, objective = TrainState(model, config.train), masked(config)
         parts = objective.parts(0)
         assert all(part.tokens.numel() <= most or len(part.tokens) == 1 for part in parts)
-        assert sum(part.share for part in parts) == pytest.approx(1)
+        n_tokens = objective.training.mask.sum(1)
+        share = n_tokens[objective.rows(0)].mean() / n_tokens.mean()
+        assert sum(part.share for part in parts) == pytest.approx(share)
         found.append((len(parts), train_step(state, objective), state))
     (one, whole, expected), *others = found
     assert one == 1

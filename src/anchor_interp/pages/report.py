@@ -141,7 +141,7 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
         caption = "Training loss by step."
         if not run.config.task.answers_last:
-            caption += " It jumps, because a batch holds sequences of similar length."
+            caption += " It jumps, because batches of long answers count more."
         yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
         caption = (

@@ -4,9 +4,11 @@ A task whose examples are asked at their last position alone, as anchor tasks ar
 straight from the order of the epoch. Sequences of several lengths are *bucketed*: the rows of
 :data:`WINDOW` successive batches are sorted by length and cut into batches of similar length, which
 are taken in random order. So little is computed on padding, and a batch stays a function of (seed,
-step) alone. A batch of more than ``MOST_POSITIONS`` positions is worked through in parts whose
-gradients add up (gradient accumulation). Sizes are rounded up a little, because oneDNN prepares a
-product of a new shape for about as long as it computes one.
+step) alone. The loss of a step is a sum over tokens, divided by the tokens of an average batch: so
+a token counts alike in a batch of short answers and in one of long ones. A batch of more than
+``MOST_POSITIONS`` positions is worked through in parts whose gradients add up (gradient
+accumulation). Sizes are rounded up a little, because oneDNN prepares a product of a new shape for
+about as long as it computes one.
 """
 
 from collections.abc import Sequence
@@ -71,12 +73,13 @@ class LastObjective(Objective):
 
 
 class MaskedObjective(Objective):
-    """Mean cross-entropy, in nats, over the masked tokens of a bucketed batch."""
+    """Cross-entropy, in nats, of a bucketed batch; on average over steps, the mean over tokens."""
 
     def __init__(self, config: RunConfig, training: Examples, device: torch.device) -> None:
         self.training, self._device = training, device
         self._batch_size, self._seed = config.train.batch_size, config.seed
         self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
+        self._n_expected = self._batch_size * float(training.mask.sum(1).mean())
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
     def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
@@ -96,21 +99,23 @@ class MaskedObjective(Objective):
         longest = int(self.training.lengths[rows].max())
         n_parts = -(-len(rows) // max(1, MOST_POSITIONS // _n_read(longest, self._length)))
         chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
-        total = sum(int(part.mask.sum()) for part in chosen)
-        return [masked_batch(part, self._length, self._device, total=total) for part in chosen]
+        return [
+            masked_batch(part, self._length, self._device, total=self._n_expected)
+            for part in chosen
+        ]
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
-        """The part's share of the mean over all masked tokens of the step."""
+        """The sum over the part's masked tokens, over those of an average batch."""
         return batch.share * masked_loss(module, batch, n_input_tokens=self._n_input_tokens)
 
 
 def masked_batch(
-    examples: Examples, length: int, device: torch.device, *, total: int | None = None
+    examples: Examples, length: int, device: torch.device, *, total: float | None = None
 ) -> Batch:
     """Examples as one batch of at most ``length`` positions.
 
-    ``total`` is the number of masked tokens of the whole step, if these are a part of it. Targets
-    are padded with :data:`IGNORED`.
+    ``total`` is the number of masked tokens by which the loss of a step is divided; None for these
+    examples' own. Targets are padded with :data:`IGNORED`.
     """
     mask = examples.mask[:, 1:]  # token i is predicted at position i - 1
     n_rows, n_pos = mask.shape
