@@ -11,16 +11,10 @@ from matplotlib.figure import Figure
 
 import section
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.pages.style import COLOURS, INK, single
+from anchor_interp.pages.style import QUALITATIVE, single
 from papers.rows import Row, Rows
 from papers.section_7_runs import CORNERS, held_out_at_random, held_out_square
 
-CORNER_COLOURS = (
-    COLOURS["memorizing"],
-    INK,
-    COLOURS["symmetric"],
-    COLOURS["inferential"],
-)  # by initialisation, then by decay
 SHOWN = {
     "scan": {"ID": "id_accuracy", "turn left held out (OOD)": "ood_accuracy"},
     "cogs": {"ID": "id_accuracy", "lexical and structural (OOD)": "ood_accuracy"},
@@ -53,18 +47,17 @@ def over_data(study: str, rows: Rows, column: str) -> Figure:
     corners = [(gamma, decay) for gamma in of.gammas for decay in of.decays]
     with single(4.2, 3.2) as figure:
         axes = figure.subplots()
-        for (gamma, decay), colour in zip(corners, CORNER_COLOURS, strict=True):
+        for (gamma, decay), colour in zip(corners, QUALITATIVE, strict=False):
             mine = [row for row in rows if (row["gamma"], row["weight_decay"]) == (gamma, decay)]
-            points = [(row["n_sequences"], row[column]) for row in mine if row[column] is not None]
-            axes.scatter(
-                *zip(*points, strict=True) if points else ((), ()), s=14, color=colour, alpha=0.5
-            )
+            points = [row for row in mine if row[column] is not None]
+            sizes, values = ([row[name] for row in points] for name in ("n_sequences", column))
+            axes.scatter(sizes, values, s=14, color=colour, alpha=0.5)
             label = f"$\\gamma$ {gamma:g}, decay {decay:g}"
             axes.plot(*_means(mine, column), color=colour, label=label)
         axes.set(xscale="log", ylim=(-0.03, 1.03), xlabel="training examples", ylabel="accuracy")
         axes.minorticks_off()
-        sizes = sorted({row["n_sequences"] for row in rows})
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
+        ticks = sorted({row["n_sequences"] for row in rows})
+        axes.set_xticks(ticks, [f"{size:,}" for size in ticks], fontsize=8)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7)
     return figure

@@ -147,12 +147,14 @@ def _on_corners(
 
 def _epochs_between(more: int, less: int) -> Effect:
     """Epochs that a large initialisation needs for so many examples minus those for others."""
-    base = corner("prontoqa", small=False)
-    samples = [
-        lambda row, n=n: base(row) and row["n_sequences"] == n for n in (more, less)
-    ]  # fmt: skip
+    large = corner("prontoqa", small=False)
+
+    def of_size(n: int) -> Test:
+        return lambda row: large(row) and row["n_sequences"] == n
+
+    never_there = never_came("steps_to_loss")
     return Difference(
-        log_epochs, *samples, never_came("steps_to_loss"), studies=("prontoqa",), untrained=True
+        log_epochs, of_size(more), of_size(less), never_there, studies=("prontoqa",), untrained=True
     )
 
 
