@@ -221,7 +221,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "module is 'model'; expected a Module",
     ),
     (lambda: given(last_logits, "model", None), "model is 'model'; expected a HookedTransformer"),
-    (lambda: given(last_logits, tiny_model(), [[1, 2]]), "tokens is [[1, 2]]; expected a Tensor"),
+    (
+        lambda: given(last_logits, tiny_model(), [[1, 2]]),
+        "tokens is [[1, 2]]; expected integers of shape",
+    ),
     (
         lambda: given(last_logits, tiny_model(), torch.zeros(2, 3)),
         "tokens has shape (2, 3) and dtype torch.float32; expected integers of shape (batch, pos)",
@@ -270,7 +273,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(evaluate, tiny_model(), TASK, training=3),
         "training is 3; expected a Sequences",
     ),
-    (lambda: given(predict, tiny_model(), [[1]]), "tokens is [[1]]; expected a ndarray"),
+    (
+        lambda: given(predict, tiny_model(), [[1]]),
+        "tokens is [[1]]; expected Sequences, an array or a tensor",
+    ),
     (lambda: given(classify, {"id": 1}), "evaluation is {'id': 1}; expected an Evaluation"),
     (lambda: given(train, TASK, "x"), "config is AnchorTask("),
     (lambda: given(train, RUNS["tiny"], 3), "out is 3; expected a path"),

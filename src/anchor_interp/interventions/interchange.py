@@ -180,9 +180,9 @@ class _Exchange:
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
-        self.rows = token_rows(model, pairs.base.tokens)
+        self.rows = token_rows(model, pairs.base)
         self._whole, source = (
-            activations(model, sequences.tokens, [site.hook], batch=batch_size)[site.hook]
+            activations(model, sequences, [site.hook], batch=batch_size)[site.hook]
             for sequences in (pairs.base, pairs.source)
         )
         shape = self._whole.shape

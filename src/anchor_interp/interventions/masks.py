@@ -192,7 +192,7 @@ def leak(
     edges = token_edges(model, sequences, place, paths)
     if not len(sequences):
         raise ConfigError("there are no sequences; expected at least one")
-    rows = token_rows(model, sequences.tokens)
+    rows = token_rows(model, sequences)
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
     at = torch.from_numpy(places(sequences, place)).to(rows.device)

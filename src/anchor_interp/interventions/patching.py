@@ -22,9 +22,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
-from anchor_interp.interventions.sites import Connection, Inputs, Site, check_sites, site_mask
+from anchor_interp.interventions.sites import Connection, Site, check_sites, site_mask
 from anchor_interp.models.finite import at_least_float32, check_finite
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
@@ -230,7 +230,7 @@ def _twins(
     inputs = (clean, corrupted)
     if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
-    rows = [token_rows(model, x.tokens if isinstance(x, Sequences) else x) for x in inputs]
+    rows = [token_rows(model, x) for x in inputs]
     if rows[0].shape != rows[1].shape or not len(rows[0]):
         found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
         raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
