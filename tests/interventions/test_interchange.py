@@ -115,6 +115,19 @@ def test_answers_that_are_not_output_tokens_are_refused() -> None:
     refused(lambda: learn_subspace(model, few_pairs, HALFWAY, 2, seed=0, quiet=True), words)
 
 
+def test_a_base_sequence_without_a_source_is_left_out_and_counted() -> None:
+    fours_meet = AnchorTask(unseen=((1, 4), (2, 4), (3, 4)))
+    found = interchange_pairs(fours_meet, 200, seed=0)
+    n = len(found.base)
+    assert 0 < found.left_out == 200 - n
+    assert not len(found.base.where(pair=(4, 4)))
+    assert len(found.source) == len(found.counterfactual) == len(found.key_moved) == n
+    assert (found.source.position == found.base.position).all()
+    assert interchange_pairs(TASK, 200, seed=0).left_out == 0
+    with pytest.raises(ConfigError, match=r"200 of 200 sequences have no source .*choose other"):
+        interchange_pairs(fours_meet, 200, seed=0, pairs=[(4, 4)])
+
+
 @pytest.mark.parametrize("keys", ["train", "test"])
 def test_pairs_keep_to_their_side_of_the_split(keys: Any) -> None:
     found = interchange_pairs(TASK, 200, seed=3, keys=keys)
@@ -372,5 +385,5 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, pairs: Interchang
     refused(lambda: interchange_pairs(TASK, 5, seed=0, pairs=[]), "no pair to draw from")
     alone = AnchorTask(unseen=tuple(pair for pair in TASK.pairs if pair != (1, 1)))
     refused(
-        lambda: interchange_pairs(alone, 5, seed=0, keys="test"), "5 of 5 base sequences have no"
+        lambda: interchange_pairs(alone, 5, seed=0, keys="test"), "5 of 5 sequences have no source"
     )

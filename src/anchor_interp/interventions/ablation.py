@@ -313,7 +313,7 @@ def _aligned(
         if len(found) != 1:
             raise ConfigError(
                 f"{where} have the key at {len(found)} positions; expected one, so that an edge "
-                "means the same in all: see aligned_sequences"
+                "means the same in all: draw aligned_sequences, or take sequences.where(position=2)"
             )
         return sequences.tokens.astype(np.int64), int(found[0])
     given = sequences.cpu() if isinstance(sequences, Tensor) else sequences

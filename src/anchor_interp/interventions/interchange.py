@@ -175,7 +175,7 @@ class _Exchange:
     def __init__(
         self, model: HookedTransformer, pairs: InterchangePairs, site: Site, batch_size: int
     ) -> None:
-        checked(pairs, InterchangePairs, "pairs")
+        checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)

@@ -68,7 +68,7 @@ class PatchResult:
             raise ConfigError(
                 f"clean and corrupted differ by at least {smallest:g} in only {apart.sum()} of "
                 f"{len(apart)} examples, and a recovery divides by this difference; look at the "
-                "values, or patch a contrast that changes the model's answer"
+                "values, or patch a contrast that changes the model's answer (contrast_pairs)"
             )
         gap = np.where(apart, self.clean - self.corrupted, np.nan)
         recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
@@ -78,15 +78,21 @@ class PatchResult:
 def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
     """Logit of the clean target minus logit of the corrupted target.
 
-    Raises ConfigError if an example has the same target twice, as in a negative control.
+    An example that has the same target twice has none (NaN): :meth:`PatchResult.told_apart` leaves
+    it out. Raises ConfigError if all have, as in a negative control.
     """
-    same = clean.targets == corrupted.targets
-    if same.any():
+    same = torch.from_numpy(clean.targets == corrupted.targets)
+    if same.all():
         raise ConfigError(
-            f"clean and corrupted have the same target in {same.sum()} of {len(same)} examples, so "
-            "there is no difference; measure the probability of an answer instead"
+            f"clean and corrupted have the same target in all {len(same)} examples, so there is no "
+            "difference; measure the probability of an answer instead: answer_probability"
         )
-    return lambda logits: _picked(logits, clean.targets) - _picked(logits, corrupted.targets)
+
+    def difference(logits: Tensor) -> Tensor:
+        found = _picked(logits, clean.targets) - _picked(logits, corrupted.targets)
+        return found.masked_fill(same.to(found.device), torch.nan)
+
+    return difference
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
@@ -108,8 +114,8 @@ def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -
         found = task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
         if found is None:
             raise ConfigError(
-                f"the pair {pair} ({task.role(pair)}) has no symmetric answer; draw clean "
-                "sequences of an unseen pair whose other order has another target"
+                f"the pair {pair} ({task.role(pair)}) has no symmetric answer; choose sequences of "
+                "an unseen pair whose other order has another target: sequences.where(pair=...)"
             )
         answers[rows] = found
     return probability(answers)
@@ -239,7 +245,7 @@ def _twins(
         if elsewhere:
             raise ConfigError(
                 f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
-                "patch sequences whose positions agree"
+                "patch sequences whose positions agree, as contrast_pairs draws them"
             )
     base = direction == "denoise"
     return inputs[base], rows[base], rows[not base]
