@@ -5,7 +5,9 @@ A circuit is judged by the model's answers when every edge outside of it is abla
 (*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
@@ -24,6 +27,9 @@ from anchor_interp.interventions.ablation import (
 )
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
+
+_NAMED = 6
+"""Edges that a circuit's text names."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,8 @@ class Performance:
     """Mean of the answer's logit minus the largest other one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Circuit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Circuit(Readable):
     """A set of attention edges, for sequences with the key at one position."""
 
     edges: Bool[np.ndarray, "layer head query key"]
@@ -59,6 +65,15 @@ class Circuit:
             f"layer {layer + 1}{f' head {head + 1}' if heads > 1 else ''}: {at[query]} <- {at[key]}"
             for layer, head, query, key in np.argwhere(self.edges)
         )
+
+    def _summary(self) -> str:
+        names, more = self.names, self.size - _NAMED
+        named = "; ".join(names[:_NAMED]) + (f"; {more} more" if more > 0 else "")
+        return f"{self.size} edges of {self.edges.shape[0]} layers\n{named}"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for name, index in zip(self.names, np.argwhere(self.edges).tolist(), strict=True):
+            yield {"edge": name, **dict(zip(("layer", "head", "query", "key"), index, strict=True))}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ places, so judge it on sequences that it was not fitted on, against a random sub
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp._util.progress import reporting
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
@@ -41,8 +43,8 @@ class Subspace:
     """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
 
 
-@dataclass(frozen=True, eq=False)
-class InterchangeResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class InterchangeResult(Readable):
     """A model's answers after an interchange; shares of the n base sequences."""
 
     site: Site
@@ -64,6 +66,18 @@ class InterchangeResult:
     cross_entropy: float
     """Mean cross-entropy of the counterfactual, in nats."""
     answers: Int64[np.ndarray, " n"]
+
+    def _summary(self) -> str:
+        along = "all of it" if self.dimensions is None else f"{self.dimensions} directions"
+        return (
+            f"{self.site}, {along}, {self.n} sequences\ncounterfactual {self.counterfactual:.2f}, "
+            f"base {self.base:.2f}, source {self.source:.2f}; {self.untouched:.2f} are right when "
+            "nothing is exchanged"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        numbers = {name: value for name, value in vars(self).items() if name != "answers"}
+        return [numbers | {"site": str(self.site)}]
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ Run one with an activation of the other in its place and see how far the answer 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
@@ -37,8 +38,8 @@ SMALLEST_DIFFERENCE = 0.1
 _BATCH = 512
 
 
-@dataclass(frozen=True, eq=False)
-class PatchResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchResult(Readable):
     """A metric after each patch, example by example."""
 
     sites: tuple[Site, ...] | tuple[Connection, ...]
@@ -47,6 +48,25 @@ class PatchResult:
     """The metric of the patched runs."""
     clean: Float[np.ndarray, " example"]
     corrupted: Float[np.ndarray, " example"]
+
+    def _summary(self) -> str:
+        apart = self.told_apart()
+        examples = f"{len(apart)} examples, {apart.sum()} told apart"
+        about = f"{self.direction}, {len(self.sites)} sites, {examples}"
+        found = [row for row in self._rows() if row["recovery"] is not None]
+        if not found:
+            return about
+        furthest = max if self.direction == "denoise" else min
+        most = furthest(found, key=lambda row: row["recovery"])
+        return f"{about}\nlargest effect: recovery {most['recovery']:.2f} at {most['site']}"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        apart, values = self.told_apart(), np.nanmean(self.values, 1)
+        shares: Sequence[float | None] = [None] * len(self.sites)
+        if apart.any() and 2 * apart.sum() >= len(apart):
+            shares = self.recovery()[:, apart].mean(1).tolist()
+        rows = zip(map(str, self.sites), values, shares, strict=True)
+        return [{"site": site, "value": value, "recovery": share} for site, value, share in rows]
 
     def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
         """Examples whose clean and corrupted metric differ by at least ``smallest``."""
