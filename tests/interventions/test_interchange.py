@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -27,7 +29,11 @@ from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exa
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
+from anchor_interp.tasks.counterfactuals import (
+    InterchangePairs,
+    interchange_pairs,
+    renamed_answers,
+)
 
 TASK = TASKS["complexity-control"]
 ADD = {1: 5, 2: 1, 3: -2, 4: -8}
@@ -323,6 +329,51 @@ def test_a_search_finds_the_directions_that_are_wired() -> None:
     assert captured > 2 * max(by_chance)
     at_random = interchange(model, held_out, HALFWAY, subspace=drawn[0])
     assert at_random.counterfactual < 0.2
+
+
+def test_arbitrary_labels_rename_every_answer_alike(pairs: InterchangePairs) -> None:
+    other = interchange_pairs(TASK, 300, seed=5)
+    renamed = [renamed_answers(TASK, each, seed=3) for each in (pairs, other)]
+    names: dict[int, set[int]] = {}
+    for before, after in zip((pairs, other), renamed, strict=True):
+        assert after.base is before.base
+        for answer, name in zip(before.counterfactual, after.counterfactual, strict=True):
+            names.setdefault(int(answer), set()).add(int(name))
+    assert all(len(found) == 1 for found in names.values())
+    assert len(set.union(*names.values())) == len(names)  # no two answers share a name
+    assert np.mean([answer in found for answer, found in names.items()]) < 0.2
+    assert {int(a) for a in other.counterfactual} <= set(range(4, 110))
+    unlike = renamed_answers(TASK, other, seed=4).counterfactual
+    assert (unlike != renamed[1].counterfactual).mean() > 0.8
+
+
+def test_the_example_of_distributed_alignment_search_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands in the documentation, with a shorter search."""
+    text = (Path(__file__).parents[2] / "docs/mechanism.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    short = functools.partial(learn_subspace, steps=2, quiet=True)
+    monkeypatch.setattr(anchor_interp, "learn_subspace", short)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    shares = ("searched", "arbitrary labels", "an untrained model", "a random subspace")
+    assert tuple(names["shares"]) == shares
+    assert all(0 <= names["shares"][name] <= 1 for name in shares)
+
+
+def test_a_search_ends_with_its_time_and_says_so(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/symmetric/1").model
+    options: dict[str, Any] = {"seed": 0, "batch_size": 16, "quiet": True}
+    cut = learn_subspace(model, pairs, HALFWAY, 4, steps=5_000, max_seconds=0.05, **options)
+    assert not cut.finished
+    assert 1 <= len(cut.losses) < 5_000
+    assert "its time ended" in repr(cut)
+    whole = learn_subspace(model, pairs, HALFWAY, 4, steps=len(cut.losses), **options)
+    assert whole.finished
+    assert "its time ended" not in repr(whole)
+    assert np.array_equal(whole.basis, cut.basis)  # the best so far, not the start
+    assert whole.to_frame()["loss"].tolist() == whole.losses.tolist()
+    with pytest.raises(ConfigError, match="max_seconds is 0"):
+        learn_subspace(model, pairs, HALFWAY, 4, seed=0, max_seconds=0)
 
 
 def test_hooks_are_removed_after_an_exception(pairs: InterchangePairs) -> None:

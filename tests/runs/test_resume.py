@@ -108,7 +108,7 @@ def test_accuracies_need_not_fall_on_logged_steps(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every 5 steps a line, every 7 accuracies: the weights and the common lines stay as they are."""
+    """Every 5 steps a line, every 7 accuracies: weights and common lines stay as they are."""
     config = anchor_interp.preset("tiny", **(SHORT | {"eval_every": 7}))
 
     def failing(state: TrainState, objective: loop.Objective) -> object:

@@ -9,9 +9,13 @@ The share of counterfactual answers is the interchange accuracy.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
-places, so judge it on sequences that it was not fitted on, against a random subspace of the same k.
+places. So judge it on sequences that it was not fitted on, beside three controls: a random subspace
+of the same k (:func:`random_subspace`), the same search with arbitrary labels
+(:func:`anchor_interp.tasks.counterfactuals.renamed_answers`), and the same search in an untrained
+model (:attr:`anchor_interp.runs.run.Run.initial`). ``docs/mechanism.md`` has an example.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +26,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, DivergedError
-from anchor_interp._util.progress import reporting
+from anchor_interp._util.progress import reporting_late
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
@@ -34,13 +38,24 @@ from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 
 
-@dataclass(frozen=True, eq=False)
-class Subspace:
+@dataclass(frozen=True, eq=False, repr=False)
+class Subspace(Readable):
     """k directions of an activation, as orthonormal columns."""
 
     basis: Float[np.ndarray, "d k"]
     losses: Float[np.ndarray, " step"]
     """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
+    finished: bool = True
+    """False if the search took ``max_seconds`` before its last step."""
+
+    def _summary(self) -> str:
+        first, last = (f"{self.losses[i]:.2f}" if len(self.losses) else "-" for i in (0, -1))
+        end = "" if self.finished else "; its time ended before the last step"
+        width, k = self.basis.shape
+        return f"{k} of {width} dimensions, {len(self.losses)} steps, loss {first} to {last}{end}"
+
+    def _rows(self) -> list[dict[str, float]]:
+        return [{"step": step, "loss": loss} for step, loss in enumerate(self.losses, 1)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -138,13 +153,18 @@ def learn_subspace(
     steps: int = 300,
     lr: float = 0.01,
     batch_size: int = 256,
+    max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Subspace:
-    """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
+    """Distributed alignment search (DAS): the k directions of a site that carry g(x; a1).
 
     Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
     counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
-    fixes the start and the order of the sequences. Judge the result on other pairs.
+    fixes the start and the order of the sequences. Judge the result on other pairs and beside the
+    controls of this module's text. Source: Geiger et al. 2023.
+
+    After ``max_seconds`` the directions found so far come back, with ``finished`` False. Progress
+    goes to standard error if it takes longer than two seconds, unless ``quiet``.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.
@@ -152,12 +172,14 @@ def learn_subspace(
     """
     checked(steps, int, "steps", low=1)
     checked(lr, float, "lr", above=0)
+    checked(max_seconds, float | None, "max_seconds", above=0)
+    began = time.monotonic()
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
-    with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
+    with reporting_late("subspace", steps, batch_size=batch_size, quiet=quiet) as progress:
         for step in range(steps):
             chosen = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
             with torch.enable_grad():
@@ -169,8 +191,11 @@ def learn_subspace(
                 raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")
             (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
-            progress["subspace"].update(step + 1, {"loss": losses[step]})
-    return Subspace(torch.linalg.qr(weights.detach().double())[0].cpu().numpy(), losses)
+            progress.update(step + 1, {"loss": losses[step]})
+            if max_seconds is not None and time.monotonic() - began >= max_seconds:
+                break
+    basis = torch.linalg.qr(weights.detach().double())[0].cpu().numpy()
+    return Subspace(basis, losses[: step + 1], finished=step + 1 == steps)
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:

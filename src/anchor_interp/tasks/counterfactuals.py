@@ -275,6 +275,20 @@ def interchange_pairs(
     )
 
 
+def renamed_answers(task: AnchorTask, pairs: InterchangePairs, *, seed: int) -> InterchangePairs:
+    """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
+
+    One permutation of all composed answers, drawn with the seed, renames the counterfactual ones.
+    It is the same for all pairs of a task. What a search reaches with it is its own doing.
+    """
+    checked(task, AnchorTask, "task")
+    checked(pairs, InterchangePairs, "pairs")
+    answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
+    name = np.arange(answers.max() + 1)
+    name[answers] = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    return replace(pairs, counterfactual=name[pairs.counterfactual])
+
+
 def _continued(task: AnchorTask, composing: Sequence[Pair]) -> Int64[np.ndarray, "anchor value"]:
     """g(v; a2) for every second anchor a2 and every value v that it was trained on, else -1."""
     continued = np.full((len(task.anchors), 256), -1)
