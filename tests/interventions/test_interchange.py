@@ -350,7 +350,8 @@ def test_arbitrary_labels_rename_every_answer_alike(pairs: InterchangePairs) -> 
 def test_the_example_of_distributed_alignment_search_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands in the documentation, with a shorter search."""
     text = (Path(__file__).parents[2] / "docs/mechanism.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = (block for block in blocks if "learn_subspace" in block)
     short = functools.partial(learn_subspace, steps=2, quiet=True)
     monkeypatch.setattr(anchor_interp, "learn_subspace", short)
     names: dict[str, Any] = {}

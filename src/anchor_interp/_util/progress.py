@@ -127,7 +127,7 @@ def reporting_late(
     if quiet or _SILENT.get():
         yield Silent()
         return
-    with contextlib.ExitStack() as shown, silence():
+    with silence(), contextlib.ExitStack() as shown:
         yield _Late(shown, name, (steps, batch_size))
 
 
