@@ -156,9 +156,9 @@ def test_pruning_ends_with_its_time_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = Bench(random_model(), aligned_sequences(FEW_KEYS, 2, 20, seed=0))
-    whole = prune(bench)
+    whole = prune(bench, quiet=True)
     assert whole.finished
-    assert (prune(bench, max_seconds=1e6).edges == whole.edges).all()
+    assert (prune(bench, max_seconds=1e6, quiet=True).edges == whole.edges).all()
     seconds = itertools.count()  # each look at the clock takes one
     monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
     sizes = []
