@@ -214,6 +214,12 @@ def test_where_refuses_values_of_another_kind() -> None:
             inspect.unwrap(Sequences.where)(drawn, **wrong)
 
 
+def test_the_text_of_sequences_is_one_line() -> None:
+    assert repr(sample(NEURIPS, "ood", 30, seed=1)) == (
+        "Sequences: 30 of 9 tokens, 1 ordered pairs (unseen)"
+    )
+
+
 def test_the_tensor_holds_the_tokens_as_a_model_reads_them() -> None:
     drawn = sample(NEURIPS, "id", 5, seed=1)
     assert drawn.tensor.dtype == torch.int64

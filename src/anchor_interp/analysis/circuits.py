@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.progress import Progress, reporting_late
+from anchor_interp._util.progress import reporting_late
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
@@ -172,44 +172,37 @@ def prune(
     is at least ``1 - tolerance`` by accuracy and by logit difference.
 
     After ``max_seconds`` the smallest faithful circuit so far comes back, with ``finished`` False.
-    Progress goes to standard error if it takes longer than two seconds, unless ``quiet``. Raises
-    ConfigError if the answers hardly depend on attention.
+    Raises ConfigError if the answers hardly depend on attention.
     """
     checked(bench, Bench, "bench")
-    checked(tolerance, float, "tolerance", low=0, high=1)
+    least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
     checked(max_seconds, float | None, "max_seconds", above=0)
-    with reporting_late("prune", int(bench.reachable.sum()), quiet=quiet) as progress:
-        return _pruned(bench, 1 - tolerance, max_seconds, progress)
-
-
-def _pruned(bench: Bench, least: float, max_seconds: float | None, progress: Progress) -> Circuit:
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     kept = bench.reachable.copy()
-    n_edges = int(kept.sum())
-    while kept.any():
-        edges, alone = single_edges(kept)
-        progress.update(n_edges - len(edges), {"doing": f"{len(edges)} edges left"})
-        at_once = len(alone) if max_seconds is None else _AT_ONCE
-        tried = []
-        for start in range(0, len(alone), at_once):
-            if time.monotonic() >= ends:
-                return Circuit(kept, bench.roles, finished=False)
-            tried.append(bench.faithfulness(kept & ~alone[start : start + at_once]))
-        scores = np.concatenate(tried, axis=1)
-        faithful = np.all(scores >= least, axis=0)
-        least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
-        n = max(len(edges) // 2, 1) if faithful.any() else 0
-        while n:
-            smaller = kept.copy()
-            smaller[tuple(least_harmful_first[:n].T)] = False
-            # a single edge has been tried already
-            if n == 1 or np.all(bench.faithfulness(smaller[None]) >= least):
-                kept = smaller
-                break
-            n //= 2
-        if not n:
-            break
-    progress.update(n_edges, {"doing": f"{int(kept.sum())} edges left"})
+    n_edges, n = int(kept.sum()), 1
+    with reporting_late("prune", n_edges, quiet=quiet) as progress:
+        while n and kept.any():
+            edges, alone = single_edges(kept)
+            progress.update(n_edges - len(edges), {"doing": f"{len(edges)} edges left"})
+            at_once = len(alone) if max_seconds is None else _AT_ONCE
+            tried = []
+            for start in range(0, len(alone), at_once):
+                if time.monotonic() >= ends:
+                    return Circuit(kept, bench.roles, finished=False)
+                tried.append(bench.faithfulness(kept & ~alone[start : start + at_once]))
+            scores = np.concatenate(tried, axis=1)
+            faithful = np.all(scores >= least, axis=0)
+            least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
+            n = max(len(edges) // 2, 1) if faithful.any() else 0
+            while n:
+                smaller = kept.copy()
+                smaller[tuple(least_harmful_first[:n].T)] = False
+                # a single edge has been tried already
+                if n == 1 or np.all(bench.faithfulness(smaller[None]) >= least):
+                    kept = smaller
+                    break
+                n //= 2
+        progress.update(n_edges, {"doing": f"{int(kept.sum())} edges left"})
     return Circuit(kept, bench.roles)
 
 

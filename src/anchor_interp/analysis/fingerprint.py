@@ -49,7 +49,7 @@ def fingerprint(
     """The mechanism of a Run, run folder or named model in numbers, in seconds on one core.
 
     Without ``step`` the checkpoint is the newest, or the Run's own. Use one seed for models to
-    compare. Progress goes to standard error if it takes longer than two seconds, unless ``quiet``.
+    compare. ``quiet`` shows no progress.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.

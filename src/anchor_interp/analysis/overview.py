@@ -127,8 +127,7 @@ def analyze(
 ) -> Analysis:
     """Analyse a run folder, a named model or a Run (on its own device) at one checkpoint.
 
-    Without ``step`` the checkpoint is the newest, or the Run's own. Progress goes to standard error
-    if it takes longer than two seconds, unless ``quiet``.
+    Without ``step`` the checkpoint is the newest, or the Run's own. ``quiet`` shows no progress.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -170,8 +169,7 @@ def analyze_model(
 ) -> Analysis:
     """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
 
-    ``initial`` is the model at initialisation, to compare the complexity with. Progress goes to
-    standard error if it takes longer than two seconds, unless ``quiet``.
+    ``initial`` is the model at initialisation, to compare the complexity with.
 
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.

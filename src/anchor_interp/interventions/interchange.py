@@ -38,24 +38,15 @@ from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Subspace(Readable):
+@dataclass(frozen=True, eq=False)
+class Subspace:
     """k directions of an activation, as orthonormal columns."""
 
     basis: Float[np.ndarray, "d k"]
     losses: Float[np.ndarray, " step"]
     """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
     finished: bool = True
-    """False if the search took ``max_seconds`` before its last step."""
-
-    def _summary(self) -> str:
-        first, last = (f"{self.losses[i]:.2f}" if len(self.losses) else "-" for i in (0, -1))
-        end = "" if self.finished else "; its time ended before the last step"
-        width, k = self.basis.shape
-        return f"{k} of {width} dimensions, {len(self.losses)} steps, loss {first} to {last}{end}"
-
-    def _rows(self) -> list[dict[str, float]]:
-        return [{"step": step, "loss": loss} for step, loss in enumerate(self.losses, 1)]
+    """False if ``max_seconds`` ended the search before its last step."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,8 +154,7 @@ def learn_subspace(
     fixes the start and the order of the sequences. Judge the result on other pairs and beside the
     controls of this module's text. Source: Geiger et al. 2023.
 
-    After ``max_seconds`` the directions found so far come back, with ``finished`` False. Progress
-    goes to standard error if it takes longer than two seconds, unless ``quiet``.
+    After ``max_seconds`` the directions found so far come back, with ``finished`` False.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.

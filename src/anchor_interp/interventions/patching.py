@@ -101,18 +101,16 @@ def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
     An example that has the same target twice has none (NaN): :meth:`PatchResult.told_apart` leaves
     it out. Raises ConfigError if all have, as in a negative control.
     """
-    same = torch.from_numpy(clean.targets == corrupted.targets)
+    same = clean.targets == corrupted.targets
     if same.all():
         raise ConfigError(
             f"clean and corrupted have the same target in all {len(same)} examples, so there is no "
             "difference; measure the probability of an answer instead: answer_probability"
         )
-
-    def difference(logits: Tensor) -> Tensor:
-        found = _picked(logits, clean.targets) - _picked(logits, corrupted.targets)
-        return found.masked_fill(same.to(found.device), torch.nan)
-
-    return difference
+    none = torch.from_numpy(np.where(same, np.nan, 0.0))
+    return lambda logits: (
+        _picked(logits, clean.targets) - _picked(logits, corrupted.targets) + none.to(logits)
+    )
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:

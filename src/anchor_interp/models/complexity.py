@@ -75,11 +75,13 @@ class Complexity(Readable):
 
     def _summary(self) -> str:
         query = next(entry for entry in self.matrices if entry.name == "W_Q")
-        start = None if query.at_init is None else query.at_init.stable_rank
-        ranks = (query.stable_rank, start, query.gaussian.stable_rank)
-        found, before, gaussian = map(number, ranks)
         counts = f"{len(self.matrices)} matrices, {len(self.heads)} products of heads"
-        return f"{counts}\nfirst W_Q: stable rank {found} (at init {before}, Gaussian {gaussian})"
+        ranks = (
+            getattr(each, "stable_rank", None) for each in (query, query.at_init, query.gaussian)
+        )
+        return "{}\nfirst W_Q: stable rank {} (at init {}, Gaussian {})".format(
+            counts, *map(number, ranks)
+        )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         measures = tuple(field.name for field in fields(Numbers))

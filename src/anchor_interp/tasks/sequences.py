@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.anchor import (
     MAX_SEQUENCES,
@@ -44,11 +43,10 @@ PROBE = (35, 63, 99, 4, 3, 38, 42, 36, 62)
 PROBE_POSITION = 2
 """The position of the key, 99, in :data:`PROBE`."""
 _CHUNK = 1 << 15
-_ANCHORS: tuple[Place, Place] = ("first", "second")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sequences(Readable):
+class Sequences:
     """n sequences of a task with what they mean; all arrays have one byte an element.
 
     Every function that takes tokens takes them whole. A model that is called directly takes their
@@ -134,16 +132,10 @@ class Sequences(Readable):
 
         return torch.from_numpy(self.tokens.astype(np.int64))
 
-    def _summary(self) -> str:
+    def __repr__(self) -> str:
         pairs, roles = len(np.unique(self.pair)), ", ".join(ROLES[r] for r in np.unique(self.role))
-        return f"{len(self)} of {self.tokens.shape[1]} tokens, {pairs} ordered pairs ({roles})"
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        first, second = (self.tokens[np.arange(len(self)), places(self, p)] for p in _ANCHORS)
-        for i, row in enumerate(self.tokens):
-            found = {"tokens": " ".join(map(str, row)), "key": self.key[i]}
-            found |= {"first": first[i], "second": second[i], "role": ROLES[self.role[i]]}
-            yield found | {"position": self.position[i], "target": self.targets[i]}
+        shape = f"{len(self)} of {self.tokens.shape[1]} tokens"
+        return f"Sequences: {shape}, {pairs} ordered pairs ({roles})"
 
     def examples(self) -> Examples:
         """The same sequences, each with its target at the end."""
