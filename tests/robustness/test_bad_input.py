@@ -22,12 +22,17 @@ import anchor_interp
 from anchor_interp import (
     analyze,
     analyze_model,
+    contrast_pairs,
     exact_model,
     fingerprint,
+    interchange,
+    learn_subspace,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
     mask_second_anchor,
+    patch,
+    prune,
     verdict,
 )
 from anchor_interp._util.environment import limited_threads, resolve_device
@@ -237,6 +242,23 @@ ARGUMENTS: list[tuple[Build, str]] = [
             last_logits, tiny_model(), torch.zeros(1, 9, dtype=torch.int64), n_input_tokens=999
         ),
         "n_input_tokens is 999; expected at most 201",
+    ),
+    (
+        lambda: given(contrast_pairs, "neurips", "key", 5, seed=0),
+        "task is 'neurips'; expected an AnchorTask",
+    ),
+    (
+        lambda: given(patch, "model", None, None, [], None),
+        "model is 'model'; expected a HookedTransformer",
+    ),
+    (lambda: given(prune, 3), "bench is 3; expected a Bench"),
+    (
+        lambda: given(interchange, tiny_model(), 3, None),
+        "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",
+    ),
+    (
+        lambda: given(learn_subspace, tiny_model(), None, None, 4, seed=0, lr=-1),
+        "lr is -1.0; expected more than 0",
     ),
     (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
