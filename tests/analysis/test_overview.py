@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from small_models import FEW_KEYS, small_exact
 from watched_page import Watched
 
+from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis import clusters
@@ -43,9 +44,18 @@ def specimen(quick_pictures: None) -> Analysis:
 
 
 @pytest.mark.usefixtures("quick_pictures")
-def test_a_known_mechanism_is_recognized() -> None:
+def test_a_known_mechanism_is_recognized_and_each_part_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An exact model; the tests of each part have the other mechanisms."""
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0)
     found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
+    lines = [re.split("  +", line)[:2] for line in capsys.readouterr().err.splitlines()]
+    assert [step for step, _ in lines] == [f"analyze model: step {i}/18" for i in range(19)]
+    doing = [what for _, what in lines]
+    assert [doing[0], *doing[-2:]] == ["circuit", "sensitivity", "done"]
+    assert len(set(doing)) == 19  # nothing of the pruning among them
     assert found.mechanism is not None
     m = found.mechanism
     assert m.routes is not None

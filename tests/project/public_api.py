@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import anchor_interp
 from anchor_interp._util import schema
@@ -69,8 +70,9 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The annotations; a name that a module knows while types are checked alone is a public one."""
-    return typing.get_type_hints(function, localns={"AnchorTask": anchor_interp.AnchorTask})
+    """The annotations; some names are known to a module only while types are checked."""
+    known = {"AnchorTask": anchor_interp.AnchorTask, "torch": torch}
+    return typing.get_type_hints(function, localns=known)
 
 
 def _signature(function: Any) -> str:

@@ -22,12 +22,17 @@ import anchor_interp
 from anchor_interp import (
     analyze,
     analyze_model,
+    contrast_pairs,
     exact_model,
     fingerprint,
+    interchange,
+    learn_subspace,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
     mask_second_anchor,
+    patch,
+    prune,
     verdict,
 )
 from anchor_interp._util.environment import limited_threads, resolve_device
@@ -122,7 +127,6 @@ FIELDS: list[tuple[Build, str]] = [
         "train.precision is 'fp16'; expected one of 'float32', 'bf16', 'tf32'",
     ),
     (with_value(log_every=0), "train.log_every is 0; expected at least 1"),
-    (with_value(log_every=30), "train.eval_every is 200; expected a multiple of log_every (30)"),
     (with_value(checkpoint_every=10**30), "train.checkpoint_every is 1000000000000"),
     (with_value(n_heads=0), "model.n_heads is 0; expected at least 1"),
     (with_value(bias=1), "model.bias is 1; expected true or false"),
@@ -221,7 +225,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "module is 'model'; expected a Module",
     ),
     (lambda: given(last_logits, "model", None), "model is 'model'; expected a HookedTransformer"),
-    (lambda: given(last_logits, tiny_model(), [[1, 2]]), "tokens is [[1, 2]]; expected a Tensor"),
+    (
+        lambda: given(last_logits, tiny_model(), [[1, 2]]),
+        "tokens is [[1, 2]]; expected integers of shape",
+    ),
     (
         lambda: given(last_logits, tiny_model(), torch.zeros(2, 3)),
         "tokens has shape (2, 3) and dtype torch.float32; expected integers of shape (batch, pos)",
@@ -235,6 +242,23 @@ ARGUMENTS: list[tuple[Build, str]] = [
             last_logits, tiny_model(), torch.zeros(1, 9, dtype=torch.int64), n_input_tokens=999
         ),
         "n_input_tokens is 999; expected at most 201",
+    ),
+    (
+        lambda: given(contrast_pairs, "neurips", "key", 5, seed=0),
+        "task is 'neurips'; expected an AnchorTask",
+    ),
+    (
+        lambda: given(patch, "model", None, None, [], None),
+        "model is 'model'; expected a HookedTransformer",
+    ),
+    (lambda: given(prune, 3), "bench is 3; expected a Bench"),
+    (
+        lambda: given(interchange, tiny_model(), 3, None),
+        "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",
+    ),
+    (
+        lambda: given(learn_subspace, tiny_model(), None, None, 4, seed=0, lr=-1),
+        "lr is -1.0; expected more than 0",
     ),
     (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
@@ -270,7 +294,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(evaluate, tiny_model(), TASK, training=3),
         "training is 3; expected a Sequences",
     ),
-    (lambda: given(predict, tiny_model(), [[1]]), "tokens is [[1]]; expected a ndarray"),
+    (
+        lambda: given(predict, tiny_model(), [[1]]),
+        "tokens is [[1]]; expected Sequences, an array or a tensor",
+    ),
     (lambda: given(classify, {"id": 1}), "evaluation is {'id': 1}; expected an Evaluation"),
     (lambda: given(train, TASK, "x"), "config is AnchorTask("),
     (lambda: given(train, RUNS["tiny"], 3), "out is 3; expected a path"),

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Integer
-from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.transformer import HookedTransformer, device, token_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, device, token_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
@@ -82,9 +81,9 @@ def attention_examples(
             role=task.role(pair),
             tokens=tuple(map(int, drawn.tokens[0])),
             position=int(drawn.position[0]),
-            answer=int(predict(model, drawn.tokens)[0]),
+            answer=int(predict(model, drawn)[0]),
             target=int(drawn.targets[0]),
-            patterns=_patterns(model, drawn.tokens)[:, 0],
+            patterns=_patterns(model, drawn)[:, 0],
         )
 
     return tuple(map(example, (*unseen, *seen)))
@@ -121,7 +120,7 @@ def _sequence(model: HookedTransformer, task: Task, split: str, seed: int) -> Se
 
 def attention_patterns(
     model: HookedTransformer,
-    sequences: Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"],
+    sequences: Inputs,
     *,
     words: Strings | None = None,
     roles: Strings | None = None,
@@ -134,7 +133,7 @@ def attention_patterns(
     Raises:
         ConfigError: no sequences, or tokens, words or roles that do not fit.
     """
-    rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
+    rows = token_rows(model, sequences)
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
@@ -149,7 +148,7 @@ def attention_patterns(
 
 
 def _patterns(
-    model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
+    model: HookedTransformer, tokens: Inputs
 ) -> Float[np.ndarray, "layer n head query key"]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
     found = activations(model, tokens, names)

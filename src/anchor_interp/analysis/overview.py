@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.progress import Progress, reporting_late
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis import circuits, similarity
 from anchor_interp.analysis.attention import (
@@ -49,6 +50,8 @@ SCHEMA = 1  # of analysis.json
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 _CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
+_N_PARTS = 18
+"""Analyses of a mechanism."""
 _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -125,10 +128,12 @@ class Analysis:
     schema: int = SCHEMA
 
 
-def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "cpu") -> Analysis:
+def analyze(
+    path: str | Path | Run, *, step: int | None = None, device: str = "cpu", quiet: bool = False
+) -> Analysis:
     """Analyse a run folder, a named model or a Run (on its own device) at one checkpoint.
 
-    Without ``step`` the checkpoint is the newest, or the Run's own.
+    Without ``step`` the checkpoint is the newest, or the Run's own. ``quiet`` shows no progress.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -145,7 +150,7 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     task = run.config.task.anchored
-    found = analyze_model(run.model, task, name=name, initial=run.initial)
+    found = analyze_model(run.model, task, name=name, initial=run.initial, quiet=quiet)
     if task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
         attention = sequence_attention(run.model, run.config.task)
@@ -167,6 +172,7 @@ def analyze_model(
     name: str = "model",
     initial: HookedTransformer | None = None,
     seed: int = 0,
+    quiet: bool = False,
 ) -> Analysis:
     """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
 
@@ -180,7 +186,8 @@ def analyze_model(
     mechanism = None
     left_out = ["everything but the complexity: the model has no anchor task"]
     if task is not None:
-        mechanism, left_out = _mechanism(model, task, initial, seed, name)
+        with reporting_late(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
+            mechanism, left_out = _mechanism(model, task, initial, seed, name, progress)
     _LOGGER.info("%s: complexity of the weights", name)
     query = first_query_matrix(model)
     return Analysis(
@@ -203,12 +210,15 @@ def _mechanism(
     initial: HookedTransformer | None,
     seed: int,
     name: str,
+    progress: Progress,
 ) -> tuple[MechanismAnalysis, list[str]]:
     """All analyses, and the reasons of those that refused the model."""
     left_out = []
+    part = itertools.count()
 
     def attempt(what: str, measure: Callable[[], T]) -> T | None:
         _LOGGER.info("%s: %s", name, what)
+        progress.update(next(part), {"doing": what})
         try:
             return measure()
         except ConfigError as error:
@@ -252,6 +262,7 @@ def _mechanism(
         attention=attention_examples(model, task),
         sensitivity=ask("sensitivity", sensitivity),
     )
+    progress.update(_N_PARTS, {"doing": "done"})
     return analysis, left_out
 
 

@@ -221,9 +221,9 @@ def analyze(
     if run.suffix == ".safetensors" and not run.is_dir():
         if step is not None:
             raise ConfigError("step is of no use with a file of weights; leave it out")
-        found = analyze_model(load_transformer(run, device=device), name=run.stem)
+        found = analyze_model(load_transformer(run, device=device), name=run.stem, quiet=True)
     else:
-        found = analyze(run, step=step, device=device)
+        found = analyze(run, step=step, device=device, quiet=True)  # its log names each part
     page, numbers, *figures = write_analysis(found, out)
     for reason in found.left_out:
         _LOGGER.warning("left out: %s", reason)

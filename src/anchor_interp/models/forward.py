@@ -14,6 +14,7 @@ Logits and gradients agree with ``model(tokens)`` to float64 rounding. It fires 
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -28,6 +29,7 @@ from anchor_interp.models.transformer import (
     reference_model,
     token_rows,
 )
+from anchor_interp.tasks.sequences import Sequences
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
@@ -45,11 +47,11 @@ _FREE = {
 
 def last_logits(
     model: HookedTransformer,
-    tokens: Integer[Tensor, "batch pos"],
+    tokens: Sequences | Integer[Tensor, "batch pos"] | np.ndarray,
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "batch d_vocab"]:
-    """Logits at the last position.
+    """Logits at the last position of sequences or token indices.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
     for an architecture that the fast path does not implement. ``n_input_tokens`` promises that
@@ -59,7 +61,6 @@ def last_logits(
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
     checked(model, HookedTransformer, "model")
-    checked(tokens, Tensor, "tokens")
     checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
     if takes_fast_path(model):

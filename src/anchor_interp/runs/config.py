@@ -75,7 +75,7 @@ class TrainConfig:
     log_every: int = bounded(20, low=1, high=_MAX_STEPS)
     """Steps between lines of metrics."""
     eval_every: int = bounded(200, low=1, high=_MAX_STEPS)
-    """Steps between accuracies on the training, ID and OOD probes; a multiple of log_every."""
+    """Steps between accuracies on the training, ID and OOD probes; each has a line of metrics."""
     checkpoint_every: int = bounded(500, low=1, high=_MAX_STEPS)
     """Steps between checkpoints; steps 0 and the last are always kept."""
     branch_step: int | None = bounded(None, low=1, high=_MAX_STEPS, since=2)
@@ -90,9 +90,6 @@ class TrainConfig:
         check_fields(self, "train")
         size, steps, step = self.batch_size, self.steps, self.branch_step
         changes = (self.branch_lr, self.branch_weight_decay)
-        if self.eval_every % self.log_every:
-            expected = f"expected a multiple of log_every ({self.log_every})"
-            raise ConfigError(f"train.eval_every is {self.eval_every}; {expected}")
         if size > self.n_sequences:
             expected = f"expected at most n_sequences ({self.n_sequences})"
             raise ConfigError(f"train.batch_size is {size}; {expected}")
@@ -118,6 +115,16 @@ class TrainConfig:
     def warmup_steps(self) -> int:
         """Steps of the linear warm-up."""
         return round(self.warmup * self.steps)
+
+    def is_logged(self, step: int) -> bool:
+        """Whether a step has a line of metrics."""
+        return not step % self.log_every or not step % self.eval_every or step >= self.steps
+
+    def n_logged(self, step: int) -> int:
+        """How many steps up to this one have a line of metrics; the initialisation counts."""
+        periods = (self.log_every, self.eval_every)
+        found = 1 + sum(step // every for every in periods) - step // math.lcm(*periods)
+        return found + (step == self.steps and all(step % every for every in periods))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Peak learning rate and weight decay of the update after ``step`` updates."""

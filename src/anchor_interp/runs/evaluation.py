@@ -23,13 +23,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Int64, Integer
+from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.complexity import condensation, first_query_matrix, measured, stable_rank
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask, Keys, Pair
@@ -140,7 +141,7 @@ def _of_pairs(
     task = anchored(asked, "an evaluation of pairs")
 
     def shares(pair: Pair) -> list[float]:
-        return [accuracy(model, p.tokens, p.targets) for p in _draw(task, pair, n, seed)]
+        return [accuracy(model, p) for p in _draw(task, pair, n, seed)]
 
     pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
     answered = [_unseen_answers(model, task, pair, n, seed) for pair in task.unseen]
@@ -173,29 +174,25 @@ def _of_pairs(
 
 
 @torch.no_grad()
-def predict(
-    model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
-) -> Int64[np.ndarray, " n"]:
+def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]:
     """The argmax of the last position's logits of every sequence; ConfigError if not finite."""
     checked(model, HookedTransformer, "model")
-    checked(tokens, np.ndarray, "tokens")
-    if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
-        raise ConfigError(f"tokens is {shown(tokens)}; expected an array of integers (n, pos)")
-    device = model.embed.W_E.device
+    rows = tokens.tokens if isinstance(tokens, Sequences) else tokens
+    if not isinstance(rows, np.ndarray | Tensor):
+        raise ConfigError(f"tokens is {shown(rows)}; expected Sequences, an array or a tensor")
     answers = [np.empty(0, np.int64)]
-    for start in range(0, len(tokens), _BATCH):
-        rows = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64)).to(device)
-        logits = last_logits(model, rows)
+    for start in range(0, len(rows), _BATCH):
+        logits = last_logits(model, rows[start : start + _BATCH])
         answers.append(check_finite(logits, "the model's logits").argmax(-1).cpu().numpy())
     return np.concatenate(answers)
 
 
 def accuracy(
-    model: HookedTransformer,
-    tokens: Integer[np.ndarray, "n pos"],
-    targets: Integer[np.ndarray, " n"],
+    model: HookedTransformer, tokens: Inputs, targets: Integer[np.ndarray, " n"] | None = None
 ) -> float:
-    """Share of sequences answered with their target."""
+    """Share of sequences answered with their target; Sequences have their own."""
+    if targets is None:
+        targets = checked(tokens, Sequences, "tokens without targets").targets
     return float((predict(model, tokens) == targets).mean())
 
 
@@ -210,7 +207,7 @@ def _unseen_answers(
 ) -> tuple[UnseenAnswers, npt.NDArray[np.bool_]]:
     """The answers on one unseen pair, and whether each wrong one stays when anchors are swapped."""
     parts = _draw(task, pair, n, seed)
-    answer = np.concatenate([predict(model, part.tokens) for part in parts])
+    answer = np.concatenate([predict(model, part) for part in parts])
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
     other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
     keys = np.concatenate([part.key for part in parts]).astype(np.int64)

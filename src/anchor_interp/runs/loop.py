@@ -161,7 +161,7 @@ def fit(state: TrainState, objective: Objective, *, until: int, on_event: OnEven
     while state.step < until:
         event = train_step(state, objective)
         step = event.step
-        if step % config.log_every == 0 or step % config.checkpoint_every == 0 or step == until:
+        if config.is_logged(step) or step % config.checkpoint_every == 0 or step == until:
             check_finite_step(event, config)  # not at every step: reading a number stalls a GPU
         on_event(state, event)
     return state

@@ -25,8 +25,9 @@ anchors is ``other`` where OOD < 0.5: nothing tells a symmetric solution from a 
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.anchor import Pair, Role
 from anchor_interp.tasks.task import SplitRole
@@ -122,8 +123,8 @@ class SplitScore(_Checked):
     """The accuracy by every aspect of the task."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Readable):
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
     steps: int | None = field(metadata=_NOT_NEGATIVE)
@@ -165,6 +166,18 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluation")
+
+    def _summary(self) -> str:
+        decision = decide(self)
+        roles = (self.train_accuracy, self.id_accuracy, self.ood_accuracy)
+        train, seen, unseen = map(number, roles)
+        return (
+            f"{decision.phase} ({decision.reason})\ntrain {train}, ID {seen}, OOD {unseen}, "
+            f"commutativity {number(self.commutativity)}, stable rank {number(self.stable_rank)}"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [vars(entry) for entry in self.pair_accuracy or self.splits]
 
 
 PAPER = Thresholds()

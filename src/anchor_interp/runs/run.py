@@ -11,9 +11,11 @@ import torch
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import is_there, output_file
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
 from anchor_interp.models.decoding import greedy
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
+from anchor_interp.models.shapes import n_parameters
 from anchor_interp.models.transformer import HookedTransformer, build_model, empty_model, place
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
@@ -74,8 +76,8 @@ def evaluate_run(
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Readable):
     """A run with its model at one checkpoint."""
 
     folder: RunFolder
@@ -85,6 +87,18 @@ class Run:
     """The checkpoint of :attr:`model`, in optimizer updates."""
     device: torch.device
     dtype: torch.dtype
+
+    def _summary(self) -> str:
+        model, train = self.config.model, self.config.train
+        shape = f"{model.n_layers} layers, {model.n_heads} heads, d_model {model.d_model}"
+        return (
+            f"{self.name} at step {self.step} of {train.steps}, seed {self.config.seed}\n"
+            f"{self.config.task.kind}; {shape}, {model.normalization}-LayerNorm, "
+            f"{n_parameters(model):,} parameters"
+        )
+
+    def _rows(self) -> list[Row]:
+        return self.metrics
 
     @property
     def name(self) -> str:

@@ -46,13 +46,13 @@ class Session:
     def is_due(self) -> bool:
         """Whether this step is logged or checkpointed."""
         train, step = self.config.train, self.state.step
-        return self.is_trained or not step % train.log_every or not step % train.checkpoint_every
+        return train.is_logged(step) or not step % train.checkpoint_every
 
     @property
     def next_due(self) -> int:
         """The next step that is logged or checkpointed."""
         train, step = self.config.train, self.state.step
-        periods = (train.log_every, train.checkpoint_every)
+        periods = (train.log_every, train.eval_every, train.checkpoint_every)
         return min(train.steps, *(every * (step // every + 1) for every in periods))
 
     @property
@@ -66,7 +66,7 @@ class Session:
         ``answers`` are the model's predictions for ``probes.tokens``; computed if None.
         """
         self.writer.check()
-        if event.step % self.config.train.log_every and not self.is_trained:
+        if not self.config.train.is_logged(event.step):
             return None
         loss, norm = event.loss.item(), event.grad_norm.item()
         row = {"step": event.step, "loss": loss, "lr": event.lr, "grad_norm": norm}
@@ -135,8 +135,7 @@ class Session:
     def _note_missing_metrics(self, step: int) -> None:
         """Warn if lines up to the checkpoint are gone: training goes on without them."""
         train = self.config.train
-        expected = step // train.log_every + 1
-        expected += step == train.steps and step % train.log_every != 0
+        expected = train.n_logged(step)
         missing = expected - len(self.writer.metrics())
         if missing > 0:
             _LOGGER.warning(

@@ -101,7 +101,7 @@ def disk_bytes(config: RunConfig) -> int:
     """
     train = config.train
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
-    lines = 2 + train.steps // train.log_every
+    lines = 1 + train.n_logged(train.steps)
     return n_parameters(config.model) * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
