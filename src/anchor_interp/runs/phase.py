@@ -220,10 +220,10 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     known = f"training accuracy {train:.2f}" if seen is None else f"ID {seen:.2f}"
     if inferred:
         return Decision("inferential", f"{known}, OOD {ood:.2f} >= {t.ood:g}")
-    if ood is not None and not e.pair_accuracy:
+    if ood is not None and e.splits:
         return Decision("other", f"{known}, OOD {ood:.2f} < {t.ood:g}; the task has no anchors")
     if ood is None or e.key_dependence is None:
-        lacks = "unseen pair" if e.pair_accuracy else "OOD split"
+        lacks = "OOD split" if e.splits else "unseen pair"
         return Decision("other", f"{known}; the task has no {lacks} to decide on")
     if e.symmetric_accuracy is not None and e.symmetric_accuracy >= t.symmetric:
         reason = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
