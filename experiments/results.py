@@ -240,7 +240,8 @@ def random_settings() -> list[Row]:
 def _route(row: Row) -> str | None:
     if row.get("route_gathered") is None:
         return None
-    return max(get_args(RouteName), key=lambda name: row[f"route_{name}"])
+    shares: dict[str, float] = {name: row[f"route_{name}"] for name in get_args(RouteName)}
+    return max(shares, key=shares.__getitem__)
 
 
 def routes_table(_: Ledger) -> str:
