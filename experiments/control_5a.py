@@ -15,7 +15,7 @@ def draw(data: section.Data) -> section.Panels:
         run = section.example(recipe)
         found = key_mask_clusters(run.model, run.config.anchor_task, tsne=True)
         clusters.append((recipe, cluster_map(found)))
-    return [clusters, [("every run", by_phase(data.rows("settings", "phases"), NUMBERS))]]
+    return [clusters, [("every run", by_phase(data.random_settings(), NUMBERS))]]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def draw(data: section.Data) -> section.Panels:
         run = section.example(recipe)
         found = block_similarity(run.model, run.config.anchor_task)
         maps.append((recipe, similarity_map(found, centred=False)))
-    runs = by_phase(data.rows("settings", "phases"), {"blocks": "blocks: contrast"})
+    runs = by_phase(data.random_settings(), {"blocks": "blocks: contrast"})
     return [maps, [("every run", runs)]]
 
 

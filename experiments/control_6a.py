@@ -19,7 +19,7 @@ def draw(data: section.Data) -> section.Panels:
     """Figure 5A, and the condensation of every run."""
     recipes = ("memorizing", "symmetric", "inferential")
     maps = [(recipe, condensation_panel(recipe)) for recipe in recipes]
-    return [maps, [("every run", by_phase(data.rows("settings", "phases"), NUMBERS))]]
+    return [maps, [("every run", by_phase(data.random_settings(), NUMBERS))]]
 
 
 if __name__ == "__main__":

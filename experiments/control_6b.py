@@ -34,7 +34,7 @@ def draw(data: section.Data) -> section.Panels:
         moved.append((title, strips(values, "closeness beyond smooth (z)", reference=0)))
     return [
         [(recipe, embedding_panel(recipe)) for recipe in recipes],
-        [("every run", by_phase(data.rows("settings", "phases"), NUMBERS)), *moved],
+        [("every run", by_phase(data.random_settings(), NUMBERS)), *moved],
     ]
 
 

@@ -32,7 +32,7 @@ def draw(data: section.Data) -> section.Panels:
     return [
         [("symmetric", flow(symmetric)), clusters],
         [("inferential", flow(inferential))],
-        [("every run", by_phase(data.rows("settings", "phases"), NUMBERS))],
+        [("every run", by_phase(data.random_settings(), NUMBERS))],
     ]
 
 

@@ -19,7 +19,7 @@ def draw(data: section.Data) -> section.Panels:
     values = value_similarity(run.model, run.config.anchor_task)
     return [
         [*maps, ("V^(2), inferential", similarity_map(values, centred=False))],
-        [("every run", by_phase(data.rows("settings", "phases"), NUMBERS))],
+        [("every run", by_phase(data.random_settings(), NUMBERS))],
     ]
 
 

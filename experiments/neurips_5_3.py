@@ -18,7 +18,7 @@ def draw(data: section.Data) -> section.Panels:
     return [
         [(f"W_Q(1), {name}", condensation_panel(name)) for name in names],
         [(f"embedding, {name}", embedding_panel(name)) for name in names],
-        [("every run", by_phase(data.rows("settings", "phases"), NUMBERS))],
+        [("every run", by_phase(data.random_settings(), NUMBERS))],
     ]
 
 

@@ -18,7 +18,7 @@ def draw(data: section.Data) -> section.Panels:
                 found = covariance_eigenvalues(key_embeddings(model, run.config.anchor_task))
                 lines[when] = (found / found.sum())[:40]
         panels.append((name, curves(lines, "eigenvalue (sorted)", "share of the variance")))
-    return [panels, [("every run", by_phase(data.rows("settings", "phases"), NUMBERS))]]
+    return [panels, [("every run", by_phase(data.random_settings(), NUMBERS))]]
 
 
 if __name__ == "__main__":

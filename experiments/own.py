@@ -33,9 +33,7 @@ def draw(data: section.Data) -> section.Panels:
         name=lambda _: "mean",
         bound=never_came("steps_to_loss"),
     )
-    travelled = by_phase(
-        data.rows("settings", "phases"), {"distance": "distance from initialisation"}
-    )
+    travelled = by_phase(data.random_settings(), {"distance": "distance from initialisation"})
     changed = strips(branches(data.rows("branches")), "OOD accuracy", reference=0.5)
     return [
         [("arbitrary mappings", price), ("every run", travelled)],

@@ -1,6 +1,12 @@
-"""The tables of docs/results.md from the studies' tables, so that no number is typed by hand.
+"""The tables and numbers of two pages of docs from the studies' tables, so that none is typed.
 
-On the page a table stands between two comments that name it; this puts it there::
+A table stands between two comments that name it, a number of some runs between two that define it::
+
+    <!-- table: claims --> ... <!-- end -->
+    <!-- median answer of random; normalization=pre route=gathered -->0.62<!-- end -->
+
+The number is a count, mean, median, smallest or largest value of a column over the runs of a study
+whose other columns have these values; ``random`` is all random settings. This puts them there::
 
     python experiments/results.py
     python experiments/results.py --check
@@ -10,7 +16,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import get_args
 
 import numpy as np
@@ -23,7 +29,7 @@ from measured import table
 from neurips_4 import zone_text
 from neurips_4_factors import ANSWERS, levels
 from papers import page
-from papers.claims import CLAIMS, PHASE_2, judge_ledger
+from papers.claims import CLAIMS, PHASE_2, RANDOM, judge_ledger
 from papers.detection import detection
 from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
@@ -33,11 +39,23 @@ from papers.tables import read_tables
 from papers.verdict_score import PHASES, VerdictScore
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = [ROOT / "docs" / name for name in ("results.md", "mechanism.md")]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
 
-_OF_ROUTES = ("interchange", "value", "answer", "virtual_rule", "order_first", "order_logits")
+_OF_ROUTES = (
+    "score",
+    "interchange",
+    "value",
+    "answer",
+    "virtual_rule",
+    "order_first",
+    "order_logits",
+)
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
+_SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
+    "mean": mean, "median": median, "smallest": min, "largest": max
+}  # fmt: skip
 
 
 def read_ledger() -> Ledger:
@@ -213,25 +231,44 @@ def _with_as_much_data(row: Row, score: str) -> float:
     return detection(np.array([*scores.values()]), [*scores], [*broken]).auroc
 
 
+def random_settings() -> list[Row]:
+    """All runs of random settings; ``route`` is the one that carries most."""
+    tables = read_tables(TABLES, RANDOM)
+    return [row | {"route": _route(row)} for name in RANDOM for row in tables.get(name, [])]
+
+
+def _route(row: Row) -> str | None:
+    if row.get("route_gathered") is None:
+        return None
+    shares: dict[str, float] = {name: row[f"route_{name}"] for name in get_args(RouteName)}
+    return max(shares, key=shares.__getitem__)
+
+
 def routes_table(_: Ledger) -> str:
     """Runs by layout, route, task and phase: a run takes the route that carries most."""
-    rows = read_tables(TABLES, ["settings"]).get("settings", [])
+    return _by_route(random_settings(), ("normalization", "route", "task", "phase"), least=1)
+
+
+def pre_table(_: Ledger) -> str:
+    """Pre-LayerNorm runs by route, phase and task, where there are at least three."""
+    rows = [row for row in random_settings() if row["normalization"] == "pre"]
+    return _by_route(rows, ("route", "phase", "task"), least=3)
+
+
+def _by_route(rows: list[Row], by: tuple[str, ...], least: int) -> str:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row["phase"] in (*PHASE_2, "inferential") and row.get("route_gathered") is not None:
-            route = max(get_args(RouteName), key=lambda name: row[f"route_{name}"])
-            groups.setdefault((row["normalization"], route, row["task"], row["phase"]), []).append(
-                row
-            )
+        if row["phase"] in (*PHASE_2, "inferential") and row["route"] is not None:
+            key = tuple(row[name] for name in by)
+            groups.setdefault(key, []).append(row | {"score": row[f"route_{row['route']}"]})
     lines = []
-    for key in sorted(groups):
-        found = [
-            [v for row in groups[key] if (v := row.get(name)) is not None] for name in _OF_ROUTES
-        ]
-        lines.append(
-            [*key, str(len(groups[key])), *(f"{median(v):.2f}" if v else "" for v in found)]
-        )
-    return table(["layout", "route", "task", "phase", "runs", *_OF_ROUTES], lines)
+    for key in sorted(key for key, found in groups.items() if len(found) >= least):
+        values = [[v for row in groups[key] if (v := row[name]) is not None] for name in _OF_ROUTES]
+        numbers = [f"{median(v):.2f}" if v else "" for v in values]
+        lines.append([*key, str(len(groups[key])), *numbers])
+    return table(
+        ["layout" if by[0] == "normalization" else by[0], *by[1:], "runs", *_OF_ROUTES], lines
+    )
 
 
 def commuting_table(ledger: Ledger) -> str:
@@ -297,6 +334,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "strata": strata_table,
     "known": known_table,
     "routes": routes_table,
+    "pre-layernorm": pre_table,
     "commuting": commuting_table,
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),
@@ -313,21 +351,34 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
 
 
 def filled(text: str, ledger: Ledger) -> str:
-    """The page with every table made anew."""
-    return _PLACE.sub(lambda place: f"{place[1]}\n{MADE[place[2]](ledger)}\n{place[3]}", text)
+    """A page with every table and number made anew."""
+    text = _PLACE.sub(lambda place: f"{place[1]}\n{MADE[place[2]](ledger)}\n{place[3]}", text)
+    return _NUMBER.sub(lambda place: f"{place[1]}{_number(*place.groups()[1:5])}{place[6]}", text)
+
+
+def _number(summary: str, column: str | None, study: str, only: str | None) -> str:
+    """A count, or another summary of a column, of the runs that have these values."""
+    rows = random_settings() if study == "random" else read_tables(TABLES, [study])[study]
+    for name, _, values in (one.partition("=") for one in (only or "").split()):
+        rows = [row for row in rows if str(row[name]) in values.split(",")]
+    if column is None:  # a count
+        return str(len(rows))
+    return f"{_SUMMARIES[summary]([v for row in rows if (v := row[column]) is not None]):.2f}"
 
 
 def main() -> None:
-    """Write the page, or with ``--check`` only tell whether it is up to date."""
-    parser = argparse.ArgumentParser(description="Fill in the tables of docs/results.md.")
+    """Write the pages, or with ``--check`` only tell whether they are up to date."""
+    parser = argparse.ArgumentParser(description="Fill in the tables and numbers of docs.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
     asked = parser.parse_args()
-    before = PAGE.read_text(encoding="utf-8")
-    after = filled(before, read_ledger())
-    if asked.check and after != before:
-        parser.error("docs/results.md is out of date; run: python experiments/results.py")
-    if not asked.check:
-        write_text(PAGE, after)
+    ledger = read_ledger()
+    for file in PAGES:
+        before = file.read_text(encoding="utf-8")
+        after = filled(before, ledger)
+        if asked.check and after != before:
+            parser.error(f"docs/{file.name} is out of date; run: python experiments/results.py")
+        if not asked.check:
+            write_text(file, after)
 
 
 if __name__ == "__main__":

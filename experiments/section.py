@@ -27,7 +27,7 @@ from anchor_interp._util.progress import format_seconds
 from anchor_interp.pages.page import output_folder
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.local import LocalEngine
-from papers.claims import judge_ledger, section_claims
+from papers.claims import RANDOM, judge_ledger, section_claims
 from papers.gathering import gather, plan, unfinished
 from papers.page import told
 from papers.rows import Rows
@@ -56,6 +56,11 @@ class Data:
         raise ConfigError(
             f"{self.place} has no table of the study {studies[0]}; run this without --judge"
         )
+
+    def random_settings(self) -> Rows:
+        """The runs of random settings; those of ``phases`` if there are none."""
+        found = [row for name in RANDOM for row in self.tables.get(name, ())]
+        return found or self.rows("phases")
 
 
 def example(recipe: str) -> Run:

@@ -13,28 +13,32 @@ from papers.verdict_score import fit_thresholds
 
 
 def draw(data: section.Data) -> section.Panels:
-    """The confusion matrices, and the verdict along training."""
+    """The confusion matrix and, from the second look, the verdict along training."""
     ledger = read_ledger(data.scale, data.place)
     score, second = ledger.verdict, ledger.second_look
-    if score is None or second is None:
+    if score is None:
         raise ConfigError(
-            f"the tables of {JUDGED} and {SECOND} hold too few phases with today's fingerprint; "
-            "train and measure both studies first"
+            f"the table of {JUDGED} holds too few phases with today's fingerprint; train and "
+            "measure this study first"
         )
     print(f"fitted: {fit_thresholds(data.rows(FITTED))}")
-    for name, found in ((JUDGED, score), (SECOND, second)):
+    looks = {JUDGED: score} if second is None else {JUDGED: score, SECOND: second}
+    for name, found in looks.items():
         for rule in found.rules:
             print(f"{name}: {rule.rule}: {rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})")
         for run in found.disagreements:
             behaviour = f"{run.reason}; {run.behaviour}"
             print(f"{name}: {run.settings}: {run.phase}, verdict {run.verdict} ({behaviour})")
+    first = ("runs by phase and verdict", confusion(score))
+    if second is None:  # its runs have no fingerprint of today
+        return [[first]]
     along = checkpoints_table(data.place, SECOND)
     checkpoints = read_checkpoints(along) if along.is_file() else ()
     known = second.accuracy_of("settings-here")
     numbers = {"noise_share": "noise", "order_first": "order", "virtual_rule": "virtual anchors"}
     return [
         [
-            ("runs by phase and verdict", confusion(score)),
+            first,
             ("the verdict along training", early(ledger.early, known)),
         ],
         [("by final phase", development(data.rows(SECOND), checkpoints, numbers))],

@@ -63,7 +63,7 @@ from .strata import Alike, Between
 PHASE_2 = ("composite", "symmetric")
 FIGURE_2 = ("figure2",)
 DATA = ("task", "n_sequences")  # what section VII holds
-RANDOM = ("settings",)  # the study whose runs are compared by phase
+RANDOM = ("settings", "settings-judging")  # the studies whose runs are compared by phase
 ELSEWHERE = ("phases", "decay", "depth")  # studies whose phases differ in task and layout as well
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
@@ -98,10 +98,10 @@ def _trend_on_control(x: str, y: str, held: str, **more: Any) -> Effect:
     """A trend over new runs: of ``decay`` at equal ``held``, and of random settings."""
 
     def prepare(rows: Rows) -> Rows:
-        new = fresh_on_control(rows)
-        return [row | {"held": row[held] if row["study"] == "decay" else None} for row in new]
+        new = [row | {"grid": row["study"] == "decay"} for row in fresh_on_control(rows)]
+        return [row | {"held": row[held] if row["grid"] else None} for row in new]
 
-    within = ("study", "normalization", "held")
+    within = ("grid", "normalization", "held")
     return Trend(x, y, within, studies=("decay", *RANDOM), prepare=prepare, **more)
 
 

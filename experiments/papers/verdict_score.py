@@ -391,6 +391,8 @@ def _explanation(row: Row) -> str:
     for name, line in vars(THRESHOLDS).items():
         for way in (-1, 1):
             moved = line + way * min(line / 4, _NEAR)
+            if name == "alike" and moved > 1:  # of a cosine: nothing could be symmetric
+                continue
             if verdict(numbers, replace(THRESHOLDS, **{name: moved})).phase == row["phase"]:
                 near.append(f"{row['phase']} if the threshold of {name} were {moved:.3g}")
     return "; ".join(near) or "none known"

@@ -42,6 +42,7 @@ from anchor_interp.sweeps.table import read_table
 from anchor_interp.tasks.anchor import Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
+Edits = list[tuple[torch.Tensor, str, torch.Tensor]]
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
 
 
@@ -142,13 +143,23 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     assert interchange(model, crossing, site).counterfactual == 1  # outside of the block
 
 
-@pytest.mark.parametrize("name", ["inferential", "composite", "neurips-symmetric"])
-def test_no_state_is_that_of_an_unseen_pair(name: str) -> None:
+@pytest.fixture(scope="module", params=["inferential", "composite", "neurips-symmetric"])
+def specimen(request: pytest.FixtureRequest) -> tuple[Run, Fingerprint, Edits]:
+    """A trained run, its fingerprint and all edits of activations that measuring it made."""
+    run = ai.load(f"tiny/{request.param}/1")
+    with edited_states(run.model) as edits:
+        return run, fingerprint(run), edits
+
+
+def test_the_verdict_on_a_specimen_is_its_phase(specimen: tuple[Run, Fingerprint, Edits]) -> None:
+    run, found, _ = specimen
+    assert verdict(found).phase == run.phase
+
+
+def test_no_state_is_that_of_an_unseen_pair(specimen: tuple[Run, Fingerprint, Edits]) -> None:
     """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
-    run = ai.load(f"tiny/{name}/1")
+    run, _, edits = specimen
     model, task = run.model, run.config.anchor_task
-    with edited_states(model) as edits:
-        fingerprint_model(model, task)
     states = [edit for edit in edits if not edit[1].endswith("pattern")]
     assert {name for _, name, _ in states} >= {
         "blocks.0.hook_resid_mid",
@@ -159,9 +170,6 @@ def test_no_state_is_that_of_an_unseen_pair(name: str) -> None:
     rows, hook = states[0][0], "blocks.0.hook_resid_mid"
     own = _of_pair(model, task, rows, hook, task.unseen[0])
     assert min(distances_to_unseen(model, task, [(rows, hook, own)])) < 1e-6
-
-
-Edits = list[tuple[torch.Tensor, str, torch.Tensor]]
 
 
 @contextlib.contextmanager
@@ -326,12 +334,6 @@ def test_the_rule_of_the_verdict(changes: dict[str, float | None], phase: str) -
     found = verdict(from_dict(Fingerprint, about | numbers))
     assert found.phase == phase
     assert found.reason
-
-
-@pytest.mark.parametrize("recipe", ["composite", "inferential", "neurips-symmetric"])
-def test_the_verdict_on_a_specimen_is_its_phase(recipe: str) -> None:
-    run = ai.load(f"tiny/{recipe}/1")
-    assert verdict(fingerprint(run)).phase == run.phase
 
 
 @pytest.mark.parametrize(

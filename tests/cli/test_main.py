@@ -1,5 +1,6 @@
 """The command line: flags reach the work, data on stdout, messages on stderr, exit codes."""
 
+import contextlib
 import json
 import os
 import pty
@@ -280,9 +281,12 @@ def on_a_terminal(arguments: list[str], patch: Patch) -> tuple[int, str]:
         streams.setattr("sys.stdout", stream)
         streams.setattr("sys.stderr", stream)
         code = main(arguments)
-    text = os.read(shown, 65536).decode()
+    parts = []
+    with contextlib.suppress(OSError):  # EIO: all has been read
+        while part := os.read(shown, 65536):
+            parts.append(part)
     os.close(shown)
-    return code, text
+    return code, b"".join(parts).decode()
 
 
 def test_wrong_usage_is_one_plain_line_on_a_terminal(monkeypatch: Patch) -> None:

@@ -47,6 +47,7 @@ def test_quickstart_trains_prints_draws_and_resumes(
     assert "undertrained" in shown
 
     before = [run.folder.path.stat().st_mtime_ns for run in runs.values()]
+    monkeypatch.setattr("anchor_interp.pages.report.write_report", lambda *_: None)  # seconds
     again = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert [run.folder.path.stat().st_mtime_ns for run in again.values()] == before
 

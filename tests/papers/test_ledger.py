@@ -141,7 +141,7 @@ def test_rows_without_the_verdicts_numbers_are_not_judged(committed: Tables) -> 
     """Tables of an earlier fingerprint are read; nobody is told that their verdict is other."""
     assert not any(map(can_be_judged, committed["phases"]))
     found = make_ledger("tiny", committed)
-    assert (found.verdict, found.second_look, found.early) == (None, None, ())
+    assert (found.second_look, found.early) == (None, ())
 
 
 def test_fitted_thresholds_tell_phases_of_known_numbers_apart(measured: Tables) -> None:
@@ -290,10 +290,25 @@ def test_early_verdicts_end_at_the_verdict(measured_ledger: Ledger) -> None:
     assert all(0 <= score.low <= score.accuracy <= score.high <= 1 for score in scores)
 
 
-def test_the_results_page_has_the_tables_numbers(ledger: Ledger) -> None:
+def test_the_pages_have_the_tables_numbers(ledger: Ledger) -> None:
     results = importlib.import_module("results")
-    page = results.PAGE.read_text(encoding="utf-8")
-    assert results.filled(page, ledger) == page
+    for file in results.PAGES:
+        page = file.read_text(encoding="utf-8")
+        assert results.filled(page, ledger) == page
+
+
+def test_a_number_on_a_page_is_that_of_its_runs(
+    ledger: Ledger, committed: dict[str, list[dict[str, Any]]]
+) -> None:
+    results = importlib.import_module("results")
+    runs = [row for row in committed["rates"] if row["phase"] in ("composite", "symmetric")]
+    assert runs
+    only = "of rates; phase=composite,symmetric --"
+    page = f"<!-- count {only}>9<!-- end --> and <!-- largest gamma {only}><!-- end -->."
+    assert results.filled(page, ledger) == (
+        f"<!-- count {only}>{len(runs)}<!-- end --> and "
+        f"<!-- largest gamma {only}>{max(row['gamma'] for row in runs):.2f}<!-- end -->."
+    )
 
 
 def test_a_bound_is_drawn_hollow_and_an_interval_beyond_the_axis_has_an_arrowhead(

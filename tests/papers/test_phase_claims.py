@@ -9,7 +9,7 @@ import pytest
 
 from anchor_interp._util.errors import StoreError
 from papers import strata
-from papers.claims import CLAIMS, HALF_A_STEP, LEDGER
+from papers.claims import CLAIMS, HALF_A_STEP, LEDGER, RANDOM
 from papers.comparisons import two_samples
 from papers.effects import Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, judge
@@ -64,8 +64,12 @@ def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[R
     return rows
 
 
+def in_two_studies(rows: Rows) -> dict[str, Rows]:
+    return {"settings": rows[::2], "settings-judging": rows[1::2]}
+
+
 def judged(rows: Rows) -> dict[str, Judgement]:
-    return judge(LEDGER, {"settings": rows})
+    return judge(LEDGER, in_two_studies(rows))
 
 
 def test_a_number_that_was_not_measured_is_not_called_incomparable() -> None:
@@ -112,9 +116,9 @@ def test_phases_permuted_inside_strata_support_nothing(
     phases do as well, so labels that are compared across strata would support claims.
     """
     monkeypatch.setattr(strata, "DRAWN", 999)
-    if not (made_up or "settings" in committed):
-        pytest.skip("the study settings has no table yet")
-    rows = random_settings() if made_up else committed["settings"]
+    if not (made_up or set(RANDOM) <= set(committed)):
+        pytest.skip("the random settings have no tables yet")
+    rows = random_settings() if made_up else [row for name in RANDOM for row in committed[name]]
     generator = np.random.default_rng(0)
     tables_that_support, p_values = 0, []
     for _ in range(40):
@@ -194,7 +198,7 @@ def test_phases_that_never_meet_leave_nothing_comparable() -> None:
     assert found.finding is not None
     assert (found.finding.effect, found.finding.p_value, found.q_value) == (None, None, None)
     assert found.finding.pooled == 1
-    ledger = make_ledger("tiny", {"settings": [row | {"phase": "symmetric"} for row in rows]})
+    ledger = make_ledger("tiny", in_two_studies([row | {"phase": "symmetric"} for row in rows]))
     assert ledger.judgements["n52-answers"].verdict == "nothing comparable"
     assert "nothing comparable" in render_ledger(ledger)
 

@@ -221,14 +221,15 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
     def leave() -> None:
         raise KeyboardInterrupt
 
+    rarely = override(long, checkpoint_every=700)  # a stop hardly falls on one of these steps
     watch = Watch(tmp_path / "run", leave)
     with pytest.raises(KeyboardInterrupt):
-        list(RayEngine().run(each_alone({"run": long}), tmp_path, lambda _: watch))
+        list(RayEngine().run(each_alone({"run": rarely}), tmp_path, lambda _: watch))
     folder = RunFolder(tmp_path / "run")
     newest = folder.steps()[-1]
-    assert newest % LONG["checkpoint_every"], "the step at which it was stopped"
+    assert newest not in (700, 1400, 1500), "the step at which it was stopped"
     assert folder.optimizer(newest)
-    with writing(folder.path, long):  # nobody holds it
+    with writing(folder.path, rarely):  # nobody holds it
         pass
 
 
