@@ -82,11 +82,10 @@ def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
     """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
-    pairs: list[tuple[str, Any, Any]] = [("task", found.task.kind, asked.task.kind)]
+    pairs = []
     for part in ("task", "model", "init", "train"):
         mine, other = to_dict(getattr(found, part)), to_dict(getattr(asked, part))
-        both = [name for name in mine if name in other]  # tasks of two kinds have other fields
-        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in both]
+        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in mine]
     pairs.append(("seed", found.seed, asked.seed))
     return ", ".join(
         f"{name} {mine} (asked: {other})" for name, mine, other in pairs if mine != other

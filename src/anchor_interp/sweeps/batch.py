@@ -18,12 +18,11 @@ from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice, memory_limit
-from anchor_interp.runs.objectives import training_examples
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult, error_of
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
-from anchor_interp.tasks.task import Examples
+from anchor_interp.tasks.sequences import Sequences, sample
 
 MOST_MODELS = 256
 """The largest batch: this many models fill a GPU even if they are tiny."""
@@ -100,7 +99,7 @@ class _Batch:
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, contextlib.ExitStack] = {}
         self._room = _fitting(list(configs.values()), device) if configs else 0
-        self._drawn: dict[Hashable, Examples] = {}
+        self._drawn: dict[Hashable, Sequences] = {}
 
     def train(self) -> Iterator[RunResult]:
         while self._waiting or self._sessions:
@@ -141,7 +140,7 @@ class _Batch:
             message = "stopped before training began; give the same command again"
             with self._stopped.at_once(message):
                 if (task, n, seed) not in self._drawn:
-                    self._drawn[task, n, seed] = training_examples(config)
+                    self._drawn[task, n, seed] = sample(task, "train", n, seed=seed)
             with explained("starting or resuming a run", memory_advice(config)):
                 session = Session(writer, config, self._drawn[task, n, seed], self._device)
             self._sessions[name], self._held[name] = session, held.pop_all()
