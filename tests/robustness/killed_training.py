@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from short import SHORT
@@ -74,7 +75,7 @@ def arm(place: str, countdown: int, log: Path) -> None:
                 die(place, log)
             append(self, row)
 
-        RunWriter.append_metrics = half_line  # type: ignore[method-assign]
+        patch.object(RunWriter, "append_metrics", half_line).start()
     elif place in ("before a rename", "after a rename"):
         _around(Path, "rename", place, due, log)
     elif place == "before thinning out":

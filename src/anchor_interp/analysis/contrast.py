@@ -13,7 +13,7 @@ Comparisons share items, and keys are smooth, so neither may be shuffled. The pe
 renames whole anchors: the vectors of a, all keys together, change places with those of a', those of
 (a, b) with those of (a', b'), and the order of all keys may be reversed. Four anchors have 4! x 2 =
 48 such relabellings. One must map the pairs that follow the rule onto themselves: without (3, 4)
-and (4, 3), 8 are left. So p is at least 1/48 for anchors and 1/8 for such pairs, which is no
+and (4, 3), 8 are left. So p is at least 1/48 for anchors and 1/8 for such pairs, which is not
 evidence in one run; compare the effects of several seeds with each other.
 """
 

@@ -48,7 +48,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     fired: set[str] = set()
 
     def checking(name: str, edit: Edit) -> Callable[..., Tensor]:
-        def hook(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001 (passed by name)
+        def hook(activation: Tensor, **_: Any) -> Tensor:  # TransformerLens names the hook point
             fired.add(name)
             edited: Any = edit(activation)
             if not isinstance(edited, Tensor) or _kind(edited) != _kind(activation):

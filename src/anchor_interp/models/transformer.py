@@ -31,7 +31,7 @@ This is the only module that imports TransformerLens.
 
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,8 @@ class PostLNTransformer(HookedTransformer):
         super().__init__(cfg, move_to_device=False)
         for index in range(cfg.n_layers):
             self.blocks[index] = PostLNBlock(self.cfg, index)
-        self.setup()  # type: ignore[no-untyped-call] # registers the hooks of the new blocks
+        register_hooks: Callable[[], None] = self.setup  # of the new blocks
+        register_hooks()
 
 
 def build_model(
