@@ -193,7 +193,7 @@ def measured(options: argparse.Namespace) -> Row:
     """What the command line asks for, as one JSON object."""
     torch.set_num_threads(1)
     run = load(SPECIMEN)
-    model, task = run.model, run.config.task
+    model, task = run.model, run.config.anchor_task
     rows = []
     for measure in MEASURES:
         measure(model, task, 2, 1)  # warms up

@@ -21,7 +21,8 @@ import torch
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.loop import TrainState, train_step
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.sweeps.stacked import Member, Stack
 from measuring import in_turns, machine, ratio
@@ -35,8 +36,8 @@ def members(n: int, device: torch.device, **changes: Any) -> tuple[list[Member],
     found, objectives = [], []
     for index in range(n):
         config = differing(index, **changes)
-        objective = AnchorObjective(config, device)
-        found.append(Member(config, TrainState.fresh(config, device), objective.sequences))
+        objective = make_objective(config, device)
+        found.append(Member(config, TrainState.fresh(config, device), objective.training))
         objectives.append(objective)
     return found, objectives
 

@@ -43,11 +43,12 @@ WIDTHS = (64, 128, 192, 256, 400)
 """Widths of the `tiny` shape whose step is measured on one thread and on all."""
 STEP = """
 import sys, time, torch
-from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.loop import TrainState, train_step
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
 width, cpu = int(sys.argv[1]), torch.device("cpu")
 config = preset("tiny", d_model=width, d_head=width // 2, d_mlp=2 * width, n_sequences=20_000)
-state, objective = TrainState.fresh(config, cpu), AnchorObjective(config, cpu)
+state, objective = TrainState.fresh(config, cpu), make_objective(config, cpu)
 every = torch.get_num_threads()
 best = {1: 1e9, every: 1e9}
 for _ in range(5):

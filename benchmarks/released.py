@@ -29,7 +29,7 @@ from anchor_interp.models.shapes import MODELS, n_parameters
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import Batch
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.tasks.task import Examples
 
 REPOSITORY = "https://github.com/sjtuzzw/complexity_control"
 _FOLDER = "code_for_anchor_func"
@@ -107,7 +107,7 @@ class ReleasedStep:
         self._optimizer, self._scheduler = code.training.get_optimizer(self._model, self._settings)
         self._criterion = torch.nn.CrossEntropyLoss(ignore_index=0)
         self.parameters = sum(parameter.numel() for parameter in self._model.parameters())
-        tokens = torch.full((train.batch_size, config.task.length), config.task.key_min)
+        tokens = torch.full((train.batch_size, config.task.length), config.anchor_task.key_min)
         self.outputs = list(self._model(tokens)[0].shape)
         ours = (n_parameters(model), [tokens.numel(), model.d_vocab])
         if (self.parameters, self.outputs) != ours:
@@ -125,13 +125,9 @@ class ReleasedStep:
         )  # fmt: skip
         return loss
 
-    def draw_batches(self, sequences: Sequences, n: int) -> None:
+    def draw_batches(self, training: Examples, n: int) -> None:
         """Only draw n batches with its data loader."""
-        rows = sequences.tokens[: n * self._settings.batch_size]
-        targets = sequences.targets[: len(rows), None]
-        whole = [
-            [*row, *target] for row, target in zip(rows.tolist(), targets.tolist(), strict=True)
-        ]
+        whole = training.tokens[: n * self._settings.batch_size].tolist()
         for _ in self._training.get_train_data(self._settings, {"train": whole}):
             pass
 

@@ -26,7 +26,8 @@ import torch
 
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import AnchorObjective, TrainState
+from anchor_interp.runs.loop import TrainState
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from measuring import (
     Kept,
@@ -80,7 +81,7 @@ def step_cost(factor: Factor, value: int, turns: int) -> Row:
     """Time one configuration's step and ``tiny``'s in turns."""
     config, cpu = factor.config(value), torch.device("cpu")
     steps = {
-        name: stepper(TrainState.fresh(c, cpu), AnchorObjective(c, cpu))
+        name: stepper(TrainState.fresh(c, cpu), make_objective(c, cpu))
         for name, c in (("case", config), ("tiny", TINY))
     }
     # the first call warms up, the second tells how many make a turn

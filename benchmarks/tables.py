@@ -16,6 +16,7 @@ from pathlib import Path
 import analysis
 import busy
 import scaling
+import sequences
 import sweep
 import train_step
 from anchor_interp._util.files import read_json, write_text
@@ -31,6 +32,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "sweep_long": sweep.tables,
     "analysis": analysis.tables,
     "busy": busy.tables,
+    "sequences": sequences.tables,
 }
 """Whose JSON it is that has this name."""
 

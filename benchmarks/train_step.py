@@ -36,7 +36,8 @@ from anchor_interp.models import linear
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import AnchorObjective, TrainState, learning_rate, train_step
+from anchor_interp.runs.loop import Objective, TrainState, learning_rate, train_step
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from measuring import Row, answer, machine, number, of_range, ratio, seconds, table
 from released import REPOSITORY, ReleasedCode, ReleasedStep, equivalent
@@ -76,13 +77,13 @@ CASES = {
 def measure(chosen: Case, turns: int) -> Row:
     """Time both loops in turns; all times in seconds per step."""
     config, cpu = chosen.config, torch.device("cpu")
-    objective = AnchorObjective(config, cpu)
+    objective = make_objective(config, cpu)
     our_step = stepper(TrainState.fresh(config, cpu), objective)
     plain = build_model(config.model, config.init, seed=config.seed)
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=config.train.weight_decay)
 
     def plain_step(step: int) -> None:
-        batch = objective.batch(step)
+        batch = objective.parts(step)[0]
         optimizer.param_groups[0]["lr"] = learning_rate(config.train, step)
         loss = F.cross_entropy(plain(batch.tokens)[:, -1], batch.targets)
         optimizer.zero_grad()
@@ -137,14 +138,14 @@ def measure_released(
     cpu, n = torch.device("cpu"), max(1, 1024 // batch_size)
     configs = {name: equivalent(batch_size, name) for name in precisions}
     released = ReleasedStep(code, equivalent(batch_size, "float32"))
-    objective = AnchorObjective(equivalent(batch_size, "float32"), cpu)
-    batches = [objective.batch(step) for step in range(n)]
+    objective = make_objective(equivalent(batch_size, "float32"), cpu)
+    batches = [objective.parts(step)[0] for step in range(n)]
     ours = {name: stepper(TrainState.fresh(c, cpu), objective) for name, c in configs.items()}
     times: dict[str, list[float]] = {name: [] for name in ("released", "loader", *ours)}
     for turn in range(turns + 1):
         found = {name: seconds(step, n) for name, step in ours.items()}
         found["released"] = seconds(lambda _: released.train(batches), 1) / n
-        found["loader"] = seconds(lambda _: released.draw_batches(objective.sequences, n), 1) / n
+        found["loader"] = seconds(lambda _: released.draw_batches(objective.training, n), 1) / n
         if turn:  # the first turn warms up
             for name, value in found.items():
                 times[name].append(value)
@@ -167,7 +168,7 @@ def measure_released(
     ]
 
 
-def stepper(state: TrainState, objective: AnchorObjective) -> Callable[[int], object]:
+def stepper(state: TrainState, objective: Objective) -> Callable[[int], object]:
     """A training under way: each call takes its next step."""
     return lambda _: train_step(state, objective)
 

@@ -33,7 +33,7 @@ BASELINES = ("attention rollout", "symmetric route", "inferential route")
 
 def measure(run: Run) -> Row:
     """Circuit and routes of one run; why not, where the answers hardly depend on attention."""
-    model, task = run.model, run.config.task
+    model, task = run.model, run.config.anchor_task
     found: Row = {}
     try:
         scores = route_scores(model, task)

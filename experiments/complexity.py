@@ -65,7 +65,7 @@ def measure(run: Run) -> Row:
     found = complexity(run.model, run.initial)
     query = next(e for e in found.matrices if e.name == "W_Q" and e.layer == 0)
     heads = [e for e in found.heads if e.name == "QK" and e.layer == 0]
-    structure = embedding_structure(key_embeddings(run.model, run.config.task))
+    structure = embedding_structure(key_embeddings(run.model, run.config.anchor_task))
     steps = structure.steps
     z = (steps.closeness - steps.expected) / steps.spread
     plane = arithmetic_steps(torch.from_numpy(structure.coordinates[:, :2].copy()))

@@ -27,7 +27,7 @@ Runs = Sequence[RuleContrasts]
 
 def measure(run: Run) -> Row:
     """Every contrast of one run."""
-    return {"contrasts": to_dict(rule_contrasts(run.model, run.config.task))}
+    return {"contrasts": to_dict(rule_contrasts(run.model, run.config.anchor_task))}
 
 
 def report(found: Measured) -> None:

@@ -13,7 +13,7 @@ def draw(data: section.Data) -> section.Panels:
     clusters = []
     for recipe in ("memorizing", "composite", "symmetric"):
         run = section.example(recipe)
-        found = key_mask_clusters(run.model, run.config.task, tsne=True)
+        found = key_mask_clusters(run.model, run.config.anchor_task, tsne=True)
         clusters.append((recipe, cluster_map(found)))
     return [clusters, [("every run", by_phase(data.random_settings(), NUMBERS))]]
 

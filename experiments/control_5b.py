@@ -11,7 +11,7 @@ def draw(data: section.Data) -> section.Panels:
     maps = []
     for recipe in ("composite", "symmetric", "inferential"):
         run = section.example(recipe)
-        found = block_similarity(run.model, run.config.task)
+        found = block_similarity(run.model, run.config.anchor_task)
         maps.append((recipe, similarity_map(found, centred=False)))
     runs = by_phase(data.random_settings(), {"blocks": "blocks: contrast"})
     return [maps, [("every run", runs)]]

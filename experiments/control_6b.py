@@ -17,8 +17,8 @@ NUMBERS = {"embedding_steps": "steps 3 and 4 (z)", "embedding_smooth": "smooth s
 def embedding_panel(recipe: str) -> Figure:
     """The embedded keys of a specimen in their first two components."""
     run = section.example(recipe)
-    found = embedding_structure(key_embeddings(run.model, run.config.task))
-    return embedding_plane(found, run.config.task.keys.tolist())
+    found = embedding_structure(key_embeddings(run.model, run.config.anchor_task))
+    return embedding_plane(found, run.config.anchor_task.keys.tolist())
 
 
 def draw(data: section.Data) -> section.Panels:

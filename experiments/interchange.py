@@ -15,9 +15,6 @@ on training keys too. A difference between an inferential recipe and another one
 with p <= 0.05 after Holm's correction over the table.
 """
 
-from dataclasses import replace
-
-import numpy as np
 import torch
 
 from anchor_interp.interventions.interchange import (
@@ -28,8 +25,11 @@ from anchor_interp.interventions.interchange import (
 )
 from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
+from anchor_interp.tasks.counterfactuals import (
+    InterchangePairs,
+    interchange_pairs,
+    renamed_answers,
+)
 from measured import (
     Measured,
     comparisons,
@@ -76,7 +76,7 @@ CLAIMS = Family(
 
 def measure(run: Run) -> Row:
     """All ways of one run."""
-    model, task = run.model, run.config.task
+    model, task = run.model, run.config.anchor_task
     fitted = interchange_pairs(task, 4_000, seed=0, keys="train")
     held_out = interchange_pairs(task, 1_000, seed=1, keys="test")
     familiar = interchange_pairs(task, 1_000, seed=1, keys="train")
@@ -89,7 +89,10 @@ def measure(run: Run) -> Row:
         "plain": (held_out, None),
         "familiar": (familiar, None),
         "searched": (held_out, found),
-        "control": (renamed(held_out, task), searched(renamed(fitted, task))),
+        "control": (
+            renamed_answers(task, held_out, seed=0),
+            searched(renamed_answers(task, fitted, seed=0)),
+        ),
         "random": (held_out, random_subspace(len(found.basis), DIMENSIONS, seed=0)),
     }
     results = {
@@ -98,14 +101,6 @@ def measure(run: Run) -> Row:
     }
     shares = ("counterfactual", *OTHERS)
     return {way: {s: getattr(result, s) for s in shares} for way, result in results.items()}
-
-
-def renamed(pairs: InterchangePairs, task: AnchorTask) -> InterchangePairs:
-    """The same with all answers renamed by one random permutation."""
-    answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
-    name = np.arange(answers.max() + 1)
-    name[answers] = np.random.default_rng(0).permutation(answers)
-    return replace(pairs, counterfactual=name[pairs.counterfactual])
 
 
 def report(found: Measured) -> None:

@@ -33,7 +33,7 @@ def _share(value: float | None) -> float:
 _MEMORIZING = Margin(
     "memorizing",
     "train >= 0.99 and ID <= 0.5",
-    lambda e: _share(e.train_accuracy) >= 0.99 and e.id_accuracy <= 0.5,
+    lambda e: _share(e.train_accuracy) >= 0.99 and _share(e.id_accuracy) <= 0.5,
 )
 _INFERENTIAL = Margin("inferential", "OOD >= 0.95", lambda e: _share(e.ood_accuracy) >= 0.95)
 
@@ -43,7 +43,7 @@ MARGINS: Mapping[str, Margin] = {
         "composite",
         "ID >= 0.95, OOD <= 0.3 and commutativity <= 0.6",
         lambda e: (
-            e.id_accuracy >= 0.95
+            _share(e.id_accuracy) >= 0.95
             and _share(e.ood_accuracy) <= 0.3
             and _share(e.commutativity) <= 0.6
         ),

@@ -32,7 +32,7 @@ HIDDEN: dict[Place, str] = {"key": "key, over 80 keys", "second": "second anchor
 
 def measure(run: Run) -> Row:
     """The leaks of one run, in double precision; null where the token has no effect anyway."""
-    task = run.config.task
+    task = run.config.anchor_task
     model = load(run.folder.path, dtype=torch.float64).model
     sequences = drawn_sequences(
         task, lambda s: s.position < task.length - 3, N, 0, task.pairs, "all"

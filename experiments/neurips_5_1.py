@@ -25,7 +25,9 @@ def flow(run: Run) -> Figure:
 def draw(data: section.Data) -> section.Panels:
     """Figure 3, and the routes of every run."""
     symmetric, inferential = section.example("neurips-symmetric"), section.example("inferential")
-    points = pair_clusters(symmetric.model, symmetric.config.task, n=2_000, centre=False, tsne=True)
+    points = pair_clusters(
+        symmetric.model, symmetric.config.anchor_task, n=2_000, centre=False, tsne=True
+    )
     clusters = ("X^ao(1), t-SNE, symmetric", plotting.cluster_map(points))
     return [
         [("symmetric", flow(symmetric)), clusters],

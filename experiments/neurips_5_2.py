@@ -13,10 +13,10 @@ def draw(data: section.Data) -> section.Panels:
     maps = []
     for name in ("inferential", "symmetric"):
         run = section.example(name)
-        found = answer_similarity(run.model, run.config.task)
+        found = answer_similarity(run.model, run.config.anchor_task)
         maps.append((f"X^ao(2), {name}", similarity_map(found, centred=False)))
     run = section.example("inferential")
-    values = value_similarity(run.model, run.config.task)
+    values = value_similarity(run.model, run.config.anchor_task)
     return [
         [*maps, ("V^(2), inferential", similarity_map(values, centred=False))],
         [("every run", by_phase(data.random_settings(), NUMBERS))],

@@ -15,7 +15,7 @@ def draw(data: section.Data) -> section.Panels:
         lines = {}
         for when, model in (("before training", run.initial), ("after", run.model)):
             if model is not None:
-                found = covariance_eigenvalues(key_embeddings(model, run.config.task))
+                found = covariance_eigenvalues(key_embeddings(model, run.config.anchor_task))
                 lines[when] = (found / found.sum())[:40]
         panels.append((name, curves(lines, "eigenvalue (sorted)", "share of the variance")))
     return [panels, [("every run", by_phase(data.random_settings(), NUMBERS))]]

@@ -28,7 +28,7 @@ def main() -> None:
     for phase in ("symmetric", "inferential"):
         run = load(f"tiny/{phase}/1")
         sequences, references = (
-            aligned_sequences(run.config.task, PROBE_POSITION, SEQUENCES, seed=seed)
+            aligned_sequences(run.config.anchor_task, PROBE_POSITION, SEQUENCES, seed=seed)
             for seed in (0, 1)
         )
         circuit = prune(Bench(run.model, sequences, "resample", references=references))

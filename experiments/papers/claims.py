@@ -50,10 +50,19 @@ from .rows import (
     with_end,
     with_numbered_phase,
 )
-from .strata import Alike, BetweenPhases
+from .section_7_runs import (
+    CORNERS,
+    corner,
+    fitted,
+    held_out_at_random,
+    held_out_square,
+    log_epochs,
+)
+from .strata import Alike, Between
 
 PHASE_2 = ("composite", "symmetric")
 FIGURE_2 = ("figure2",)
+DATA = ("task", "n_sequences")  # what section VII holds
 RANDOM = ("settings", "settings-judging")  # the studies whose runs are compared by phase
 ELSEWHERE = ("phases", "decay", "depth")  # studies whose phases differ in task and layout as well
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
@@ -77,7 +86,7 @@ def _between_phases(
     elsewhere: tuple[str, ...] = ELSEWHERE,
 ) -> Effect:
     """More of a number in runs of some phases than in those of others, inside task and layout."""
-    return BetweenPhases(number, more, less, free, elsewhere, studies=RANDOM, prepare=prepare)
+    return Between(number, more, less, free, elsewhere, studies=RANDOM, prepare=prepare)
 
 
 def _more_gamma(more: Test, less: Test) -> Effect:
@@ -103,6 +112,50 @@ def _in_figure_2(summary: Callable[[str], Summary], column: str, **more: Any) ->
     """
     zone = outside_zone(best if summary is best else mean)
     return Rise(number=summary(column), prepare=zone, untrained=True, studies=FIGURE_2, **more)
+
+
+def _corners(study: str, number: str, prepare: Callable[[Rows], Rows] = tuple) -> Effect:
+    """Small initialisation with much weight decay minus large one with little, at equal data."""
+    more, less = (corner(study, small=small) for small in (True, False))
+    return Between(
+        number, more, less, ("gamma", "weight_decay"), within=DATA, studies=(study,),
+        prepare=prepare, untrained=True,
+    )  # fmt: skip
+
+
+def _on_corners(
+    study: str, number: str, prepare: Callable[[Rows], Rows] = tuple, matched: str = "id_accuracy"
+) -> dict[str, Effect]:
+    """The claims of section VII on one task: both settings, among fitted runs, and each setting."""
+    both, of = _corners(study, number, prepare), CORNERS[study]
+    assert isinstance(both, Between)
+    large, small = (having(gamma=gamma) for gamma in of.gammas)
+    little, much = (having(weight_decay=decay) for decay in of.decays)
+    return {
+        f"c7-{study}": both,
+        f"c7-{study}-matched": replace(
+            both, more=fitted(both.more, matched), less=fitted(both.less, matched)
+        ),
+        f"c7-{study}-gamma": replace(
+            both, more=small, less=large, free=("gamma",), within=(*DATA, "weight_decay")
+        ),
+        f"c7-{study}-decay": replace(
+            both, more=much, less=little, free=("weight_decay",), within=(*DATA, "gamma")
+        ),
+    }
+
+
+def _epochs_between(more: int, less: int) -> Effect:
+    """Epochs that a large initialisation needs for so many examples minus those for others."""
+    large = corner("prontoqa", small=False)
+
+    def of_size(n: int) -> Test:
+        return lambda row: large(row) and row["n_sequences"] == n
+
+    never_there = never_came("steps_to_loss")
+    return Difference(
+        log_epochs, of_size(more), of_size(less), never_there, studies=("prontoqa",), untrained=True
+    )
 
 
 def _two_layers(rows: Rows) -> Rows:
@@ -215,6 +268,17 @@ _EFFECTS: Mapping[str, Effect] = {
         moved, lambda row: row["task"] != "complexity-control", having(task="complexity-control"),
         studies=("steps",),
     ),
+    **_on_corners("scan", "ood_accuracy"),
+    **_on_corners("cogs", "ood_accuracy"),
+    **_on_corners("addition", "ood_accuracy", held_out_square),
+    "c7-addition-random": _corners("addition", "id_accuracy", held_out_at_random),
+    **_on_corners("prontoqa", "id_accuracy", matched="train_accuracy"),
+    "c7-prontoqa-faster": Between(
+        log_epochs, corner("prontoqa", small=False), corner("prontoqa", small=True),
+        ("gamma", "weight_decay"), within=DATA, studies=("prontoqa",), untrained=True,
+    ),
+    "c7-prontoqa-rises": _epochs_between(1_000, 250),
+    "c7-prontoqa-falls": _epochs_between(1_000, 16_000),
     "late-decay": Difference(
         "ood_accuracy",
         lambda row: row["branch_weight_decay"] == 1.0 and row["branch_step"] * 4 > row["steps"],

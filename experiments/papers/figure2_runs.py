@@ -58,7 +58,7 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
     data and the key's position are not among them: both are drawn uniformly, and no setting changes
     that. A sequence of another ``length`` has fewer positions.
     """
-    model, train, task = start.model, start.train, start.task
+    model, train, task = start.model, start.train, start.anchor_task
 
     def wide(width: int) -> dict[str, Any]:
         sizes = {

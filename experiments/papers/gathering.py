@@ -22,7 +22,7 @@ from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import CIRCUMSTANCES, read_table
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.task import Task
 
 from .measures import ALONG, SECONDS, between, measures_of, numbers
 from .rows import Row
@@ -248,8 +248,11 @@ def _row(row: Row, config: RunConfig, folder: SweepFolder, of: _Wanted, scale: s
     }
 
 
-def task_columns(task: AnchorTask) -> Row:
-    """What a table says of a task: how many groups break the rule, which, and the anchors."""
+def task_columns(task: Task) -> Row:
+    """What a table says of anchors: how many groups break the rule, which, and their functions."""
+    if task.anchored is None:
+        return {}
+    task = task.anchored
     broken = broken_groups(task)
     return {
         "complexity": len(broken),

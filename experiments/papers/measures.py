@@ -57,7 +57,7 @@ def pairs(run: Run) -> Numbers:
     for (a, b), step, value in zip(curves.groups, late, loss, strict=True):
         found[f"late_pair_{a}{b}"] = float(min(step, curves.steps[-1]))
         found[f"loss_pair_{a}{b}"] = float(value)
-    if broken := broken_pairs(run.config.task):
+    if broken := broken_pairs(run.config.anchor_task):
         for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
             areas = detection(scores, curves.groups, broken)
             found |= {f"auroc_{name}": areas.auroc, f"auroc_{name}_neighbours": areas.neighbours,
@@ -67,7 +67,7 @@ def pairs(run: Run) -> Numbers:
 
 def embedding(run: Run) -> Numbers:
     """How far arithmetic steps stand out of the embedding, as z scores."""
-    steps = embedding_structure(key_embeddings(run.model, run.config.task)).steps
+    steps = embedding_structure(key_embeddings(run.model, run.config.anchor_task)).steps
     z = (steps.closeness - steps.expected) / steps.spread
     return {f"step_z_{step}": float(z[steps.steps == step][0]) for step in range(2, 7)}
 

@@ -1,8 +1,8 @@
-"""Phases compared inside strata, among runs whose settings were drawn at random.
+"""Runs of two kinds compared inside strata: phases among random settings, or corners of a grid.
 
 Settings decide the phase, so phases differ in their settings, and in task and layout most of all. A
-*stratum* holds the runs of one task and layout. Inside it each run has settings and a seed of its
-own and is a witness by itself.
+*stratum* holds the runs that agree in some columns, such as one task and layout. Inside it each run
+has a seed of its own, and random settings of its own, and is a witness by itself.
 """
 
 import math
@@ -35,11 +35,12 @@ from .effects import (
 from .rows import SETTINGS, Row, Rows, Test, columns_of, every, setting_of
 
 STRATUM = ("task", "normalization")
+_SAID = {"normalization": "layout", "n_sequences": "data size", "weight_decay": "weight decay"}
 
 
 @dataclass(frozen=True)
-class BetweenPhases(Effect):
-    """The mean of a number in runs of some phases minus that in others, inside strata.
+class Between(Effect):
+    """The mean of a number in runs of one kind minus that in runs of another, inside strata.
 
     A stratum is compared if it has five runs of each kind. The effect is that of a linear model
     with a level for each stratum; for p, the number changes places inside strata; the interval is
@@ -59,6 +60,7 @@ class BetweenPhases(Effect):
     less: Test  # the runs in which it is smaller
     free: tuple[str, ...] = ()  # settings that the claim is about: they are not regressed out
     elsewhere: tuple[str, ...] = ()
+    within: tuple[str, ...] = STRATUM  # the columns in which the runs of a stratum agree
 
     def find_in(self, tables: Mapping[str, Rows]) -> Finding | Observation | None:
         """The finding of the studies' tables; None if one of them is missing or empty."""
@@ -84,8 +86,8 @@ class BetweenPhases(Effect):
         parts: dict[str, Finding] = {}
         used: list[tuple[list[Row], list[Row]]] = []
         generator, single = np.random.default_rng(0), []
-        for stratum, runs in sorted(grouped(kept, STRATUM).items()):
-            more, less = ([row for row in sample if columns_of(row, STRATUM) == stratum]
+        for stratum, runs in sorted(grouped(kept, self.within).items()):
+            more, less = ([row for row in sample if columns_of(row, self.within) == stratum]
                           for sample in samples)  # fmt: skip
             name = ", ".join(map(str, stratum))
             if min(len(more), len(less)) < FEWEST:
@@ -98,7 +100,8 @@ class BetweenPhases(Effect):
             parts[name] = _brief([more, less], _estimate(single[-1:]))
         if not used:
             seen = "; ".join(f"{name}: {part.note}" for name, part in parts.items()) or "no run"
-            note = f"no task and layout has {FEWEST} runs of both kinds ({seen})"
+            of = " and ".join(_SAID.get(name, name) for name in self.within)
+            note = f"no {of} has {FEWEST} runs of both kinds ({seen})"
             return finding_of(samples, censored, comparable=False, note=note, parts=parts)
         both = [[row for pair in used for row in pair[side]] for side in (0, 1)]
         adjusted = self._at_equal_settings(used)
@@ -106,7 +109,7 @@ class BetweenPhases(Effect):
 
     def _at_equal_settings(self, strata: Sequence[tuple[list[Row], list[Row]]]) -> Finding | None:
         """The effect with the settings regressed out; None if there are too few runs for it."""
-        columns = [name for name in SETTINGS if name not in (*STRATUM, *self.free)]
+        columns = [name for name in SETTINGS if name not in (*self.within, *self.free)]
         generator = np.random.default_rng(0)
         fitted = [(pair, self._shuffled(*pair, columns, generator)) for pair in strata]
         kept = [(pair, one) for pair, one in fitted if len(one.x) >= 2 * (one.rank + 1)]

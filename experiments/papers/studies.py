@@ -22,6 +22,7 @@ from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
 
 from .figure2_runs import PAPER, factors, figure_2, middle_rate, paper_width
+from .section_7_runs import CORNERS
 
 _T = TypeVar("_T")
 MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
@@ -300,6 +301,12 @@ STUDIES: Mapping[str, Study] = {
         "one factor at a time on the NeurIPS task", lambda name: factors(SCALES[name].figure2)
     ),
     "paper-width": Study("the NeurIPS paper's width, batch and data", _paper_width),
+    "scan": Study("both settings and the data on SCAN", CORNERS["scan"].sweep),
+    "cogs": Study("both settings and the data on COGS", CORNERS["cogs"].sweep),
+    "addition": Study("both settings and the data on addition", CORNERS["addition"].sweep),
+    "prontoqa": Study(
+        "both settings and the data on PrOntoQA", CORNERS["prontoqa"].sweep, ("learning",)
+    ),
 }
 
 

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anchor_interp._util.errors import AnchorInterpError as AnchorInterpError
     from anchor_interp._util.errors import ConfigError as ConfigError
+    from anchor_interp.analysis.circuits import prune as prune
     from anchor_interp.analysis.fingerprint import fingerprint as fingerprint
     from anchor_interp.analysis.overview import analyze as analyze
     from anchor_interp.analysis.overview import analyze_model as analyze_model
     from anchor_interp.analysis.verdict import verdict as verdict
+    from anchor_interp.interventions.interchange import interchange as interchange
+    from anchor_interp.interventions.interchange import learn_subspace as learn_subspace
     from anchor_interp.interventions.masks import mask_edges as mask_edges
     from anchor_interp.interventions.masks import mask_first_anchor as mask_first_anchor
     from anchor_interp.interventions.masks import mask_key_token as mask_key_token
     from anchor_interp.interventions.masks import mask_second_anchor as mask_second_anchor
+    from anchor_interp.interventions.patching import patch as patch
+    from anchor_interp.interventions.sites import Site as Site
     from anchor_interp.models.exact import exact_model as exact_model
     from anchor_interp.models.forward import last_logits as last_logits
     from anchor_interp.models.shapes import InitConfig as InitConfig
@@ -35,26 +40,38 @@ if TYPE_CHECKING:
     from anchor_interp.runs.run import Run as Run
     from anchor_interp.runs.run import load as load
     from anchor_interp.runs.train import train as train
+    from anchor_interp.tasks.addition import Addition as Addition
     from anchor_interp.tasks.anchor import TASKS as TASKS
     from anchor_interp.tasks.anchor import Affine as Affine
     from anchor_interp.tasks.anchor import Anchor as Anchor
     from anchor_interp.tasks.anchor import AnchorTask as AnchorTask
     from anchor_interp.tasks.anchor import Override as Override
     from anchor_interp.tasks.anchor import Table as Table
+    from anchor_interp.tasks.cogs import Cogs as Cogs
+    from anchor_interp.tasks.counterfactuals import contrast_pairs as contrast_pairs
+    from anchor_interp.tasks.prontoqa import Prontoqa as Prontoqa
+    from anchor_interp.tasks.scan import Scan as Scan
     from anchor_interp.tasks.sequences import Sequences as Sequences
     from anchor_interp.tasks.sequences import sample as sample
+    from anchor_interp.tasks.task import Examples as Examples
+    from anchor_interp.tasks.task import Split as Split
+    from anchor_interp.tasks.task import Task as Task
 
 _HOME = {
     "_util.errors": ("AnchorInterpError", "ConfigError"),
+    "analysis.circuits": ("prune",),
     "analysis.fingerprint": ("fingerprint",),
     "analysis.overview": ("analyze", "analyze_model"),
     "analysis.verdict": ("verdict",),
+    "interventions.interchange": ("interchange", "learn_subspace"),
     "interventions.masks": (
         "mask_edges",
         "mask_first_anchor",
         "mask_key_token",
         "mask_second_anchor",
     ),
+    "interventions.patching": ("patch",),
+    "interventions.sites": ("Site",),
     "models.exact": ("exact_model",),
     "models.forward": ("last_logits",),
     "models.shapes": ("InitConfig", "ModelConfig"),
@@ -66,8 +83,14 @@ _HOME = {
     "runs.presets": ("preset",),
     "runs.run": ("Run", "load"),
     "runs.train": ("train",),
+    "tasks.addition": ("Addition",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
+    "tasks.cogs": ("Cogs",),
+    "tasks.counterfactuals": ("contrast_pairs",),
+    "tasks.prontoqa": ("Prontoqa",),
+    "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),
+    "tasks.task": ("Examples", "Split", "Task"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

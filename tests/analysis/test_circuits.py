@@ -1,6 +1,7 @@
 """Circuits: models whose circuit is known, the guarantees of pruning, bad input."""
 
 import itertools
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp
+from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import (
     Circuit,
@@ -148,6 +150,44 @@ def test_no_edge_of_a_pruned_circuit_can_be_removed(specimen: HookedTransformer)
             assert min(left) < 1 - tolerance
         sizes.append(circuit.size)
     assert sizes[0] >= sizes[1] > 0
+
+
+def test_pruning_ends_with_its_time_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(random_model(), aligned_sequences(FEW_KEYS, 2, 20, seed=0))
+    whole = prune(bench, quiet=True)
+    assert whole.finished
+    assert (prune(bench, max_seconds=1e6, quiet=True).edges == whole.edges).all()
+    seconds = itertools.count()  # each look at the clock takes one
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+    sizes = []
+    for most in (0.5, 5.5, 20.5):
+        cut = prune(bench, max_seconds=most, quiet=True)
+        assert not cut.finished
+        assert "fewer may do" in repr(cut)
+        (accuracy, difference) = bench.faithfulness(cut.edges[None])
+        assert min(accuracy.item(), difference.item()) >= 0.9  # the best so far is faithful
+        sizes.append(cut.size)
+    assert sizes[0] == bench.reachable.sum()
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0]
+    with pytest.raises(ConfigError, match="max_seconds is -1"):
+        prune(bench, max_seconds=-1)
+    assert capsys.readouterr().err == ""
+
+
+def test_long_pruning_reports_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(small_exact("symmetric", "post"), SEQUENCES, "zero")
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+    size = prune(bench).size
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("prune: step 0/54  54 edges left")
+    assert last.startswith(f"prune: step 54/54  {size} edges left")
+    prune(bench, quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_tolerances_at_the_ends() -> None:

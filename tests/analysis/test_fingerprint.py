@@ -15,6 +15,7 @@ from short import SHORT
 from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
+from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis import fingerprint as fingerprints
@@ -80,7 +81,9 @@ def test_numbers_are_finite_or_none_and_survive_json(taken: dict[str, Fingerprin
 
 @pytest.mark.parametrize("unseen", [((3, 4), (4, 3)), ((1, 2), (2, 1), (3, 4), (4, 3))])
 def test_no_unseen_pair_is_run(
-    unseen: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
+    unseen: tuple[tuple[int, int], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The test looks at the model's input itself, without :func:`seen_pairs_only`."""
     task = replace(FEW_KEYS, unseen=unseen)
@@ -95,8 +98,14 @@ def test_no_unseen_pair_is_run(
         return original(tokens)
 
     monkeypatch.setattr(model.embed, "forward", watched)
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
     assert fingerprint_model(model, task).value is not None
     assert given == set(task.seen)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "fingerprint: step 1/12"
+    assert last == "fingerprint: step 12/12"
+    assert fingerprint_model(model, task, quiet=True).value is not None
+    assert capsys.readouterr().err == ""
 
 
 def test_seen_pairs_only_refuses_an_unseen_pair_and_is_removed_afterwards() -> None:
@@ -150,7 +159,7 @@ def test_the_verdict_on_a_specimen_is_its_phase(specimen: tuple[Run, Fingerprint
 def test_no_state_is_that_of_an_unseen_pair(specimen: tuple[Run, Fingerprint, Edits]) -> None:
     """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
     run, _, edits = specimen
-    model, task = run.model, run.config.task
+    model, task = run.model, run.config.anchor_task
     states = [edit for edit in edits if not edit[1].endswith("pattern")]
     assert {name for _, name, _ in states} >= {
         "blocks.0.hook_resid_mid",

@@ -43,7 +43,7 @@ def test_the_latest_group_is_first_and_the_loss_breaks_ties() -> None:
 def test_curves_of_a_run_are_the_accuracies_of_its_checkpoints(finished_run: Run) -> None:
     found = learning_curves(finished_run)
     assert list(found.steps) == finished_run.steps
-    assert set(found.groups) == set(finished_run.config.task.seen)
+    assert set(found.groups) == set(finished_run.config.anchor_task.seen)
     assert sum(found.sizes) == finished_run.config.train.n_sequences
     whole = np.average(found.accuracy[-1], weights=found.sizes)
     assert whole == pytest.approx(finished_run.evaluation.train_accuracy)

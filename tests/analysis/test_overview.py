@@ -15,11 +15,13 @@ from safetensors.torch import save_file
 from small_models import FEW_KEYS, small_exact
 from watched_page import Watched
 
+from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis import clusters
 from anchor_interp.analysis.overview import Analysis, Development, analyze, analyze_model
 from anchor_interp.cli.main import main
+from anchor_interp.models.complexity import complexity
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model, model_of_weights
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
@@ -42,9 +44,18 @@ def specimen(quick_pictures: None) -> Analysis:
 
 
 @pytest.mark.usefixtures("quick_pictures")
-def test_a_known_mechanism_is_recognized() -> None:
+def test_a_known_mechanism_is_recognized_and_each_part_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An exact model; the tests of each part have the other mechanisms."""
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0)
     found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
+    lines = [re.split("  +", line)[:2] for line in capsys.readouterr().err.splitlines()]
+    assert [step for step, _ in lines] == [f"analyze model: step {i}/18" for i in range(19)]
+    doing = [what for _, what in lines]
+    assert [doing[0], *doing[-2:]] == ["circuit", "sensitivity", "done"]
+    assert len(set(doing)) == 19  # nothing of the pruning among them
     assert found.mechanism is not None
     m = found.mechanism
     assert m.routes is not None
@@ -84,6 +95,11 @@ def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
     assert found.step == finished_run.steps[1]
     assert found.development is not None
     assert found.development.steps == tuple(finished_run.steps)
+    last = complexity(finished_run.model).matrices
+    for measure in ("stable_rank", "effective_rank", "condensation"):
+        of_steps = getattr(found.development, measure)
+        assert len(of_steps) == len(finished_run.steps)
+        assert of_steps[-1] == tuple(getattr(entry, measure) for entry in last)
     assert found.name == finished_run.folder.path.name
 
 
@@ -95,9 +111,12 @@ def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
     assert found.mechanism is not None
     assert found.mechanism.flow is not None
     assert found.left_out
-    development = Development((0, 10), ("W_Q",), np.array([[8.0], [2.0]]))
+    ranks = ((8.0,), (2.0,))
+    development = Development((0, 10), ("W_Q",), ranks, ranks, ((None,), (None,)))  # one neuron
     page = render_analysis(replace(found, development=development))
-    assert 'figure class="development"' in page
+    assert '"condensation":[[null],[null]]' in canonical_json(development)
+    for name in ("development", "development-effective", "development-condensation"):
+        assert f'figure class="{name}"' in page
     for reason in found.left_out:
         assert html.escape(reason, quote=False)[:40] in html.unescape(page) + page
 

@@ -35,7 +35,7 @@ def test_virtual_anchors_tell_trained_mechanisms_apart() -> None:
     found = {}
     for name in ("inferential", "symmetric", "composite"):
         run = ai.load(f"tiny/{name}/1")
-        found[name] = virtual_anchors(run.model, run.config.task, layer=1)
+        found[name] = virtual_anchors(run.model, run.config.anchor_task, layer=1)
     rules = {name: one.rule or 0 for name, one in found.items()}
     assert rules["inferential"] > 0.4 > 0.2 > max(rules["symmetric"], rules["composite"])
     assert (found["symmetric"].alike or 0) > 0.98 > 0.97 > (found["composite"].alike or 0)

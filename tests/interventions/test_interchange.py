@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -27,7 +29,11 @@ from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exa
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
+from anchor_interp.tasks.counterfactuals import (
+    InterchangePairs,
+    interchange_pairs,
+    renamed_answers,
+)
 
 TASK = TASKS["complexity-control"]
 ADD = {1: 5, 2: 1, 3: -2, 4: -8}
@@ -113,6 +119,19 @@ def test_answers_that_are_not_output_tokens_are_refused() -> None:
     words = "the model's output tokens are 0 to 24"
     refused(lambda: interchange(model, few_pairs, HALFWAY), words)
     refused(lambda: learn_subspace(model, few_pairs, HALFWAY, 2, seed=0, quiet=True), words)
+
+
+def test_a_base_sequence_without_a_source_is_left_out_and_counted() -> None:
+    fours_meet = AnchorTask(unseen=((1, 4), (2, 4), (3, 4)))
+    found = interchange_pairs(fours_meet, 200, seed=0)
+    n = len(found.base)
+    assert 0 < found.left_out == 200 - n
+    assert not len(found.base.where(pair=(4, 4)))
+    assert len(found.source) == len(found.counterfactual) == len(found.key_moved) == n
+    assert (found.source.position == found.base.position).all()
+    assert interchange_pairs(TASK, 200, seed=0).left_out == 0
+    with pytest.raises(ConfigError, match=r"200 of 200 sequences have no source .*choose other"):
+        interchange_pairs(fours_meet, 200, seed=0, pairs=[(4, 4)])
 
 
 @pytest.mark.parametrize("keys", ["train", "test"])
@@ -312,6 +331,50 @@ def test_a_search_finds_the_directions_that_are_wired() -> None:
     assert at_random.counterfactual < 0.2
 
 
+def test_arbitrary_labels_rename_every_answer_alike(pairs: InterchangePairs) -> None:
+    other = interchange_pairs(TASK, 300, seed=5)
+    renamed = [renamed_answers(TASK, each, seed=3) for each in (pairs, other)]
+    names: dict[int, set[int]] = {}
+    for before, after in zip((pairs, other), renamed, strict=True):
+        assert after.base is before.base
+        for answer, name in zip(before.counterfactual, after.counterfactual, strict=True):
+            names.setdefault(int(answer), set()).add(int(name))
+    assert all(len(found) == 1 for found in names.values())
+    assert len(set.union(*names.values())) == len(names)  # no two answers share a name
+    assert np.mean([answer in found for answer, found in names.items()]) < 0.2
+    assert {int(a) for a in other.counterfactual} <= set(range(4, 110))
+    unlike = renamed_answers(TASK, other, seed=4).counterfactual
+    assert (unlike != renamed[1].counterfactual).mean() > 0.8
+
+
+def test_the_example_of_distributed_alignment_search_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands in the documentation, with a shorter search."""
+    text = (Path(__file__).parents[2] / "docs/mechanism.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = (block for block in blocks if "learn_subspace" in block)
+    short = functools.partial(learn_subspace, steps=2, quiet=True)
+    monkeypatch.setattr(anchor_interp, "learn_subspace", short)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    shares = ("searched", "arbitrary labels", "an untrained model", "a random subspace")
+    assert tuple(names["shares"]) == shares
+    assert all(0 <= names["shares"][name] <= 1 for name in shares)
+
+
+def test_a_search_ends_with_its_time_and_says_so(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/symmetric/1").model
+    options: dict[str, Any] = {"seed": 0, "batch_size": 16, "quiet": True}
+    cut = learn_subspace(model, pairs, HALFWAY, 4, steps=5_000, max_seconds=0.05, **options)
+    assert not cut.finished
+    assert 1 <= len(cut.losses) < 5_000
+    whole = learn_subspace(model, pairs, HALFWAY, 4, steps=len(cut.losses), **options)
+    assert whole.finished
+    assert np.array_equal(whole.basis, cut.basis)  # the best so far, not the start
+    assert np.array_equal(whole.losses, cut.losses)
+    with pytest.raises(ConfigError, match="max_seconds is 0"):
+        learn_subspace(model, pairs, HALFWAY, 4, seed=0, max_seconds=0)
+
+
 def test_hooks_are_removed_after_an_exception(pairs: InterchangePairs) -> None:
     model = anchor_interp.load("tiny/symmetric/1").model
 
@@ -372,5 +435,5 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, pairs: Interchang
     refused(lambda: interchange_pairs(TASK, 5, seed=0, pairs=[]), "no pair to draw from")
     alone = AnchorTask(unseen=tuple(pair for pair in TASK.pairs if pair != (1, 1)))
     refused(
-        lambda: interchange_pairs(alone, 5, seed=0, keys="test"), "5 of 5 base sequences have no"
+        lambda: interchange_pairs(alone, 5, seed=0, keys="test"), "5 of 5 sequences have no source"
     )

@@ -228,6 +228,27 @@ def test_a_token_at_the_last_position_cannot_be_hidden() -> None:
     mask_first_anchor(model, sequences)
 
 
+def test_the_error_names_the_selection_that_mends_it() -> None:
+    model = random_model()
+    sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 60, seed=5, stream="masks")
+    with pytest.raises(ConfigError) as caught:
+        mask_second_anchor(model, sequences)
+    mended = eval(str(caught.value).rpartition("leave these out: ")[2], {"sequences": sequences})
+    assert 0 < len(mended) < 60
+    mask_second_anchor(model, mended)
+
+
+def test_a_leak_leaves_out_tokens_at_the_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    model = random_model()
+    sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 30, seed=5, stream="masks")
+    found = leak(model, FEW_KEYS, sequences, "second")
+    at_end = int((sequences.position == 6).sum())
+    assert f"left out: the second token of {at_end} of 30 sequences" in caplog.text
+    assert found == leak(model, FEW_KEYS, sequences.where(position=range(6)), "second")
+    with pytest.raises(ConfigError, match="where no attention mask hides it"):
+        leak(model, FEW_KEYS, sequences.where(position=6), "second")
+
+
 def test_wrong_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model = random_model()

@@ -222,7 +222,7 @@ def test_negative_controls_have_no_effect(mechanism: Mechanism, kind: Perturbati
     second, the model sees (1, 1).
     """
     model, pair = small_exact(mechanism, "post", torch.float64), twins(kind, 8)
-    refused(lambda: logit_difference(*pair), "same target in 8 of 8")
+    refused(lambda: logit_difference(*pair), "same target in all 8")
     metric = answer_probability(FEW_KEYS, pair.clean, "inferential")
     places: tuple[Position, ...] = ("all",) if kind == "order" else (*PLACES, "noise", "all")
     sites = site_grid(model, ["resid_pre", "resid_post"], positions=places)
@@ -349,6 +349,24 @@ def test_grouped_heads_of_keys_and_values() -> None:
     assert patch(model, *pair, grid, logit_difference(*pair)).values.shape == (12, 3)
     with pytest.raises(ConfigError, match="2 heads for k"):
         patch(model, *pair, [Site("k", 0, "last", 2)], logit_difference(*pair))
+
+
+def test_an_example_with_one_target_is_left_out_of_the_panel() -> None:
+    model, (clean, corrupted) = random_model(), twins(n=6)
+    same = dataclasses.replace(
+        corrupted, targets=np.where(np.arange(6) == 2, clean.targets, corrupted.targets)
+    )
+    sites = [Site("resid_pre", 1, "first"), Site("resid_pre", 0)]
+    whole = patch(model, clean, corrupted, sites, logit_difference(clean, corrupted))
+    found = patch(model, clean, same, sites, logit_difference(clean, same))
+    kept = np.arange(6) != 2
+    np.testing.assert_array_equal(found.values[:, kept], whole.values[:, kept])
+    assert np.isnan(found.values[:, 2]).all()
+    smallest = 1e-9
+    assert found.told_apart(smallest).tolist() == kept.tolist()
+    np.testing.assert_array_equal(
+        found.recovery(smallest)[:, kept], whole.recovery(smallest)[:, kept]
+    )
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

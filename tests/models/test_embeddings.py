@@ -150,7 +150,7 @@ def test_embeddings_of_exact_and_trained_models() -> None:
     assert embedding_structure(rows).dimension == pytest.approx(N - 1)  # one feature for each key
     run = load("tiny/inferential/1")
     assert run.initial is not None
-    mine, start = (key_embeddings(m, run.config.task) for m in (run.model, run.initial))
+    mine, start = (key_embeddings(m, run.config.anchor_task) for m in (run.model, run.initial))
     found = embedding_structure(mine, start)
     assert found.at_init is not None
     assert found.dimension < found.at_init.dimension / 4

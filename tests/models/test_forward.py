@@ -11,7 +11,12 @@ from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.forward import _is_supported, fast_last_logits, last_logits
+from anchor_interp.models.forward import (
+    _is_supported,
+    fast_last_logits,
+    fast_logits,
+    last_logits,
+)
 from anchor_interp.models.linear import has_onednn_avx512, linear
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import build_model
@@ -56,6 +61,26 @@ def test_logits_and_gradients_equal_the_hooked_forward(
     tokens, targets = tokens_and_targets(n)
     expected = model(tokens)[:, -1]
     found = fast_last_logits(model, tokens, n_input_tokens=100)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    parameters = dict(model.named_parameters())
+    slow = torch.autograd.grad(F.cross_entropy(expected, targets), list(parameters.values()))
+    fast = torch.autograd.grad(F.cross_entropy(found, targets), list(parameters.values()))
+    for name, a, b in zip(parameters, slow, fast, strict=True):
+        torch.testing.assert_close(b, a, rtol=0, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), SHAPES)
+@pytest.mark.parametrize("n", [7, 150])
+def test_logits_at_any_positions_equal_the_hooked_forward(
+    normalization: Normalization, n_heads: int, n_layers: int, bias: bool, n: int
+) -> None:
+    model = model_of(normalization, n_heads, n_layers, bias)
+    tokens, _ = tokens_and_targets(n)
+    generator = torch.Generator().manual_seed(n)
+    places = torch.randint(0, tokens.numel(), (40,), generator=generator)  # some of them twice
+    targets = torch.randint(0, 201, (40,), generator=generator)
+    expected = model(tokens).flatten(0, 1)[places]
+    found = fast_logits(model, tokens, places, n_input_tokens=100)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
     parameters = dict(model.named_parameters())
     slow = torch.autograd.grad(F.cross_entropy(expected, targets), list(parameters.values()))

@@ -15,7 +15,7 @@ from papers.effects import Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, judge
 from papers.page import make_ledger, render_ledger, told
 from papers.rows import Row, Rows, having, log_rank_share, number_of, phase, rank_share
-from papers.strata import Alike, BetweenPhases
+from papers.strata import Alike, Between
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 STRATA = tuple((task, layout) for task in ("neurips", "complexity-control")
@@ -88,8 +88,8 @@ def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
     return judge(Family((claim,)), {"settings": rows})["claim"]
 
 
-def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> BetweenPhases:
-    return BetweenPhases(number, phase(more), phase(less), studies=("settings",), **more_fields)
+def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Between:
+    return Between(number, phase(more), phase(less), studies=("settings",), **more_fields)
 
 
 def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1) -> list[Row]:

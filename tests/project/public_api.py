@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import anchor_interp
 from anchor_interp._util import schema
 from anchor_interp.cli.main import command_line
 from anchor_interp.models import shapes
 from anchor_interp.runs import config, phase, presets
-from anchor_interp.tasks import anchor as task
+from anchor_interp.tasks import catalog
 from anchor_interp.tasks import sequences as data
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
@@ -59,7 +60,7 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
             continue
         if isinstance(value, property | functools.cached_property):
             getter = value.fget if isinstance(value, property) else value.func
-            yield f"    {member} -> {_type(typing.get_type_hints(getter)['return'])}"
+            yield f"    {member} -> {_type(_hints(getter)['return'])}"
         elif isinstance(value, classmethod | staticmethod):
             yield f"    {type(value).__name__} {member}{_signature(getattr(cls, member))}"
         elif inspect.isfunction(value):
@@ -68,8 +69,14 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
             yield f"    {member} = {value!r}"
 
 
+def _hints(function: Any) -> dict[str, Any]:
+    """The annotations; some names are known to a module only while types are checked."""
+    known = {"AnchorTask": anchor_interp.AnchorTask, "torch": torch}
+    return typing.get_type_hints(function, localns=known)
+
+
 def _signature(function: Any) -> str:
-    hints = typing.get_type_hints(function)
+    hints = _hints(function)
     shown: list[str] = []
     starred = False
     for parameter in inspect.signature(function).parameters.values():
@@ -135,7 +142,7 @@ def _values() -> Iterator[str]:
     yield f"thresholds {schema.canonical_json(phase.PAPER)}"
     yield from _digests("preset", presets.RUNS)
     yield from _digests("model", shapes.MODELS)
-    yield from _digests("task", task.TASKS)
+    yield from _digests("task", catalog.NAMED_TASKS)
 
 
 def _digests(kind: str, named: Mapping[str, Any]) -> Iterator[str]:

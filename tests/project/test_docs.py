@@ -64,7 +64,7 @@ def test_docstrings_are_readable(site: Path) -> None:
     models, runs, tasks = (
         text(site / f"reference/{name}.html") for name in ("models", "runs", "tasks")
     )
-    assert 'tokens: Integer[Tensor, "batch pos"]' in models
+    assert 'tokens: Sequences | Integer[Tensor, "batch pos"]' in models
     assert 'Float[Tensor, "batch d_vocab"]' in models
     assert "Allowed: 0 to 1." in runs
     assert "length: int = 9" in tasks

@@ -24,6 +24,7 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
         "import anchor_interp",
         "from anchor_interp.cli.main import main",
         "import anchor_interp.runs.presets, anchor_interp.runs.phase",
+        "import anchor_interp.tasks.sequences, anchor_interp.tasks.counterfactuals",
         "import anchor_interp.pages.mechanism_figures",
         "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
         "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",

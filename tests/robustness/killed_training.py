@@ -1,6 +1,7 @@
 """Kill a training again and again at chosen moments: a helper, run as a script.
 
-``python killed_training.py FOLDER KILLS SEED`` trains a short run in FOLDER/run. Each attempt is a
+``python killed_training.py FOLDER KILLS SEED [PRESET]`` trains a short run of a preset (tiny unless
+given) in FOLDER/run. Each attempt is a
 forked process that dies by SIGKILL. Every second one kills itself in the middle of a write: in a
 file, in a line of metrics, before or after a rename, before old checkpoints are removed. The parent
 kills the others after a random time. After KILLS kills, one attempt dies while the final checkpoint
@@ -37,8 +38,13 @@ SETTINGS = SHORT | {
 }
 
 
-def config() -> anchor_interp.RunConfig:
-    return anchor_interp.preset("tiny", **SETTINGS)
+_OF_SEQUENCES = {"steps": 240, "eval_every": 120, "checkpoint_every": 6, "batch_size": 8}
+"""Changes for a preset of sequences, whose steps take longer."""
+
+
+def config(preset: str = "tiny") -> anchor_interp.RunConfig:
+    settings = SETTINGS if preset == "tiny" else SETTINGS | _OF_SEQUENCES
+    return anchor_interp.preset(preset, **settings)
 
 
 def die(place: str, log: Path) -> None:
@@ -112,7 +118,7 @@ PLACES = (
 )
 
 
-def attempt(out: Path, log: Path, fault: tuple[str, int] | None) -> int:
+def attempt(out: Path, log: Path, fault: tuple[str, int] | None, preset: str) -> int:
     """Fork a process that trains, with or without a fault; returns its id."""
     process = os.fork()
     if process == 0:
@@ -120,7 +126,7 @@ def attempt(out: Path, log: Path, fault: tuple[str, int] | None) -> int:
             torch.set_num_threads(1)
             if fault:
                 arm(*fault, log)
-            anchor_interp.train(config(), out, device="cpu", threads=1, quiet=True)
+            anchor_interp.train(config(preset), out, device="cpu", threads=1, quiet=True)
             os._exit(0)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -139,13 +145,13 @@ def _wait_for_lines(path: Path, more: int) -> None:
         time.sleep(0.002)
 
 
-def main(folder: Path, kills: int, seed: int) -> None:
+def main(folder: Path, kills: int, seed: int, preset: str = "tiny") -> None:
     out, log, chance = folder / "run", folder / "deaths", random.Random(seed)
     log.touch()
     done = 0
     while done < kills:
         fault = (PLACES[done // 2 % len(PLACES)], chance.randint(1, 4)) if done % 2 == 0 else None
-        process = attempt(out, log, fault)
+        process = attempt(out, log, fault, preset)
         if fault is None:
             _wait_for_lines(out / "metrics.jsonl", chance.randint(1, 4))
             time.sleep(chance.uniform(0, 0.02))
@@ -161,14 +167,14 @@ def main(folder: Path, kills: int, seed: int) -> None:
         elif (out / "result.json").exists():
             break
     for place in ("in the final judging", "before the result"):
-        _, status = os.waitpid(attempt(out, log, (place, 1)), 0)
+        _, status = os.waitpid(attempt(out, log, (place, 1), preset), 0)
         if not os.WIFSIGNALED(status):
             raise SystemExit(f"the attempt to die {place} survived")
-    _, status = os.waitpid(attempt(out, log, None), 0)
+    _, status = os.waitpid(attempt(out, log, None, preset), 0)
     if status:
         raise SystemExit("the last attempt failed")
     print(json.dumps(log.read_text(encoding="utf-8").splitlines()))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

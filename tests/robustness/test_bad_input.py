@@ -22,12 +22,17 @@ import anchor_interp
 from anchor_interp import (
     analyze,
     analyze_model,
+    contrast_pairs,
     exact_model,
     fingerprint,
+    interchange,
+    learn_subspace,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
     mask_second_anchor,
+    patch,
+    prune,
     verdict,
 )
 from anchor_interp._util.environment import limited_threads, resolve_device
@@ -58,9 +63,9 @@ from anchor_interp.tasks.anchor import (
     AnchorTask,
     Override,
     Table,
-    named_task,
     reasoning_complexity,
 )
+from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.sequences import draw, sample
 
@@ -122,7 +127,6 @@ FIELDS: list[tuple[Build, str]] = [
         "train.precision is 'fp16'; expected one of 'float32', 'bf16', 'tf32'",
     ),
     (with_value(log_every=0), "train.log_every is 0; expected at least 1"),
-    (with_value(log_every=30), "train.eval_every is 200; expected a multiple of log_every (30)"),
     (with_value(checkpoint_every=10**30), "train.checkpoint_every is 1000000000000"),
     (with_value(n_heads=0), "model.n_heads is 0; expected at least 1"),
     (with_value(bias=1), "model.bias is 1; expected true or false"),
@@ -169,13 +173,13 @@ FIELDS: list[tuple[Build, str]] = [
 ARGUMENTS: list[tuple[Build, str]] = [
     (with_value(gama=1), "no field is called 'gama' (did you mean 'gamma'?); known: task, seed"),
     (with_value(task="neurip"), "no task is called 'neurip' (did you mean 'neurips'?)"),
-    (with_value(task=3), "task is 3; expected an AnchorTask"),
+    (with_value(task=3), "task is 3; expected a Task"),
     (lambda: given(preset, 3), "the preset's name is 3; expected a text"),
     (lambda: preset("x" * 10_000_000), "no preset is called 'xxx"),
     (lambda: given(named_task, ["neurips"]), "the task's name is ['neurips']; expected a text"),
     (lambda: given(override, "tiny", steps=3), "config is 'tiny'; expected a RunConfig"),
     (lambda: given(run_id, TASK), "config is AnchorTask("),
-    (lambda: given(RunConfig, "neurips"), "task is 'neurips'; expected an AnchorTask"),
+    (lambda: given(RunConfig, "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(reasoning_complexity, "3"), "reasoning complexity is '3'; expected an integer"),
     (lambda: TASK.role((1, 9)), "the pair (1, 9) is not made of the anchors (1, 2, 3, 4)"),
     (lambda: given(TASK.composed, "34", KEYS), "pair is '34'; expected a list of 2 items"),
@@ -221,7 +225,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "module is 'model'; expected a Module",
     ),
     (lambda: given(last_logits, "model", None), "model is 'model'; expected a HookedTransformer"),
-    (lambda: given(last_logits, tiny_model(), [[1, 2]]), "tokens is [[1, 2]]; expected a Tensor"),
+    (
+        lambda: given(last_logits, tiny_model(), [[1, 2]]),
+        "tokens is [[1, 2]]; expected integers of shape",
+    ),
     (
         lambda: given(last_logits, tiny_model(), torch.zeros(2, 3)),
         "tokens has shape (2, 3) and dtype torch.float32; expected integers of shape (batch, pos)",
@@ -235,6 +242,23 @@ ARGUMENTS: list[tuple[Build, str]] = [
             last_logits, tiny_model(), torch.zeros(1, 9, dtype=torch.int64), n_input_tokens=999
         ),
         "n_input_tokens is 999; expected at most 201",
+    ),
+    (
+        lambda: given(contrast_pairs, "neurips", "key", 5, seed=0),
+        "task is 'neurips'; expected an AnchorTask",
+    ),
+    (
+        lambda: given(patch, "model", None, None, [], None),
+        "model is 'model'; expected a HookedTransformer",
+    ),
+    (lambda: given(prune, 3), "bench is 3; expected a Bench"),
+    (
+        lambda: given(interchange, tiny_model(), 3, None),
+        "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",
+    ),
+    (
+        lambda: given(learn_subspace, tiny_model(), None, None, 4, seed=0, lr=-1),
+        "lr is -1.0; expected more than 0",
     ),
     (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
@@ -262,7 +286,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
     (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
-    (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected an AnchorTask"),
+    (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),
     (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected 1 to 1,000,000"),
     (lambda: given(evaluate, tiny_model(), TASK, n=1, seed=-1), "seed is -1; expected at least 0"),
@@ -270,7 +294,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(evaluate, tiny_model(), TASK, training=3),
         "training is 3; expected a Sequences",
     ),
-    (lambda: given(predict, tiny_model(), [[1]]), "tokens is [[1]]; expected a ndarray"),
+    (
+        lambda: given(predict, tiny_model(), [[1]]),
+        "tokens is [[1]]; expected Sequences, an array or a tensor",
+    ),
     (lambda: given(classify, {"id": 1}), "evaluation is {'id': 1}; expected an Evaluation"),
     (lambda: given(train, TASK, "x"), "config is AnchorTask("),
     (lambda: given(train, RUNS["tiny"], 3), "out is 3; expected a path"),

@@ -10,7 +10,8 @@ from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.loop import TrainState, train_step
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.run import load
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.batch import batch_size, train_batch
@@ -62,7 +63,7 @@ def _members(short: RunConfig, dtype: torch.dtype, **changes: object) -> list[Me
     for settings in own:
         config = override(short, **(settings | changes))
         model = build_model(config.model, config.init, seed=config.seed, device=GPU, dtype=dtype)
-        training = AnchorObjective(config, GPU).sequences
+        training = make_objective(config, GPU).training
         found.append(Member(config, TrainState(model, config.train), training))
     return found
 
@@ -73,7 +74,7 @@ def test_a_batch_steps_like_each_model_alone(short: RunConfig, normalization: st
     batch, alone = (_members(short, torch.float64, **shape) for _ in range(2))
     Stack(batch).advance(10)
     for member, its in zip(batch, alone, strict=True):
-        objective = AnchorObjective(its.config, GPU)
+        objective = make_objective(its.config, GPU)
         for _ in range(10):
             train_step(its.state, objective)
         weights = its.state.weights()
@@ -102,7 +103,7 @@ def test_a_batch_trains_in_other_precisions(short: RunConfig, precision: str) ->
     batch, alone = (_members(short, torch.float32, **shape) for _ in range(2))
     events = Stack(batch).advance(1)
     for event, its in zip(events, alone, strict=True):
-        expected = train_step(its.state, AnchorObjective(its.config, GPU))
+        expected = train_step(its.state, make_objective(its.config, GPU))
         torch.testing.assert_close(event.loss, expected.loss.cpu(), rtol=1e-2, atol=0)
     assert torch.get_float32_matmul_precision() == "highest"
 

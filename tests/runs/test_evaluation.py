@@ -146,6 +146,7 @@ def test_numbers_of_the_symmetric_oracle() -> None:
 def test_numbers_of_the_memorizing_oracle() -> None:
     found = measure("complexity-control", memorizing)
     assert found.train_accuracy == 1
+    assert found.id_accuracy is not None
     assert found.id_accuracy < 0.1
     seen = [entry for entry in found.pair_accuracy if entry.role == "inferential"]
     assert all(entry.train_keys == 1 for entry in seen)
@@ -160,7 +161,9 @@ def test_without_unseen_pairs_the_measures_are_null() -> None:
 def test_cells_are_the_means_over_their_pairs() -> None:
     found = measure("neurips", memorizing)
     assert found.cells.seen_train_keys == 1
-    assert found.cells.seen_test_keys == found.id_accuracy < 0.1
+    assert found.cells.seen_test_keys == found.id_accuracy
+    assert found.id_accuracy is not None
+    assert found.id_accuracy < 0.1
     assert found.cells.unseen_train_keys == found.cells.unseen_test_keys == 0
     found = measure("reasoning-complexity-0", inferential)
     assert found.cells.unseen_train_keys is found.cells.unseen_test_keys is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from killed_training import SETTINGS, config
-from short import with_helpers
+from short import SHORT, with_helpers
 
 import anchor_interp
 from anchor_interp._util.errors import InterruptedRunError
@@ -60,6 +60,18 @@ def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: R
     assert_same_run(anchor_interp.load(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.timeout(280)
+def test_a_task_of_sequences_survives_ten_kills(tmp_path: Path) -> None:
+    expected = train(config("scan"), tmp_path / "whole", device="cpu", threads=1, quiet=True)
+    command = [sys.executable, str(TESTS / "killed_training.py"), str(tmp_path), "8", "1", "scan"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=TESTS, check=False, env=with_helpers()
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 10  # two of them after the training
+    assert_same_run(anchor_interp.load(tmp_path / "run"), expected)
+
+
 def test_every_logged_step_appears_exactly_once(undisturbed: Run) -> None:
     every, last = SETTINGS["log_every"], SETTINGS["steps"]
     assert [row["step"] for row in undisturbed.metrics] == list(range(0, last + 1, every))
@@ -88,6 +100,39 @@ def test_an_exception_at_any_step_loses_nothing(
         monkeypatch.setattr(loop, "train_step", train_step)
         run = train(short, out, device="cpu", threads=1, quiet=True)
         assert_same_run(run, finished_run)
+
+
+def test_accuracies_need_not_fall_on_logged_steps(
+    tmp_path: Path,
+    finished_run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every 5 steps a line, every 7 accuracies: weights and common lines stay as they are."""
+    config = anchor_interp.preset("tiny", **(SHORT | {"eval_every": 7}))
+
+    def failing(state: TrainState, objective: loop.Objective) -> object:
+        if state.step == 31:
+            raise RuntimeError("power cut")
+        return train_step(state, objective)
+
+    whole = train(config, tmp_path / "whole", device="cpu", threads=1, quiet=True)
+    monkeypatch.setattr(loop, "train_step", failing)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(config, tmp_path / "cut", device="cpu", threads=1, quiet=True)
+    monkeypatch.setattr(loop, "train_step", train_step)
+    assert_same_run(train(config, tmp_path / "cut", device="cpu", threads=1, quiet=True), whole)
+    assert "lacks" not in caplog.text  # no line is missing
+    steps = [row["step"] for row in whole.metrics]
+    assert steps == sorted({*range(0, 41, 5), *range(0, 41, 7)})
+    measured = [row["step"] for row in whole.metrics if "id_accuracy" in row]
+    assert measured == [*range(0, 41, 7), 40]
+    losses, before = (
+        {row["step"]: row.get("loss") for row in r.metrics} for r in (whole, finished_run)
+    )
+    assert {step: losses[step] for step in before} == before
+    mine, other = (run.folder.weights(40) for run in (whole, finished_run))
+    assert all(torch.equal(mine[name], other[name]) for name in other)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

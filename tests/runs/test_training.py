@@ -15,13 +15,13 @@ from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, total_decay
 from anchor_interp.runs.loop import (
-    AnchorObjective,
     StepEvent,
     TrainState,
     fit,
     learning_rate,
     train_step,
 )
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import sample
@@ -57,7 +57,7 @@ def test_total_decay_is_how_much_adamw_shrinks_an_idle_weight(short: RunConfig) 
     """A weight without gradient shrinks by the product of 1 - lr wd, close to exp(-total)."""
     config = override(short, weight_decay=0.5, lr=1e-3, steps=200)
     state = TrainState.fresh(config, CPU)
-    objective = AnchorObjective(config, CPU)
+    objective = make_objective(config, CPU)
     before = state.weights()["pos_embed.W_pos"][15].clone()  # position 15 never occurs
     fit(state, objective, until=200, on_event=lambda _s, _e: None)
     shrunk = float((state.weights()["pos_embed.W_pos"][15] / before).mean())
@@ -68,12 +68,12 @@ def test_total_decay_is_how_much_adamw_shrinks_an_idle_weight(short: RunConfig) 
 def test_training_equals_a_plain_loop_in_float64(short: RunConfig, normalization: str) -> None:
     config = override(short, normalization=normalization, weight_decay=0.1, steps=30, lr=3e-3)
     model = build_model(config.model, config.init, seed=config.seed, dtype=torch.float64)
-    state, objective = TrainState(model, config.train), AnchorObjective(config, CPU)
+    state, objective = TrainState(model, config.train), make_objective(config, CPU)
     fit(state, objective, until=30, on_event=lambda _s, _e: None)
 
     plain = build_model(config.model, config.init, seed=config.seed, dtype=torch.float64)
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.1)
-    data = sample(config.task, "train", config.train.n_sequences, seed=config.seed)
+    data = sample(config.anchor_task, "train", config.train.n_sequences, seed=config.seed)
     tokens, targets = (torch.from_numpy(a).long() for a in (data.tokens, data.targets))
     for step in range(30):
         rows = batch_indices(step, config.train.batch_size, len(data), seed=config.seed)
@@ -91,7 +91,7 @@ def test_every_step_gives_an_event(short: RunConfig) -> None:
     seen: list[StepEvent] = []
     state = TrainState.fresh(short, CPU)
     returned = fit(
-        state, AnchorObjective(short, CPU), until=7, on_event=lambda _s, e: seen.append(e)
+        state, make_objective(short, CPU), until=7, on_event=lambda _s, e: seen.append(e)
     )
     assert returned is state
     assert [event.step for event in seen] == list(range(1, 8))
@@ -102,7 +102,7 @@ def test_clipping_bounds_the_gradient_unless_it_is_off(short: RunConfig) -> None
     for clip in (1e-6, None):
         config = override(short, clip=clip)
         state = TrainState.fresh(config, CPU)
-        event = train_step(state, AnchorObjective(config, CPU))
+        event = train_step(state, make_objective(config, CPU))
         gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
         left = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
         expected = event.grad_norm if clip is None else torch.tensor(clip)
@@ -115,11 +115,11 @@ def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:
     with torch.no_grad():
         state.model.unembed.b_U[0] = math.inf
     with pytest.raises(DivergedError, match=r"step 5: loss nan.*lower the learning rate"):
-        fit(state, AnchorObjective(config, CPU), until=40, on_event=lambda _s, _e: None)
+        fit(state, make_objective(config, CPU), until=40, on_event=lambda _s, _e: None)
 
 
 def test_optimizer_state_round_trips(short: RunConfig) -> None:
-    objective = AnchorObjective(short, CPU)
+    objective = make_objective(short, CPU)
     first = TrainState.fresh(short, CPU)
     fit(first, objective, until=5, on_event=lambda _s, _e: None)
     second = TrainState.fresh(short, CPU)
@@ -140,7 +140,7 @@ def test_bf16_trains(short: RunConfig) -> None:
     state = TrainState.fresh(config, CPU)
     fit(
         state,
-        AnchorObjective(config, CPU),
+        make_objective(config, CPU),
         until=60,
         on_event=lambda _s, e: losses.append(e.loss.item()),
     )
@@ -161,7 +161,7 @@ def test_training_lowers_the_loss_below_chance() -> None:
     losses: list[float] = []
     fit(
         TrainState.fresh(config, CPU),
-        AnchorObjective(config, CPU),
+        make_objective(config, CPU),
         until=150,
         on_event=lambda _s, e: losses.append(e.loss.item()),
     )
@@ -174,7 +174,7 @@ def test_a_branch_changes_the_run_only_after_its_step(short: RunConfig) -> None:
 
     def weights(config: RunConfig, until: int) -> dict[str, torch.Tensor]:
         state = TrainState.fresh(config, CPU)
-        objective = AnchorObjective(config, CPU)
+        objective = make_objective(config, CPU)
         return fit(state, objective, until=until, on_event=lambda _s, _e: None).weights()
 
     for until, same in ((20, True), (21, False)):
@@ -217,7 +217,7 @@ def test_a_branch_resumes_before_and_after_its_step(short: RunConfig) -> None:
     config = override(short, steps=30, branch_step=20, branch_weight_decay=5.0)
 
     def fitted(state: TrainState, until: int) -> TrainState:
-        return fit(state, AnchorObjective(config, CPU), until=until, on_event=lambda _s, _e: None)
+        return fit(state, make_objective(config, CPU), until=until, on_event=lambda _s, _e: None)
 
     whole = fitted(TrainState.fresh(config, CPU), 30).weights()
     for step in (15, 20, 25):

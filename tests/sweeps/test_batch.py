@@ -22,10 +22,11 @@ from anchor_interp._util.errors import (
     StoreError,
 )
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.runs import loop, session
+from anchor_interp.runs import objectives, session
 from anchor_interp.runs.config import RunConfig, override, shape_key
 from anchor_interp.runs.evaluation import predict
-from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.loop import TrainState, train_step
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
@@ -75,10 +76,10 @@ def members(
     for index, own in enumerate(OWN):
         config = override(short, **(shape | own))
         model = build_model(config.model, config.init, seed=config.seed, dtype=dtype)
-        state, objective = TrainState(model, config.train), AnchorObjective(config, CPU)
+        state, objective = TrainState(model, config.train), make_objective(config, CPU)
         for _ in range(index):
             train_step(state, objective)
-        found.append(Member(config, state, objective.sequences))
+        found.append(Member(config, state, objective.training))
     return found
 
 
@@ -94,7 +95,7 @@ def assert_near(found: TrainState, expected: TrainState) -> None:
 
 
 def train_alone(member: Member, n_steps: int) -> None:
-    objective = AnchorObjective(member.config, CPU)
+    objective = make_objective(member.config, CPU)
     for _ in range(n_steps):
         train_step(member.state, objective)
 
@@ -105,7 +106,7 @@ def test_a_step_of_a_batch_is_a_step_of_each_alone(
     short: RunConfig, shape: dict[str, Any], together: bool
 ) -> None:
     batch, alone = members(short, shape), members(short, shape)
-    objectives = [AnchorObjective(member.config, CPU) for member in alone]
+    objectives = [make_objective(member.config, CPU) for member in alone]
     stack = Stack(batch, together=together)
     for _ in range(4):
         found = stack.advance(1)
@@ -115,6 +116,27 @@ def test_a_step_of_a_batch_is_a_step_of_each_alone(
             torch.testing.assert_close(event.loss, expected.loss, rtol=0, atol=1e-10)
             torch.testing.assert_close(event.grad_norm, expected.grad_norm, rtol=1e-10, atol=0)
             assert_near(batch[index].state, member.state)
+
+
+def test_a_task_without_anchors_that_answers_last_trains_in_a_batch() -> None:
+    def made() -> list[Member]:
+        found = []
+        for gamma, holdout in ((0.3, "square"), (0.8, "random")):
+            config = preset("addition", **SHORT, gamma=gamma, holdout=holdout)
+            model = build_model(config.model, config.init, seed=0, dtype=torch.float64)
+            training = make_objective(config, CPU).training
+            found.append(Member(config, TrainState(model, config.train), training))
+        return found
+
+    batch, alone = made(), made()
+    stack = Stack(batch, together=True)
+    stack.advance(5)
+    for member, its in zip(batch, alone, strict=True):
+        train_alone(its, 5)
+        assert_near(member.state, its.state)
+    asked = session.Probes(batch[1].config, batch[1].training).tokens
+    found = stack.answers({1: asked})
+    assert np.array_equal(found[1], predict(batch[1].state.model, asked))
 
 
 def test_models_leave_and_join_without_a_trace(short: RunConfig) -> None:
@@ -166,7 +188,7 @@ def test_answers_are_those_of_each_model(short: RunConfig) -> None:
     with torch.no_grad():
         batch[3].state.model.unembed.b_U[0] = float("nan")
     tokens = {
-        index: sample(batch[index].config.task, "id", 60 + index, seed=0).tokens
+        index: sample(batch[index].config.anchor_task, "id", 60 + index, seed=0).tokens
         for index in (0, 2, 3)
     }
     found = Stack(batch, together=True).answers(tokens)
@@ -286,7 +308,7 @@ def test_a_batch_writes_what_single_runs_write(
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     """Let SIGTERM come in the middle of a step."""
-    original, calls = loop.answer_loss, [0]
+    original, calls = objectives.answer_loss, [0]
 
     def loss(*args: Any, **settings: Any) -> torch.Tensor:
         calls[0] += 1
@@ -294,7 +316,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **settings)
 
-    monkeypatch.setattr(loop, "answer_loss", loss)
+    monkeypatch.setattr(objectives, "answer_loss", loss)
 
 
 def test_what_a_batch_began_goes_on_alone_and_the_other_way_round(
@@ -362,7 +384,7 @@ def test_a_lost_run_stops_no_other(
     others = {name: configs[name] for name in ("quick", "odd")}
     wild = override(configs["slow"], gamma=-4.0, weight_decay=0.0)
     batch = {"wild": wild, "held": configs["slow"], "full": configs["slow"], **others}
-    append, answer_loss = RunWriter.append_metrics, loop.answer_loss
+    append, answer_loss = RunWriter.append_metrics, objectives.answer_loss
 
     def full_disk(self: RunWriter, row: dict[str, Any]) -> None:
         if self.path.name == "full" and row["step"] == 5:
@@ -374,7 +396,7 @@ def test_a_lost_run_stops_no_other(
         return found * math.inf if module.embed.W_E.abs().max() > 1e4 else found
 
     monkeypatch.setattr(RunWriter, "append_metrics", full_disk)
-    monkeypatch.setattr(loop, "answer_loss", loss)
+    monkeypatch.setattr(objectives, "answer_loss", loss)
     with writing(tmp_path / "held", batch["held"]):
         results = {r.name: r.error for r in train_batch(batch, tmp_path, device="cpu")}
     assert isinstance(results["held"], LockedError)

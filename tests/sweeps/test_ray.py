@@ -19,6 +19,7 @@ import sweep_faults
 from short import SHORT
 
 import anchor_interp
+import own_task
 from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
@@ -27,6 +28,7 @@ from anchor_interp._util.errors import (
     StoreError,
 )
 from anchor_interp._util.progress import Silent
+from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.measurements import FILE, Measure, kept
@@ -38,6 +40,8 @@ from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.ray import RayEngine
 from anchor_interp.sweeps.ray_task import pack, unpack
+from anchor_interp.tasks import task as contract
+from anchor_interp.tasks.task import Task, import_tasks
 
 LONG = SHORT | {"steps": 1500, "eval_every": 500, "log_every": 20, "checkpoint_every": 100}
 """Long enough for a node to die during the training."""
@@ -187,6 +191,32 @@ def test_runs_are_those_of_training_alone(
     assert "RunConfig" in str(kept(tmp_path / "good", MEASURE, short.train.steps))
 
 
+@pytest.mark.parametrize("shared", [None, False])
+def test_machines_learn_a_users_own_task(
+    connected: Nodes, tmp_path: Path, shared: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that only the driver reads; a worker that is kept learns its next version."""
+    monkeypatch.setattr(contract, "_CLASSES", dict(contract._CLASSES))
+    file = tmp_path / "mirror_task.py"
+    text = Path(own_task.__file__).read_text(encoding="utf-8").replace("reverse", "mirror")
+    for version, about in enumerate(("Write a word", "Now write a word")):
+        file.write_text(text.replace("Write a word", about))
+        import_tasks(str(file))
+        task = from_dict(Task, {"kind": "mirror", "longest": 4 + version})
+        assert task.about.startswith(about)
+        config = override(own_task.config(), task=task, **SHORT)
+        folder = tmp_path / f"runs-{version}"
+        results = run_all(RayEngine(shared=shared), {"run": config}, folder, (MEASURE,))
+        assert results["run"] == RunResult("run", folder / "run", None)
+        assert RunFolder(folder / "run").config() == config
+        alone = anchor_interp.train(config, tmp_path / f"{version}", device="cpu", threads=1)
+        assert contents(folder / "run").items() >= contents(alone.folder.path).items()
+    (tmp_path / "broken.py").write_text("oh no")
+    monkeypatch.setenv("ANCHOR_INTERP_TASKS", str(tmp_path / "broken.py"))
+    with pytest.raises(ConfigError, match=r"cannot import the tasks of .*broken.py .SyntaxError"):
+        run_all(RayEngine(shared=shared), {"run": config}, tmp_path / "broken")
+
+
 def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: Path) -> None:
     def leave() -> None:
         raise KeyboardInterrupt
@@ -296,7 +326,7 @@ def test_without_ray(short: RunConfig, tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     short: RunConfig, tmp_path: Path
 ) -> None:
-    job = Job({"run": short})
+    job = to_dict(Job({"run": short}))
     order = ray_task.Order(
         folder=tmp_path,
         probe=tmp_path / ".seen-elsewhere",
@@ -305,6 +335,7 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
         threads=1,
         versions=ray_task.versions(),
         log_level=logging.WARNING,
+        tasks={},
     )
     other = replace(order, versions=ray_task.versions() | {"torch": "1.0.0"})
     with pytest.raises(ConfigError, match=r"has torch .*, the driver's machine 1\.0\.0; install"):
@@ -325,7 +356,7 @@ def test_an_unpacked_run_equals_the_packed_one(finished_run: Run, tmp_path: Path
         unpack(wrong, tmp_path / "other")
     assert not (tmp_path / "evil").exists()
     with pytest.raises(StoreError, match="holds another run"):
-        unpack(replace(parcel, config=override(parcel.config, seed=9)), tmp_path / "run")
+        unpack(replace(parcel, config=parcel.config | {"seed": 9}), tmp_path / "run")
 
 
 def test_a_lock_is_taken_from_the_dead_only(tmp_path: Path) -> None:

@@ -121,6 +121,14 @@ def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
     assert read_table(small.path / "table.parquet") == found
 
 
+def test_the_table_of_a_folder_is_a_frame(small: SweepFolder) -> None:
+    frame = small.table()
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame["run_id"].tolist() == [row["run_id"] for row in rows(small)]
+    measured = [row["id_accuracy"] for row in rows(small)]
+    assert frame["id_accuracy"].tolist() == pytest.approx(measured)
+
+
 def test_a_second_start_trains_nothing(copy: SweepFolder) -> None:
     engine = Here()
     sweep(SMALL, copy.path, engine=engine, quiet=True)

@@ -17,9 +17,9 @@ from anchor_interp.tasks.anchor import (
     Keys,
     Override,
     Table,
-    named_task,
     reasoning_complexity,
 )
+from anchor_interp.tasks.catalog import named_task
 
 KEYS = np.arange(20, 100)
 

@@ -135,6 +135,27 @@ def test_twins_are_reproducible_and_fewer_are_a_prefix_of_more(kind: Perturbatio
     assert fewer.corrupted.provenance["corrupted"] == kind
 
 
+FOURS_MEET = AnchorTask(unseen=((1, 4), (2, 4), (3, 4)))
+"""Only (4, 4) is seen with 4 as the second anchor, so its first anchor has no other."""
+
+
+def test_one_sequence_without_a_twin_is_left_out_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert contrast_pairs(FOURS_MEET, "key", 100, seed=0).left_out == 0
+    assert not caplog.text
+    found = contrast_pairs(FOURS_MEET, "first", 100, seed=0)
+    assert 0 < found.left_out < 30
+    assert len(found.clean) == len(found.corrupted) == 100 - found.left_out
+    lack = f"left out: {found.left_out} of 100 sequences have no twin that differs in first"
+    assert lack in caplog.text
+    assert not len(found.clean.where(pair=(4, 4)))
+    assert (differing(found).sum(1) == 1).all()
+    fewer = contrast_pairs(FOURS_MEET, "first", 50, seed=0)
+    more = found.corrupted.tokens[: len(fewer.corrupted)]
+    assert (fewer.corrupted.tokens == more).all()
+
+
 def test_sequences_without_a_twin_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     same = AnchorTask(anchors=(Anchor(1, Affine(5)), Anchor(2, Affine(5))))

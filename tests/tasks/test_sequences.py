@@ -3,9 +3,11 @@
 import inspect
 import time
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_tasks import tasks
@@ -146,6 +148,84 @@ def test_epochs_are_different_permutations() -> None:
         assert sorted(order.tolist()) == list(range(1000))
     assert not np.array_equal(orders[0], orders[1])
     assert not np.array_equal(orders[0], epoch_order(1000, 0, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("index", "rows"),
+    [
+        (3, [3]),
+        (-1, [49]),
+        (np.int64(7), [7]),
+        (slice(2, 9, 3), [2, 5, 8]),
+        ([4, 4, 0], [4, 4, 0]),
+        (np.arange(50) % 25 == 1, [1, 26]),
+        ((np.arange(50) == 9).tolist(), [9]),
+        (torch.tensor([1, 2]), [1, 2]),
+        (torch.arange(50) == 8, [8]),
+        (slice(0), []),
+    ],
+)
+def test_an_index_gives_whole_sequences(index: Any, rows: list[int]) -> None:
+    drawn = sample(NEURIPS, "id", 50, seed=1)
+    found = drawn[index]
+    for name in ("tokens", "targets", "key", "position", "pair", "role"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(drawn, name)[rows])
+    assert found.provenance == drawn.provenance | {"kept": len(rows)}
+
+
+def test_indices_that_are_none_are_refused_and_iteration_ends() -> None:
+    drawn = sample(NEURIPS, "id", 5, seed=1)
+    assert [one.tokens[0].tolist() for one in drawn] == drawn.tokens.tolist()
+    for missing in (5, -6, [0, 5]):
+        with pytest.raises(IndexError, match="there are 5 sequences"):
+            drawn[missing]
+    for wrong in (np.ones(4, bool), "key", 1.5, np.zeros((2, 2), int)):
+        with pytest.raises(
+            ConfigError, match="expected an integer, a slice, integers or a mask of"
+        ):
+            drawn[wrong]
+
+
+def test_where_keeps_the_sequences_with_these_values() -> None:
+    drawn = draw(NEURIPS, NEURIPS.pairs, "all", 3_000, seed=0, stream="x")
+    anchors = [NEURIPS.pairs[index] for index in drawn.pair]
+    is_pair = np.array([pair == (3, 4) for pair in anchors])
+    np.testing.assert_array_equal(drawn.where(pair=(3, 4)).tokens, drawn.tokens[is_pair])
+    mirrored = np.array([set(pair) == {3, 4} for pair in anchors])
+    both = drawn.where(pair=[(3, 4), (4, 3)], position=range(3), key=(30, 31, 32, 33))
+    few = (drawn.position < 3) & (drawn.key >= 30) & (drawn.key <= 33)
+    assert len(both)
+    np.testing.assert_array_equal(both.tokens, drawn.tokens[mirrored & few])
+    assert drawn.where(key=50, position=2).key.tolist() == [50] * len(drawn[drawn.key == 50].where(
+        position=2
+    ))  # fmt: skip
+    unseen, rest = drawn.where(role="unseen"), drawn.where(role=("inferential", "overridden"))
+    assert len(unseen) + len(rest) == len(drawn)
+    assert set(unseen.role) == {ROLES.index("unseen")}
+    assert len(drawn.where(key=drawn.key[0])) == (drawn.key == drawn.key[0]).sum()
+    assert len(drawn.where(pair=(9, 9))) == 0
+
+
+def test_where_refuses_values_of_another_kind() -> None:
+    drawn = sample(NEURIPS, "id", 5, seed=1)
+    for wrong in ({"pair": 3}, {"pair": "34"}, {"key": "a"}, {"position": 1.5}, {"role": "ood"}):
+        (name,) = wrong
+        with pytest.raises(ConfigError, match=f"^{name} is "):
+            inspect.unwrap(Sequences.where)(drawn, **wrong)
+
+
+def test_the_text_of_sequences_is_one_line() -> None:
+    assert repr(sample(NEURIPS, "ood", 30, seed=1)) == (
+        "Sequences: 30 of 9 tokens, 1 ordered pairs (unseen)"
+    )
+
+
+def test_the_tensor_holds_the_tokens_as_a_model_reads_them() -> None:
+    drawn = sample(NEURIPS, "id", 5, seed=1)
+    assert drawn.tensor.dtype == torch.int64
+    assert drawn.tensor.tolist() == drawn.tokens.tolist()
+    drawn.tensor[0] = 0  # a copy
+    assert drawn.tokens.min() > 0
 
 
 def test_invalid_requests_are_refused() -> None:

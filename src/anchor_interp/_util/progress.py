@@ -1,21 +1,26 @@
 """Progress on standard error: rich bars on a terminal, plain lines elsewhere."""
 
 import contextlib
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 PLAIN_SECONDS = 10.0
 """Seconds between plain lines."""
+LATE_SECONDS = 2.0
+"""Work that ends sooner than this need not report."""
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 Facts = Mapping[str, Any]
 """The latest line of metrics."""
 
 
 class Progress(Protocol):
-    """What a training reports to."""
+    """What a training, or other long work, reports to."""
 
     def update(self, step: int, facts: Facts) -> None:
         """Report that a step is done."""
@@ -43,15 +48,19 @@ class _Rate:
             self._first = step, now
         first_step, began = self._first
         rate = (step - first_step) / (now - began) if step > first_step else 0.0
-        return rate, f"{rate * self._batch_size:,.0f} sequences/s" if rate else ""
+        throughput = rate * self._batch_size
+        return rate, f"{throughput:,.0f} sequences/s" if throughput else ""
 
 
 class Plain:
-    """A line every few seconds: step, numbers, throughput and time left."""
+    """A line every few seconds: step, numbers, throughput and time left.
 
-    def __init__(self, name: str, steps: int, batch_size: int) -> None:
+    The first one comes after these seconds, or ``at_once``.
+    """
+
+    def __init__(self, name: str, steps: int, batch_size: int, *, at_once: bool = False) -> None:
         self._name, self._steps, self._rate = name, steps, _Rate(batch_size)
-        self._last = time.monotonic()
+        self._last = -math.inf if at_once else time.monotonic()
         self._ended = False
 
     def update(self, step: int, facts: Facts) -> None:
@@ -80,17 +89,62 @@ class Bar:
 
 
 @contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Within the ``with`` block :func:`reporting_late` reports nothing."""
+    token = _SILENT.set(True)
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
+
+
+@contextlib.contextmanager
 def reporting(
-    runs: Mapping[str, tuple[int, int]], *, quiet: bool = False
+    runs: Mapping[str, tuple[int, int]], *, quiet: bool = False, at_once: bool = False
 ) -> Iterator[dict[str, Progress]]:
-    """Report the progress of named runs, each given by its steps and its batch size."""
-    if quiet:
-        yield {name: Silent() for name in runs}
-    elif _is_redrawable():
-        with _rich_bars() as bars:
-            yield {name: Bar(bars, name, *shape) for name, shape in runs.items()}
-    else:
-        yield {name: Plain(name, *shape) for name, shape in runs.items()}
+    """Report the progress of named runs, each given by its steps and its batch size.
+
+    The batch size of other work is 0. ``at_once`` prints the first plain line without delay.
+    """
+    with silence():
+        if quiet:
+            yield {name: Silent() for name in runs}
+        elif _is_redrawable():
+            with _rich_bars() as bars:
+                yield {name: Bar(bars, name, *shape) for name, shape in runs.items()}
+        else:
+            yield {name: Plain(name, *shape, at_once=at_once) for name, shape in runs.items()}
+
+
+@contextlib.contextmanager
+def reporting_late(
+    name: str, steps: int, *, batch_size: int = 0, quiet: bool = False
+) -> Iterator[Progress]:
+    """Report the progress of one piece of work, if it takes longer than :data:`LATE_SECONDS`.
+
+    Work that is part of other reported work is silent.
+    """
+    if quiet or _SILENT.get():
+        yield Silent()
+        return
+    with silence(), contextlib.ExitStack() as shown:
+        yield _Late(shown, name, (steps, batch_size))
+
+
+class _Late:
+    """Reports from the moment on that the work has become long."""
+
+    def __init__(self, shown: contextlib.ExitStack, name: str, shape: tuple[int, int]) -> None:
+        self._shown, self._run, self._began = shown, {name: shape}, time.monotonic()
+        self._progress: Progress | None = None
+
+    def update(self, step: int, facts: Facts) -> None:
+        """Report that a step is done."""
+        if self._progress is None and time.monotonic() - self._began > LATE_SECONDS:
+            bars = self._shown.enter_context(reporting(self._run, at_once=True))
+            (self._progress,) = bars.values()
+        if self._progress is not None:
+            self._progress.update(step, facts)
 
 
 class Overall:
@@ -201,17 +255,20 @@ def reporting_all(
     total: int, work: float, *, what: str = "runs", quiet: bool = False
 ) -> Iterator[Overall]:
     """Report the progress of many runs of which a few are under way; see :class:`Overall`."""
-    if quiet:
-        yield Overall(total, work, _NoBars(), what)
-    elif _is_redrawable():
-        with _rich_bars() as bars:
-            yield Overall(total, work, bars, what)
-    else:
-        yield Overall(total, work, None, what)
+    with silence():
+        if quiet:
+            yield Overall(total, work, _NoBars(), what)
+        elif _is_redrawable():
+            with _rich_bars() as bars:
+                yield Overall(total, work, bars, what)
+        else:
+            yield Overall(total, work, None, what)
 
 
 def describe(facts: Facts) -> str:
-    """The numbers of a line of metrics that say how a run is doing."""
+    """What is ``doing``, or the numbers of a line of metrics that say how a run is doing."""
+    if "doing" in facts:
+        return str(facts["doing"])
     shown = (("loss", "loss", ".3f"), ("id_accuracy", "ID", ".2f"), ("ood_accuracy", "OOD", ".2f"))
     found = [(label, facts.get(key), form) for key, label, form in shown]
     return " ".join(f"{label} {value:{form}}" for label, value, form in found if value is not None)

@@ -6,7 +6,8 @@ arrays, which become lists. The types of the fields give four things:
 
 * :func:`check_fields` checks every field against its type and bounds; :func:`checked` and
   :func:`checked_path` check an argument of a function in the same way;
-* :func:`to_dict` and :func:`from_dict` convert to JSON values and back, and refuse unknown names;
+* :func:`to_dict` and :func:`from_dict` convert to JSON values and back, and refuse unknown names; a
+  class may choose one of its subclasses for a JSON object, in a class method ``among``;
 * :func:`canonical_json` gives one text per value, in whatever order it was built;
 * :func:`digest` hashes that text, and stays the same when a later version adds a field.
 
@@ -293,6 +294,8 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     options = _options(hint)
     classes: list[Any] = [o for o in options if dataclasses.is_dataclass(o)]
     if build and classes and (value is not None or type(None) not in options):
+        given: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+        classes = [cls.among(given) if hasattr(cls, "among") else cls for cls in classes]
         if isinstance(value, Mapping):
             # of a union, the class whose field names cover the given names best
             best = min(classes, key=lambda cls: len(set(value) - set(_typed_fields(cls))))

@@ -6,17 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Integer
-from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, device, token_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
+from anchor_interp.tasks.task import Task, draw_examples, find_split
 
 Strings = Sequence[Sequence[str]]
 """One text for each position of each sequence."""
+_FEW_WORDS = 20
+"""Most tokens of an example whose attention is easy to read."""
+_CANDIDATES = 64
+"""Examples that one is chosen from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,20 @@ class AttentionExample:
     answer: int
     target: int
     """The target; the composition if the pair is unseen."""
+    patterns: Float[np.ndarray, "layer head query key"]
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceAttention:
+    """One example of a task without anchors with a model's attention in it."""
+
+    split: str
+    words: tuple[str, ...]
+    """What the model reads: a prompt and all but the last token of its right answer."""
+    answer: tuple[str, ...]
+    """The tokens to predict, in order."""
+    predicted: tuple[str, ...]
+    """What the model predicts in their place, each after the right tokens before it."""
     patterns: Float[np.ndarray, "layer head query key"]
 
 
@@ -63,17 +81,46 @@ def attention_examples(
             role=task.role(pair),
             tokens=tuple(map(int, drawn.tokens[0])),
             position=int(drawn.position[0]),
-            answer=int(predict(model, drawn.tokens)[0]),
+            answer=int(predict(model, drawn)[0]),
             target=int(drawn.targets[0]),
-            patterns=_patterns(model, drawn.tokens)[:, 0],
+            patterns=_patterns(model, drawn)[:, 0],
         )
 
     return tuple(map(example, (*unseen, *seen)))
 
 
+def sequence_attention(
+    model: HookedTransformer, task: Task, *, seed: int = EVALUATION_SEED
+) -> tuple[SequenceAttention, ...]:
+    """One short example of the first split of every role that judges a model, OOD first."""
+    tested = {split.role: split.name for split in reversed(task.splits) if split.role != "train"}
+    names = [tested[role] for role in ("ood", "id") if role in tested] or ["train"]
+    return tuple(_sequence(model, task, name, seed) for name in names)
+
+
+def _sequence(model: HookedTransformer, task: Task, split: str, seed: int) -> SequenceAttention:
+    """The first example that has few enough words to be read, or else the shortest of some."""
+    size = find_split(task, split).size
+    drawn = draw_examples(task, split, min(_CANDIDATES, size or _CANDIDATES), seed=seed)
+    short = drawn.lengths <= _FEW_WORDS
+    row = int(short.argmax() if short.any() else drawn.lengths.argmin())
+    tokens, mask = (part[row, : drawn.lengths[row]] for part in (drawn.tokens, drawn.mask))
+    read = torch.from_numpy(tokens[None, :-1].astype(np.int64)).to(device(model))
+    with torch.no_grad():
+        predicted = model(read)[0].argmax(-1).cpu().numpy()[mask[1:]]
+    words = task.words
+    return SequenceAttention(
+        split=split,
+        words=tuple(words[token] for token in tokens[:-1]),
+        answer=tuple(words[token] for token in tokens[mask]),
+        predicted=tuple(words[token] if token < len(words) else str(token) for token in predicted),
+        patterns=_patterns(model, read.cpu().numpy())[:, 0],
+    )
+
+
 def attention_patterns(
     model: HookedTransformer,
-    sequences: Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"],
+    sequences: Inputs,
     *,
     words: Strings | None = None,
     roles: Strings | None = None,
@@ -86,7 +133,7 @@ def attention_patterns(
     Raises:
         ConfigError: no sequences, or tokens, words or roles that do not fit.
     """
-    rows = token_rows(model, sequences.tokens if isinstance(sequences, Sequences) else sequences)
+    rows = token_rows(model, sequences)
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
@@ -101,7 +148,7 @@ def attention_patterns(
 
 
 def _patterns(
-    model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
+    model: HookedTransformer, tokens: Inputs
 ) -> Float[np.ndarray, "layer n head query key"]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
     found = activations(model, tokens, names)

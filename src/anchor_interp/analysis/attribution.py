@@ -28,7 +28,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import check_answers
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, layout, token_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, layout, token_rows
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a kind of final normalisation subtracts the mean."""
@@ -58,10 +58,7 @@ class Attribution:
 
 
 @torch.no_grad()
-def logit_lens(
-    model: HookedTransformer,
-    tokens: Integer[np.ndarray, "batch pos"] | Integer[Tensor, "batch pos"],
-) -> LogitLens:
+def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
     """Logits at the last position as if the model ended after each sublayer; attached hooks act.
 
     Raises ConfigError if the model does more after its last stream.
@@ -83,7 +80,7 @@ def logit_lens(
 @torch.no_grad()
 def attribute_logits(
     model: HookedTransformer,
-    tokens: Integer[np.ndarray, "batch pos"] | Integer[Tensor, "batch pos"],
+    tokens: Inputs,
     answers: Integer[np.ndarray, "batch answer"] | None = None,
 ) -> Attribution:
     """Split logits at the last position into the direct contributions of the components.

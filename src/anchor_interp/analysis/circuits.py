@@ -5,7 +5,11 @@ A circuit is judged by the model's answers when every edge outside of it is abla
 (*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4.
 """
 
+import math
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.progress import reporting_late
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
@@ -24,6 +30,11 @@ from anchor_interp.interventions.ablation import (
 )
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
+
+_NAMED = 6
+"""Edges that a circuit's text names."""
+_AT_ONCE = 64
+"""Edges that are tried between two looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +49,14 @@ class Performance:
     """Mean of the answer's logit minus the largest other one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Circuit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Circuit(Readable):
     """A set of attention edges, for sequences with the key at one position."""
 
     edges: Bool[np.ndarray, "layer head query key"]
     roles: tuple[PositionRole, ...]
+    finished: bool = True
+    """False if :func:`prune` took ``max_seconds`` while edges were left that might go."""
 
     @property
     def size(self) -> int:
@@ -59,6 +72,16 @@ class Circuit:
             f"layer {layer + 1}{f' head {head + 1}' if heads > 1 else ''}: {at[query]} <- {at[key]}"
             for layer, head, query, key in np.argwhere(self.edges)
         )
+
+    def _summary(self) -> str:
+        names, more = self.names, self.size - _NAMED
+        named = "; ".join(names[:_NAMED]) + (f"; {more} more" if more > 0 else "")
+        end = "" if self.finished else "; the time to prune them ended, fewer may do"
+        return f"{self.size} edges of {self.edges.shape[0]} layers{end}\n{named}"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for name, index in zip(self.names, np.argwhere(self.edges).tolist(), strict=True):
+            yield {"edge": name, **dict(zip(("layer", "head", "query", "key"), index, strict=True))}
 
 
 @dataclass(frozen=True)
@@ -138,34 +161,48 @@ def route_circuit(
     return Circuit(edges, roles)
 
 
-def prune(bench: Bench, *, tolerance: float = 0.1) -> Circuit:
+def prune(
+    bench: Bench, *, tolerance: float = 0.1, max_seconds: float | None = None, quiet: bool = False
+) -> Circuit:
     """A small circuit that still gives the model's answers, by backward elimination.
 
     Each round tries the removal of every remaining edge alone. It then removes the less harmful
     half at once if the circuit stays faithful, else half of that half, and so on down to the least
     harmful edge. Pruning ends when no single edge can go. A circuit is faithful if its faithfulness
-    is at least ``1 - tolerance`` by accuracy and by logit difference. Raises ConfigError if the
-    answers hardly depend on attention.
+    is at least ``1 - tolerance`` by accuracy and by logit difference.
+
+    After ``max_seconds`` the smallest faithful circuit so far comes back, with ``finished`` False.
+    Raises ConfigError if the answers hardly depend on attention.
     """
     checked(bench, Bench, "bench")
-    checked(tolerance, float, "tolerance", low=0, high=1)
+    least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
+    checked(max_seconds, float | None, "max_seconds", above=0)
+    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     kept = bench.reachable.copy()
-    while kept.any():
-        edges, alone = single_edges(kept)
-        scores = bench.faithfulness(kept & ~alone)
-        faithful = np.all(scores >= 1 - tolerance, axis=0)
-        least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
-        n = max(len(edges) // 2, 1) if faithful.any() else 0
-        while n:
-            smaller = kept.copy()
-            smaller[tuple(least_harmful_first[:n].T)] = False
-            # a single edge has been tried already
-            if n == 1 or np.all(bench.faithfulness(smaller[None]) >= 1 - tolerance):
-                kept = smaller
-                break
-            n //= 2
-        if not n:
-            break
+    n_edges, n = int(kept.sum()), 1
+    with reporting_late("prune", n_edges, quiet=quiet) as progress:
+        while n and kept.any():
+            edges, alone = single_edges(kept)
+            progress.update(n_edges - len(edges), {"doing": f"{len(edges)} edges left"})
+            at_once = len(alone) if max_seconds is None else _AT_ONCE
+            tried = []
+            for start in range(0, len(alone), at_once):
+                if time.monotonic() >= ends:
+                    return Circuit(kept, bench.roles, finished=False)
+                tried.append(bench.faithfulness(kept & ~alone[start : start + at_once]))
+            scores = np.concatenate(tried, axis=1)
+            faithful = np.all(scores >= least, axis=0)
+            least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
+            n = max(len(edges) // 2, 1) if faithful.any() else 0
+            while n:
+                smaller = kept.copy()
+                smaller[tuple(least_harmful_first[:n].T)] = False
+                # a single edge has been tried already
+                if n == 1 or np.all(bench.faithfulness(smaller[None]) >= least):
+                    kept = smaller
+                    break
+                n //= 2
+        progress.update(n_edges, {"doing": f"{int(kept.sum())} edges left"})
     return Circuit(kept, bench.roles)
 
 

@@ -11,7 +11,7 @@ from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.phase import Decision, Evaluation, decide
-from anchor_interp.runs.run import load
+from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
 
@@ -35,6 +35,12 @@ class Findings:
     sessions: Sequence[Row]
     total_decay: float
     """Learning rate x weight decay, summed over the run's steps."""
+
+
+def _attention(run: Run) -> tuple[AttentionExample, ...]:
+    """Examples of pairs of anchors; none of a task without them."""
+    task = run.config.task.anchored
+    return () if task is None else attention_examples(run.model, task)
 
 
 def gather(paths: Sequence[str | Path]) -> list[Findings]:
@@ -72,7 +78,7 @@ def _findings(path: Path, name: str) -> Findings:
         metrics=run.metrics,
         evaluation=evaluation,
         decision=decide(evaluation),
-        attention=attention_examples(run.model, config.task),
+        attention=_attention(run),
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_model(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.progress import reporting_late
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.analysis import similarity
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
@@ -38,12 +39,17 @@ Numbers = dict[str, Any]
 
 
 def fingerprint(
-    run: Run | str | Path, *, step: int | None = None, device: str = "cpu", seed: int = 0
+    run: Run | str | Path,
+    *,
+    step: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    quiet: bool = False,
 ) -> Fingerprint:
     """The mechanism of a Run, run folder or named model in numbers, in seconds on one core.
 
     Without ``step`` the checkpoint is the newest, or the Run's own. Use one seed for models to
-    compare.
+    compare. ``quiet`` shows no progress.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -55,7 +61,9 @@ def fingerprint(
         found = run if step is None else run.at(step)
     else:
         found = load(run, step=step, device=device)
-    numbers = fingerprint_model(found.model, found.config.task, initial=found.initial, seed=seed)
+    numbers = fingerprint_model(
+        found.model, found.config.anchor_task, initial=found.initial, seed=seed, quiet=quiet
+    )
     name = None if found.path is None else run_id(found.config)
     return replace(numbers, run_id=name, step=found.step)
 
@@ -66,6 +74,7 @@ def fingerprint_model(
     *,
     initial: HookedTransformer | None = None,
     seed: int = 0,
+    quiet: bool = False,
 ) -> Fingerprint:
     """The fingerprint of any model of an anchor task.
 
@@ -78,9 +87,12 @@ def fingerprint_model(
     with seen_pairs_only(model, task) as seen:
         factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
-        for measure in _of_activations(model, seen, seed):
-            with contextlib.suppress(ConfigError):  # the model or the task has no such number
-                numbers |= measure()
+        measures = list(_of_activations(model, seen, seed))
+        with reporting_late("fingerprint", len(measures), quiet=quiet) as progress:
+            for done, measure in enumerate(measures, 1):
+                with contextlib.suppress(ConfigError):  # the model or the task has no such number
+                    numbers |= measure()
+                progress.update(done, {})
     numbers |= _of_weights(model, initial)
     with contextlib.suppress(ConfigError):  # too few keys
         numbers |= _of_embedding(model, task, seed)

@@ -24,7 +24,6 @@ from jaxtyping import Bool, Float, Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import token_rows
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import Sequences, sample
 
@@ -60,8 +59,9 @@ def learning_curves(
             f"{run.name} has {len(run.steps)} checkpoint; expected two or more: train with a "
             "smaller checkpoint_every"
         )
-    training = sample(config.task, "train", config.train.n_sequences, seed=config.seed)
-    labels = list([config.task.pairs[i] for i in training.pair] if groups is None else groups)
+    task = config.anchor_task
+    training = sample(task, "train", config.train.n_sequences, seed=config.seed)
+    labels = list([task.pairs[i] for i in training.pair] if groups is None else groups)
     if len(labels) != len(training):
         raise ConfigError(
             f"groups has {len(labels):,} entries; expected one for each of the "
@@ -116,7 +116,7 @@ def _answers(
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
         wanted = torch.from_numpy(sequences.targets[batch].astype(np.int64)).to(run.device)
-        logits = last_logits(model, token_rows(model, sequences.tokens[batch]))
+        logits = last_logits(model, sequences[batch])
         right.append((logits.argmax(-1) == wanted).cpu().numpy())
         loss = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
         losses.append(loss.cpu().numpy())

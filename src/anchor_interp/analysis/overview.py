@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from jaxtyping import Float
-
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.progress import Progress, reporting_late
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis import circuits, similarity
-from anchor_interp.analysis.attention import AttentionExample, attention_examples
+from anchor_interp.analysis.attention import (
+    AttentionExample,
+    SequenceAttention,
+    attention_examples,
+    sequence_attention,
+)
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.routes import RouteScores, route_scores
@@ -47,6 +50,8 @@ SCHEMA = 1  # of analysis.json
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 _CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
+_N_PARTS = 18
+"""Analyses of a mechanism."""
 _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -91,11 +96,13 @@ class MechanismAnalysis:
 
 @dataclass(frozen=True, eq=False)
 class Development:
-    """Stable ranks of named matrices along training; layers count from 1."""
+    """The complexity of named matrices, a row for each step; layers count from 1."""
 
     steps: tuple[int, ...]
     names: tuple[str, ...]
-    stable_rank: Float[np.ndarray, "step matrix"]
+    stable_rank: tuple[tuple[float | None, ...], ...]
+    effective_rank: tuple[tuple[float | None, ...], ...]
+    condensation: tuple[tuple[float | None, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +110,8 @@ class Analysis:
     """Everything measured of one checkpoint.
 
     A model that is not a run has no identity, configuration, step and decision, and one without an
-    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1).
+    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1). ``attention``
+    is of a run on a task without anchors.
     """
 
     name: str
@@ -116,13 +124,16 @@ class Analysis:
     neurons: CosineMatrix | None
     development: Development | None
     left_out: tuple[str, ...]
+    attention: tuple[SequenceAttention, ...] = ()
     schema: int = SCHEMA
 
 
-def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "cpu") -> Analysis:
+def analyze(
+    path: str | Path | Run, *, step: int | None = None, device: str = "cpu", quiet: bool = False
+) -> Analysis:
     """Analyse a run folder, a named model or a Run (on its own device) at one checkpoint.
 
-    Without ``step`` the checkpoint is the newest, or the Run's own.
+    Without ``step`` the checkpoint is the newest, or the Run's own. ``quiet`` shows no progress.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -138,8 +149,14 @@ def analyze(path: str | Path | Run, *, step: int | None = None, device: str = "c
     _LOGGER.info("%s: behaviour", name)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
+    task = run.config.task.anchored
+    found = analyze_model(run.model, task, name=name, initial=run.initial, quiet=quiet)
+    if task is None:
+        left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
+        attention = sequence_attention(run.model, run.config.task)
+        found = replace(found, left_out=(left_out,), attention=attention)
     return replace(
-        analyze_model(run.model, run.config.task, name=name, initial=run.initial),
+        found,
         run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,
@@ -155,6 +172,7 @@ def analyze_model(
     name: str = "model",
     initial: HookedTransformer | None = None,
     seed: int = 0,
+    quiet: bool = False,
 ) -> Analysis:
     """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
 
@@ -168,7 +186,8 @@ def analyze_model(
     mechanism = None
     left_out = ["everything but the complexity: the model has no anchor task"]
     if task is not None:
-        mechanism, left_out = _mechanism(model, task, initial, seed, name)
+        with reporting_late(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
+            mechanism, left_out = _mechanism(model, task, initial, seed, name, progress)
     _LOGGER.info("%s: complexity of the weights", name)
     query = first_query_matrix(model)
     return Analysis(
@@ -191,12 +210,15 @@ def _mechanism(
     initial: HookedTransformer | None,
     seed: int,
     name: str,
+    progress: Progress,
 ) -> tuple[MechanismAnalysis, list[str]]:
     """All analyses, and the reasons of those that refused the model."""
     left_out = []
+    part = itertools.count()
 
     def attempt(what: str, measure: Callable[[], T]) -> T | None:
         _LOGGER.info("%s: %s", name, what)
+        progress.update(next(part), {"doing": what})
         try:
             return measure()
         except ConfigError as error:
@@ -240,6 +262,7 @@ def _mechanism(
         attention=attention_examples(model, task),
         sensitivity=ask("sensitivity", sensitivity),
     )
+    progress.update(_N_PARTS, {"doing": "done"})
     return analysis, left_out
 
 
@@ -312,15 +335,13 @@ def _interchanges(
 
 
 def _development(run: Run) -> Development:
-    found = run.at_every_step(_stable_ranks)
-    names = tuple(dict.fromkeys(name for ranks in found.values() for name in ranks))
-    ranks = [[of_step.get(name, np.nan) for name in names] for of_step in found.values()]
-    return Development(tuple(found), names, np.array(ranks))
-
-
-def _stable_ranks(model: HookedTransformer) -> dict[str, float]:
-    return {
-        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer + 1}": rank
-        for entry in complexity(model).matrices
-        if (rank := entry.stable_rank) is not None
+    found = run.at_every_step(lambda model: complexity(model).matrices)
+    names = tuple(
+        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer + 1}"
+        for entry in next(iter(found.values()))
+    )
+    numbers = {
+        measure: tuple(tuple(getattr(e, measure) for e in entries) for entries in found.values())
+        for measure in ("stable_rank", "effective_rank", "condensation")
     }
+    return Development(tuple(found), names, **numbers)

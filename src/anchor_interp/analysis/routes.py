@@ -167,7 +167,7 @@ def _legs(
     every, at = np.arange(len(tokens)), places(clean, "first")
     for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
         declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
-    rows, before = token_rows(model, tokens), token_rows(model, clean.tokens)
+    rows, before = token_rows(model, tokens), token_rows(model, clean)
     original, exchanged = (
         check_finite(last_logits(model, each), "the model's logits") for each in (before, rows)
     )

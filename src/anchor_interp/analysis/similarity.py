@@ -7,15 +7,17 @@ position and the anchor that is not compared are the same for all items of a *co
 means over contexts.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.contrast import (
     Group,
@@ -36,8 +38,8 @@ PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))  # figure 4a, 4
 PAPER_VALUES = range(51, 61)  # of the blocks (complexity-control paper, figure 4D)
 
 
-@dataclass(frozen=True, eq=False)
-class Similarity:
+@dataclass(frozen=True, eq=False, repr=False)
+class Similarity(Readable):
     """Cosines between the vectors of some items, and the contrast over all keys."""
 
     state: str
@@ -50,6 +52,21 @@ class Similarity:
     centred: Float64[np.ndarray, "item item"]
     """Cosines of vectors whose mean over all keys is removed, anchor by anchor."""
     contrast: SimilarityContrast
+
+    def _summary(self) -> str:
+        c, where = self.contrast, "" if self.layer is None else f" of layer {self.layer} (from 0)"
+        return (
+            f"{self.state}{where}, {len(self.keys)} items\nequal values {c.equal:.2f}, near misses "
+            f"{c.near:.2f}: difference {c.difference:.2f}, p = {c.p_value:.3f}"
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        names = [", ".join(map(str, group)) for group in self.anchors]
+        for i, j in itertools.combinations(range(len(names)), 2):
+            yield {"anchors": names[i], "key": self.keys[i], "value": self.values[i],
+                   "other_anchors": names[j], "other_key": self.keys[j],
+                   "other_value": self.values[j], "cosine": self.cosine[i, j],
+                   "centred": self.centred[i, j]}  # fmt: skip
 
 
 def value_similarity(

@@ -33,7 +33,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, layout, token_rows
+from anchor_interp.models.transformer import HookedTransformer, layout
 from anchor_interp.tasks.factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
@@ -61,7 +61,7 @@ def read_state(
     checked(model, HookedTransformer, "model")
     with torch.no_grad():
         if state is None:
-            found = last_logits(model, token_rows(model, sequences.tokens))
+            found = last_logits(model, sequences)
         else:
             found = _hidden(model, state, layer, place, sequences)
         found = check_finite(found, "the model's activations").to("cpu", torch.float64)
@@ -117,7 +117,7 @@ def _hidden(
             "X_ao is what the MLP reads after attention; this model has no such state"
         )
     name = f"blocks.{layer}.{_HOOKS[state]}"
-    every = activations(model, sequences.tokens, [name])[name]
+    every = activations(model, sequences, [name])[name]
     at = torch.from_numpy(places(sequences, place)).to(every.device)
     found = every[torch.arange(len(every), device=every.device), at]  # [n, ...]
     blocks: list[Any] = list(model.blocks)

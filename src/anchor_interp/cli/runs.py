@@ -18,7 +18,8 @@ from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
-from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.task import plain_fields
 
 if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 Preset = Annotated[str | None, Parameter(choices=tuple(RUNS), show_default="tiny")]
-Task = Annotated[str | None, Parameter(choices=tuple(TASKS))]
+Task = Annotated[str | None, Parameter(choices=tuple(NAMED_TASKS))]
 
 
 def starting_point(
@@ -36,7 +37,7 @@ def starting_point(
     if preset is not None and config is not None:
         raise ConfigError("--preset and --config both give the start; use one of them")
     base = RUNS[preset or "tiny"] if config is None else read_config(config)
-    return base if task is None else override(base, task=TASKS[task])
+    return base if task is None else override(base, task=NAMED_TASKS[task])
 
 
 def train(
@@ -80,7 +81,7 @@ def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
     *own, _changes = signature.parameters.values()
     training = Group("Training", sort_key=4)
     flags = [
-        *_flags(Group("Task", sort_key=1), base.task, "split", "length", "key_min", "key_max"),
+        *_flags(Group("Task", sort_key=1), base.task, *plain_fields(base.task)),
         *_flags(Group("Model", sort_key=2), base.model),
         *_flags(Group("Initialisation", sort_key=3), base.init),
         *_flags(training, base.train),
@@ -118,7 +119,7 @@ def evaluate(
 
     Args:
         step: Checkpoint to measure; the newest if none.
-        n: Sequences per ordered pair and side of the split.
+        n: Sequences per ordered pair and side of the split; without anchors, examples per split.
         seed: Seed of the evaluation sequences.
     """
     from anchor_interp.runs.run import load
@@ -131,12 +132,18 @@ def evaluate(
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
-    means = {"seen pairs": (cells.seen_train_keys, cells.seen_test_keys)}
-    if cells.unseen_train_keys is not None and cells.unseen_test_keys is not None:
-        means["unseen pairs"] = (cells.unseen_train_keys, cells.unseen_test_keys)
+    for score in evaluation.splits:
+        numbers = f"accuracy {score.accuracy:.3f}, loss {score.loss:.4g}, {score.n} examples"
+        lines.append(f"  {f'{score.name} ({score.role})':<22} {numbers}")
+    both = {
+        "seen pairs": (cells.seen_train_keys, cells.seen_test_keys),
+        "unseen pairs": (cells.unseen_train_keys, cells.unseen_test_keys),
+    }
+    means = {name: (a, b) for name, (a, b) in both.items() if a is not None and b is not None}
     found_pairs = evaluation.pair_accuracy
     pairs = {f"{p.pair}  {p.role:<12}": (p.train_keys, p.test_keys) for p in found_pairs}
-    for title, rows in (("mean accuracy", means), ("accuracy per pair", pairs)):
+    tables = {"mean accuracy": means, "accuracy per pair": pairs}
+    for title, rows in tables.items() if pairs else ():
         lines.append(f"  {title:<22} training keys, test keys")
         lines += [f"    {name:<20} {known:.3f}  {new:.3f}" for name, (known, new) in rows.items()]
     output.show(facts(found, evaluation), *lines)
@@ -214,9 +221,9 @@ def analyze(
     if run.suffix == ".safetensors" and not run.is_dir():
         if step is not None:
             raise ConfigError("step is of no use with a file of weights; leave it out")
-        found = analyze_model(load_transformer(run, device=device), name=run.stem)
+        found = analyze_model(load_transformer(run, device=device), name=run.stem, quiet=True)
     else:
-        found = analyze(run, step=step, device=device)
+        found = analyze(run, step=step, device=device, quiet=True)  # its log names each part
     page, numbers, *figures = write_analysis(found, out)
     for reason in found.left_out:
         _LOGGER.warning("left out: %s", reason)
@@ -236,7 +243,7 @@ def presets(*, output: Outputs = PLAIN) -> None:
     sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
     lines = ["runs (anchor-interp train --preset NAME)"]
     for name, run in RUNS.items():
-        task_name = next(title for title, task in TASKS.items() if task == run.task)
+        task_name = next(title for title, task in NAMED_TASKS.items() if task == run.task)
         model, train = run.model, run.train
         lines.append(
             f"  {name:<14} {task_name}, {model.normalization}-LayerNorm, {model.n_layers} layers x "
@@ -244,17 +251,13 @@ def presets(*, output: Outputs = PLAIN) -> None:
             f"decay {train.weight_decay:g}, {train.n_sequences:,} sequences, {train.steps:,} steps"
         )
     lines.append("tasks (anchor-interp train --task NAME)")
-    for name, task in TASKS.items():
-        functions = ", ".join(f"{anchor.token}: {anchor.function}" for anchor in task.anchors)
-        overridden = ", ".join(f"{o.pair} -> {o.function}" for o in task.overrides) or "none"
-        unseen = ", ".join(map(str, task.unseen)) or "none"
-        lines.append(f"  {name:<22} {functions}; unseen {unseen}; overridden {overridden}")
+    lines += [f"  {name:<22} {task.about}" for name, task in NAMED_TASKS.items()]
     lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")
     for name, sweep in sweeps.items():
         values = [axis for grid in sweep.grids for axis in grid.axes.items()]
         axes = " x ".join(f"{len(found)} {axis}" for axis, found in values)
         seeds = ", ".join(f"{len(grid.seeds)} seeds" for grid in sweep.grids)
         lines.append(f"  {name:<22} {axes}, {seeds}: {len(sweep.configs()):,} runs")
-    named = to_dict({"runs": RUNS, "models": MODELS, "tasks": TASKS})
+    named = to_dict({"runs": RUNS, "models": MODELS, "tasks": NAMED_TASKS})
     plain = {name: to_plain(sweep) for name, sweep in sweeps.items()}
     output.show(named | {"sweeps": plain}, *lines)

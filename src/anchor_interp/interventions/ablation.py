@@ -27,12 +27,18 @@ from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.interventions.passes import check_answers
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import Edges, HookedTransformer, check_causal, token_rows
+from anchor_interp.models.transformer import (
+    Edges,
+    HookedTransformer,
+    Inputs,
+    check_causal,
+    token_rows,
+)
 from anchor_interp.tasks.sequences import Sequences, position_roles
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
-Tokens = Sequences | np.ndarray | Sequence[int]
+Tokens = Sequences | np.ndarray | Tensor | Sequence[int]
 """Sequences of a task, token indices (n, length), or one sequence's tokens."""
 BATCH = 1024
 """Sequences of one forward pass."""
@@ -85,7 +91,7 @@ class MeanCarried:
         return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
 
-def carried(model: HookedTransformer, tokens: np.ndarray | Int64[Tensor, "n length"]) -> Carried:
+def carried(model: HookedTransformer, tokens: Inputs) -> Carried:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
     checked(model, HookedTransformer, "model")
     blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
@@ -307,10 +313,11 @@ def _aligned(
         if len(found) != 1:
             raise ConfigError(
                 f"{where} have the key at {len(found)} positions; expected one, so that an edge "
-                "means the same in all: see aligned_sequences"
+                "means the same in all: draw aligned_sequences, or take sequences.where(position=2)"
             )
         return sequences.tokens.astype(np.int64), int(found[0])
-    tokens = np.atleast_2d(np.asarray(sequences))
+    given = sequences.cpu() if isinstance(sequences, Tensor) else sequences
+    tokens = np.atleast_2d(np.asarray(given))
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise ConfigError(f"{where} is {shown(sequences)}; expected token indices (n, length)")
     return tokens.astype(np.int64), position

@@ -17,6 +17,7 @@ from torch import Tensor
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.tasks.sequences import Sequences
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
@@ -71,7 +72,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
 
 def activations(
     model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"] | np.ndarray,
+    tokens: Sequences | Int[Tensor, "batch pos"] | np.ndarray,
     names: Sequence[str],
     *,
     batch: int | None = None,
@@ -83,7 +84,7 @@ def activations(
 
     Raises:
         HookError: the model does not have a hook, or a hook does not fire.
-        ConfigError: ``tokens`` are not token indices of the model.
+        ConfigError: ``tokens`` are not sequences or token indices of the model.
     """
     names = list(names)
     check_hooks(model, names)

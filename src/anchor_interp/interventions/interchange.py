@@ -9,10 +9,15 @@ The share of counterfactual answers is the interchange accuracy.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
-places, so judge it on sequences that it was not fitted on, against a random subspace of the same k.
+places. So judge it on sequences that it was not fitted on, beside three controls: a random subspace
+of the same k (:func:`random_subspace`), the same search with arbitrary labels
+(:func:`anchor_interp.tasks.counterfactuals.renamed_answers`), and the same search in an untrained
+model (:attr:`anchor_interp.runs.run.Run.initial`). ``docs/mechanism.md`` has an example.
 """
 
+import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +26,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, DivergedError
-from anchor_interp._util.progress import reporting
+from anchor_interp._util.progress import reporting_late
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
@@ -39,10 +45,12 @@ class Subspace:
     basis: Float[np.ndarray, "d k"]
     losses: Float[np.ndarray, " step"]
     """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
+    finished: bool = True
+    """False if ``max_seconds`` ended the search before its last step."""
 
 
-@dataclass(frozen=True, eq=False)
-class InterchangeResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class InterchangeResult(Readable):
     """A model's answers after an interchange; shares of the n base sequences."""
 
     site: Site
@@ -64,6 +72,18 @@ class InterchangeResult:
     cross_entropy: float
     """Mean cross-entropy of the counterfactual, in nats."""
     answers: Int64[np.ndarray, " n"]
+
+    def _summary(self) -> str:
+        along = "all of it" if self.dimensions is None else f"{self.dimensions} directions"
+        return (
+            f"{self.site}, {along}, {self.n} sequences\ncounterfactual {self.counterfactual:.2f}, "
+            f"base {self.base:.2f}, source {self.source:.2f}; {self.untouched:.2f} are right when "
+            "nothing is exchanged"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        numbers = {name: value for name, value in vars(self).items() if name != "answers"}
+        return [numbers | {"site": str(self.site)}]
 
 
 @torch.no_grad()
@@ -124,13 +144,17 @@ def learn_subspace(
     steps: int = 300,
     lr: float = 0.01,
     batch_size: int = 256,
+    max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Subspace:
-    """Search for the k directions of a site that carry g(x; a1) (Geiger et al. 2023).
+    """Distributed alignment search (DAS): the k directions of a site that carry g(x; a1).
 
     Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
     counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
-    fixes the start and the order of the sequences. Judge the result on other pairs.
+    fixes the start and the order of the sequences. Judge the result on other pairs and beside the
+    controls of this module's text. Source: Geiger et al. 2023.
+
+    After ``max_seconds`` the directions found so far come back, with ``finished`` False.
 
     Raises:
         ConfigError: a number out of range, or a site as in :func:`interchange`.
@@ -138,12 +162,14 @@ def learn_subspace(
     """
     checked(steps, int, "steps", low=1)
     checked(lr, float, "lr", above=0)
+    checked(max_seconds, float | None, "max_seconds", above=0)
+    began = time.monotonic()
     exchange = _Exchange(model, pairs, site, batch_size)
     start = random_subspace(exchange.width, dimensions, seed=seed)
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
-    with reporting({"subspace": (steps, batch_size)}, quiet=quiet) as progress:
+    with reporting_late("subspace", steps, batch_size=batch_size, quiet=quiet) as progress:
         for step in range(steps):
             chosen = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
             with torch.enable_grad():
@@ -155,8 +181,11 @@ def learn_subspace(
                 raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")
             (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
-            progress["subspace"].update(step + 1, {"loss": losses[step]})
-    return Subspace(torch.linalg.qr(weights.detach().double())[0].cpu().numpy(), losses)
+            progress.update(step + 1, {"loss": losses[step]})
+            if max_seconds is not None and time.monotonic() - began >= max_seconds:
+                break
+    basis = torch.linalg.qr(weights.detach().double())[0].cpu().numpy()
+    return Subspace(basis, losses[: step + 1], finished=step + 1 == steps)
 
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
@@ -175,14 +204,14 @@ class _Exchange:
     def __init__(
         self, model: HookedTransformer, pairs: InterchangePairs, site: Site, batch_size: int
     ) -> None:
-        checked(pairs, InterchangePairs, "pairs")
+        checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
-        self.rows = token_rows(model, pairs.base.tokens)
+        self.rows = token_rows(model, pairs.base)
         self._whole, source = (
-            activations(model, sequences.tokens, [site.hook], batch=batch_size)[site.hook]
+            activations(model, sequences, [site.hook], batch=batch_size)[site.hook]
             for sequences in (pairs.base, pairs.source)
         )
         shape = self._whole.shape

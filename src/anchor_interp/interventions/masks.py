@@ -16,6 +16,7 @@ token beyond rounding. The papers do not renormalise; :func:`leak` measures what
 """
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
@@ -36,6 +37,7 @@ from anchor_interp.tasks.sequences import Place, Sequences, places
 Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""
 _BATCH = 1024
+_LOGGER = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -127,7 +129,8 @@ def token_edges(
     if len(at_end):
         raise ConfigError(
             f"the {place} token of sequence {at_end[0]} (and of {len(at_end) - 1} more) is at the "
-            f"last position, {length - 1}, where no attention mask hides it; leave these out"
+            f"last position, {length - 1}, where no attention mask hides it; leave these out: "
+            f"sequences.where(position=range({length - 3}))"
         )
     edges = no_edges(model, length, len(at))
     row = torch.arange(len(at))
@@ -182,17 +185,23 @@ def leak(
 
     Every sequence is run with each value that the token can take: all keys, or all anchors. The
     leak is the largest range of a last-position logit over the values, divided by the largest range
-    without a mask.
+    without a mask. Sequences whose token is at the last position are left out, and a warning counts
+    them.
 
     Raises:
-        ConfigError: no sequences, a token that cannot be masked, or logits that are not finite or
-            do not depend on the token.
+        ConfigError: no sequences, or none whose token can be masked, or logits that are not finite
+            or do not depend on the token.
     """
     checked(task, AnchorTask, "task")
+    at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
+    if at_end.any() and not at_end.all():
+        left_out = "left out: the %s token of %d of %d sequences is at the last position"
+        _LOGGER.warning(left_out, place, at_end.sum(), len(sequences))
+        sequences = sequences[~at_end]
     edges = token_edges(model, sequences, place, paths)
     if not len(sequences):
-        raise ConfigError("there are no sequences; expected at least one")
-    rows = token_rows(model, sequences.tokens)
+        raise ConfigError("there are no sequences; expected at least one, as sample draws them")
+    rows = token_rows(model, sequences)
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
     at = torch.from_numpy(places(sequences, place)).to(rows.device)

@@ -11,7 +11,7 @@ Run one with an activation of the other in its place and see how far the answer 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
-from anchor_interp.interventions.sites import Connection, Inputs, Site, check_sites, site_mask
+from anchor_interp.interventions.sites import Connection, Site, check_sites, site_mask
 from anchor_interp.models.finite import at_least_float32, check_finite
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
@@ -37,8 +38,8 @@ SMALLEST_DIFFERENCE = 0.1
 _BATCH = 512
 
 
-@dataclass(frozen=True, eq=False)
-class PatchResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchResult(Readable):
     """A metric after each patch, example by example."""
 
     sites: tuple[Site, ...] | tuple[Connection, ...]
@@ -47,6 +48,25 @@ class PatchResult:
     """The metric of the patched runs."""
     clean: Float[np.ndarray, " example"]
     corrupted: Float[np.ndarray, " example"]
+
+    def _summary(self) -> str:
+        apart = self.told_apart()
+        examples = f"{len(apart)} examples, {apart.sum()} told apart"
+        about = f"{self.direction}, {len(self.sites)} sites, {examples}"
+        found = [row for row in self._rows() if row["recovery"] is not None]
+        if not found:
+            return about
+        furthest = max if self.direction == "denoise" else min
+        most = furthest(found, key=lambda row: row["recovery"])
+        return f"{about}\nlargest effect: recovery {most['recovery']:.2f} at {most['site']}"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        apart, values = self.told_apart(), np.nanmean(self.values, 1)
+        shares: Sequence[float | None] = [None] * len(self.sites)
+        if apart.any() and 2 * apart.sum() >= len(apart):
+            shares = self.recovery()[:, apart].mean(1).tolist()
+        rows = zip(map(str, self.sites), values, shares, strict=True)
+        return [{"site": site, "value": value, "recovery": share} for site, value, share in rows]
 
     def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
         """Examples whose clean and corrupted metric differ by at least ``smallest``."""
@@ -68,7 +88,7 @@ class PatchResult:
             raise ConfigError(
                 f"clean and corrupted differ by at least {smallest:g} in only {apart.sum()} of "
                 f"{len(apart)} examples, and a recovery divides by this difference; look at the "
-                "values, or patch a contrast that changes the model's answer"
+                "values, or patch a contrast that changes the model's answer (contrast_pairs)"
             )
         gap = np.where(apart, self.clean - self.corrupted, np.nan)
         recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
@@ -78,15 +98,19 @@ class PatchResult:
 def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
     """Logit of the clean target minus logit of the corrupted target.
 
-    Raises ConfigError if an example has the same target twice, as in a negative control.
+    An example that has the same target twice has none (NaN): :meth:`PatchResult.told_apart` leaves
+    it out. Raises ConfigError if all have, as in a negative control.
     """
     same = clean.targets == corrupted.targets
-    if same.any():
+    if same.all():
         raise ConfigError(
-            f"clean and corrupted have the same target in {same.sum()} of {len(same)} examples, so "
-            "there is no difference; measure the probability of an answer instead"
+            f"clean and corrupted have the same target in all {len(same)} examples, so there is no "
+            "difference; measure the probability of an answer instead: answer_probability"
         )
-    return lambda logits: _picked(logits, clean.targets) - _picked(logits, corrupted.targets)
+    none = torch.from_numpy(np.where(same, np.nan, 0.0))
+    return lambda logits: (
+        _picked(logits, clean.targets) - _picked(logits, corrupted.targets) + none.to(logits)
+    )
 
 
 def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
@@ -108,8 +132,8 @@ def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -
         found = task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
         if found is None:
             raise ConfigError(
-                f"the pair {pair} ({task.role(pair)}) has no symmetric answer; draw clean "
-                "sequences of an unseen pair whose other order has another target"
+                f"the pair {pair} ({task.role(pair)}) has no symmetric answer; choose sequences of "
+                "an unseen pair whose other order has another target: sequences.where(pair=...)"
             )
         answers[rows] = found
     return probability(answers)
@@ -230,7 +254,7 @@ def _twins(
     inputs = (clean, corrupted)
     if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
-    rows = [token_rows(model, x.tokens if isinstance(x, Sequences) else x) for x in inputs]
+    rows = [token_rows(model, x) for x in inputs]
     if rows[0].shape != rows[1].shape or not len(rows[0]):
         found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
         raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
@@ -239,7 +263,7 @@ def _twins(
         if elsewhere:
             raise ConfigError(
                 f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
-                "patch sequences whose positions agree"
+                "patch sequences whose positions agree, as contrast_pairs draws them"
             )
     base = direction == "denoise"
     return inputs[base], rows[base], rows[not base]

@@ -7,12 +7,12 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Integer
+from jaxtyping import Bool
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 Activation = Literal[
@@ -24,8 +24,6 @@ Activation = Literal[
 Position = Place | Literal["noise", "all"] | int
 """A place by its meaning, or a position of all sequences (negative: from the end). ``noise`` is
 every position except the key, the anchors and the last one."""
-Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
-"""Sequences of a task, or token indices, which have no places by meaning but ``last``."""
 PLACES: tuple[Place, ...] = get_args(Place)
 _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
@@ -146,7 +144,8 @@ def site_mask(site: Site, inputs: Inputs, shape: Sequence[int]) -> Bool[Tensor, 
     """Where a site lies in its activation.
 
     ``shape`` is the activation's: (n, pos, d), (n, pos, head, d), or (n, head, query, key) of a
-    pattern. The mask has the same dimensions with d = 1.
+    pattern. The mask has the same dimensions with d = 1. Token indices have no places by meaning
+    but ``last``.
 
     Raises:
         ConfigError: token indices without the place, or a position outside the sequences.

@@ -14,7 +14,7 @@ them are free, and QK is the map between equal positions. No LayerNorm gain is f
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable, number
 from anchor_interp.models.finite import check_finite
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
@@ -65,12 +66,30 @@ class MatrixComplexity(Numbers):
     """Their standard deviation."""
 
 
-@dataclass(frozen=True, eq=False)
-class Complexity:
+@dataclass(frozen=True, eq=False, repr=False)
+class Complexity(Readable):
     """The complexity of every weight matrix of a model, and of every head's QK and OV."""
 
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
+
+    def _summary(self) -> str:
+        query = next(entry for entry in self.matrices if entry.name == "W_Q")
+        counts = f"{len(self.matrices)} matrices, {len(self.heads)} products of heads"
+        ranks = (
+            getattr(each, "stable_rank", None) for each in (query, query.at_init, query.gaussian)
+        )
+        return "{}\nfirst W_Q: stable rank {} (at init {}, Gaussian {})".format(
+            counts, *map(number, ranks)
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        measures = tuple(field.name for field in fields(Numbers))
+        for entry in (*self.matrices, *self.heads):
+            row = {name: getattr(entry, name) for name in ("name", "layer", "head", *measures)}
+            row |= {f"{name}_at_init": getattr(entry.at_init, name, None) for name in measures}
+            row |= {f"{name}_gaussian": getattr(entry.gaussian, name) for name in measures}
+            yield row | {"distance": entry.distance, "basis_dependent": entry.basis_dependent}
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,6 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not finite.all():
         raise ConfigError(
-            f"{what} are not finite; look for NaN weights or take an earlier checkpoint"
+            f"{what} are not finite; look for NaN weights or take an earlier checkpoint (Run.at)"
         )
     return values

@@ -1,18 +1,20 @@
-"""The fast path: the last position's logits from a HookedTransformer's own parameters.
+"""The fast path: logits from a HookedTransformer's own parameters, only where they are needed.
 
-The anchor task needs the last position only (cross-entropy on the last token). So this path
+:func:`fast_logits` takes any positions. The anchor task needs the last position only (cross-entropy
+on the last token). So :func:`fast_last_logits`
 
 * computes the first layer's queries, keys and values once per (token, position), on which alone
   they depend, where that is fewer rows than the sequences have;
 * follows one query per head through the last layer and never forms keys and values: the scores
   ``q . (x W_K)`` are ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` is ``(sum_j a_j x_j) W_V``.
 
-Logits and gradients agree with ``model(tokens)[:, -1]`` to float64 rounding. It fires no hooks, so
+Logits and gradients agree with ``model(tokens)`` to float64 rounding. It fires no hooks, so
 :func:`last_logits` takes it only where no hook is attached.
 """
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -27,6 +29,7 @@ from anchor_interp.models.transformer import (
     reference_model,
     token_rows,
 )
+from anchor_interp.tasks.sequences import Sequences
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
@@ -44,11 +47,11 @@ _FREE = {
 
 def last_logits(
     model: HookedTransformer,
-    tokens: Integer[Tensor, "batch pos"],
+    tokens: Sequences | Integer[Tensor, "batch pos"] | np.ndarray,
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "batch d_vocab"]:
-    """Logits at the last position.
+    """Logits at the last position of sequences or token indices.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
     for an architecture that the fast path does not implement. ``n_input_tokens`` promises that
@@ -58,14 +61,9 @@ def last_logits(
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
     checked(model, HookedTransformer, "model")
-    checked(tokens, Tensor, "tokens")
     checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
-    has_hooks = any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        for module in model.modules()
-    )
-    if _is_supported(model) and not has_hooks:
+    if takes_fast_path(model):
         return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
     return cast(Tensor, model(rows))[:, -1]
 
@@ -74,6 +72,31 @@ def fast_last_logits(
     model: HookedTransformer, tokens: Int[Tensor, "batch pos"], *, n_input_tokens: int | None = None
 ) -> Float[Tensor, "batch d_vocab"]:
     """The fast path of :func:`last_logits`, without checks; it fires no hooks."""
+    block, x = _before_last_block(model, tokens, n_input_tokens)
+    return unembed(model, _last_block(model, block, x))
+
+
+def fast_logits(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    places: Int[Tensor, " place"],
+    *,
+    n_input_tokens: int | None = None,
+) -> Float[Tensor, "place d_vocab"]:
+    """Logits at some positions, given as indices of the flattened tokens; without checks.
+
+    What follows the last layer's attention is computed at these positions alone.
+    """
+    block, x = _before_last_block(model, tokens, n_input_tokens)
+    z = attend(model, block, project_qkv(model, block, x))
+    x, z = x.flatten(0, 1)[places], z.flatten(0, 1)[places]
+    return unembed(model, after_attention(model, block, x, z))
+
+
+def _before_last_block(
+    model: HookedTransformer, tokens: Int[Tensor, "batch pos"], n_input_tokens: int | None
+) -> tuple[Block, Float[Tensor, "batch pos d_model"]]:
+    """The last block and its input."""
     n_tokens = n_input_tokens or model.cfg.d_vocab
     blocks: list[Block] = list(model.blocks)
     if len(blocks) > 1 and n_tokens < len(tokens):
@@ -81,17 +104,24 @@ def fast_last_logits(
         first, n_pos = blocks.pop(0), tokens.shape[1]
         embedded = model.embed.W_E[:n_tokens] + model.pos_embed.W_pos[:n_pos, None]
         table = embedded.flatten(0, 1)  # [pos * token, d_model]
-        qkv = _project_qkv(first, _pre_norm(model, first.ln1, table))
+        qkv = project_qkv(model, first, table)
         row = tokens + torch.arange(n_pos, device=tokens.device) * n_tokens  # [batch, pos]
-        x = _block(model, first, F.embedding(row, table), F.embedding(row, qkv))
+        z = attend(model, first, F.embedding(row, qkv))
+        x = after_attention(model, first, F.embedding(row, table), z)
     else:
         x = F.embedding(tokens, model.embed.W_E) + model.pos_embed.W_pos[: tokens.shape[1]]
     for block in blocks[:-1]:
-        x = _block(model, block, x, _project_qkv(block, _pre_norm(model, block.ln1, x)))
-    last = _last_block(model, blocks[-1], x)
-    if not isinstance(model, PostLNTransformer):
-        last = _layer_norm(model.ln_final, last)
-    return linear(last, model.unembed.W_U, model.unembed.b_U)
+        x = after_attention(model, block, x, attend(model, block, project_qkv(model, block, x)))
+    return blocks[-1], x
+
+
+def takes_fast_path(model: HookedTransformer) -> bool:
+    """Whether this path computes what ``model(tokens)`` does: no hooks, a known architecture."""
+    has_hooks = any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        for module in model.modules()
+    )
+    return not has_hooks and _is_supported(model)
 
 
 def _is_supported(model: HookedTransformer) -> bool:
@@ -126,23 +156,40 @@ def _merge_heads(weight: Tensor) -> Tensor:
     return rearrange(weight, "head d_model d_head -> d_model (head d_head)")
 
 
-def _project_qkv(block: Block, x: Tensor) -> Tensor:
+def project_qkv(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     """[..., d_model] -> [..., 3 * head * d_head], queries, keys and values in one product."""
     attn = block.attn
     weight = torch.cat([_merge_heads(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], dim=1)
     bias = torch.cat([attn.b_Q.flatten(), attn.b_K.flatten(), attn.b_V.flatten()])
-    return linear(x, weight, bias)
+    return linear(_pre_norm(model, block.ln1, x), weight, bias)
 
 
-def _block(model: HookedTransformer, block: Block, x: Tensor, qkv: Tensor) -> Tensor:
-    """A block at every position, its queries, keys and values given."""
-    attn = block.attn
-    n, split = model.cfg.n_heads, "batch pos (qkv head d_head) -> qkv batch head pos d_head"
-    q, k, v = rearrange(qkv, split, qkv=3, head=n).unbind()
-    z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / attn.attn_scale)
-    z = rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
-    x = _add(model, block.ln1, x, linear(z, attn.W_O.flatten(0, 1), attn.b_O))
-    return _mlp(model, block, x)
+def split_qkv(model: HookedTransformer, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[batch, pos, 3 * head * d_head] -> three [batch, head, pos, d_head]."""
+    split = "batch pos (qkv head d_head) -> qkv batch head pos d_head"
+    q, k, v = rearrange(qkv, split, qkv=3, head=model.cfg.n_heads).unbind()
+    return q, k, v
+
+
+def attend(model: HookedTransformer, block: Block, qkv: Tensor) -> Tensor:
+    """Causal attention: [batch, pos, 3 * head * d_head] -> [batch, pos, head * d_head]."""
+    q, k, v = split_qkv(model, qkv)
+    scale = 1 / block.attn.attn_scale
+    z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    return rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
+
+
+def after_attention(model: HookedTransformer, block: Block, x: Tensor, z: Tensor) -> Tensor:
+    """The rest of a block, from its input and what its heads mixed: [..., d_model]."""
+    out = linear(z, block.attn.W_O.flatten(0, 1), block.attn.b_O)
+    return _mlp(model, block, _add(model, block.ln1, x, out))
+
+
+def unembed(model: HookedTransformer, x: Tensor) -> Tensor:
+    """[..., d_model] after the last block -> [..., d_vocab]."""
+    if not isinstance(model, PostLNTransformer):
+        x = _layer_norm(model.ln_final, x)
+    return linear(x, model.unembed.W_U, model.unembed.b_U)
 
 
 def _mlp(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
@@ -166,5 +213,4 @@ def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     pattern = (scores / attn.attn_scale).softmax(-1)  # [batch, head, pos]
     mixed = torch.matmul(pattern, normed)  # [batch, head, d_model]
     z = torch.cat([linear(mixed[:, h], attn.W_V[h], attn.b_V[h]) for h in heads], dim=1)
-    out = linear(z, attn.W_O.flatten(0, 1), attn.b_O)
-    return _mlp(model, block, _add(model, block.ln1, x[:, -1], out))
+    return after_attention(model, block, x[:, -1], z)

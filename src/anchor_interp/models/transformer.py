@@ -54,7 +54,10 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.init import initialize
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.sequences import Sequences
 
+Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
+"""Sequences of a task, or token indices."""
 Edges = Bool[Tensor, "layer batch head query key"]
 """Chosen edges of a model's attention; a batch of 1 stands for all sequences."""
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -255,17 +258,19 @@ def reference_model(post: bool) -> HookedTransformer:
 
 def token_rows(
     model: HookedTransformer,
-    tokens: Integer[Tensor, "batch pos"] | np.ndarray,
+    tokens: Sequences | Integer[Tensor, "batch pos"] | np.ndarray,
     *,
     n_input_tokens: int | None = None,
 ) -> Int[Tensor, "batch pos"]:
-    """Token indices as the model takes them: 64-bit integers on its device.
+    """Sequences or token indices as the model takes them: 64-bit integers on its device.
 
     Raises:
         ConfigError: no integers [batch, pos], too many positions, or a token not below
             ``n_input_tokens``, by default the vocabulary.
     """
     checked(model, HookedTransformer, "model")
+    if isinstance(tokens, Sequences):
+        tokens = tokens.tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
         tokens = torch.from_numpy(tokens.astype(np.int64))
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in _INTEGERS:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.pages import mechanism_figures as figures
+from anchor_interp.pages.attention_views import View, sequence_view
 from anchor_interp.pages.page import (
     Picture,
     attention_of,
@@ -17,6 +18,7 @@ from anchor_interp.pages.page import (
 )
 
 if TYPE_CHECKING:
+    from anchor_interp.analysis.attention import SequenceAttention
     from anchor_interp.analysis.overview import Analysis, MechanismAnalysis
 
 
@@ -58,15 +60,23 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     drawn = list(_pictures(analysis)) if pictures is None else pictures
     mechanism = analysis.mechanism
     attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
+    sequences = [(example, _views(example, i)) for i, example in enumerate(analysis.attention)]
+    shown = [entry.views for entry in attention] + [views for _, views in sequences]
     return fill_page(
         "analysis.html.jinja",
-        [view for entry in attention for view in entry.views],
+        [view for views in shown for view in views],
         title=f"How {analysis.name} works",
         found=analysis,
         mechanism=mechanism,
         pictures={picture.name: draw_picture(picture, "a") for picture in drawn},
         attention=attention,
+        sequences=sequences,
     )
+
+
+def _views(example: "SequenceAttention", index: int) -> list[View]:
+    layers = range(len(example.patterns))
+    return [sequence_view(example, layer, id=f"sequence-{index}-{layer}") for layer in layers]
 
 
 def _pictures(analysis: "Analysis") -> Iterator[Picture]:
@@ -89,8 +99,10 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
         )
         yield Picture("steps", caption, figures.step_scores(m.embedding))
     if analysis.development is not None:
-        caption = "Stable rank along training."
-        yield Picture("development", caption, figures.development(analysis.development))
+        for measure, words in _DEVELOPMENT.items():
+            figure = figures.development(analysis.development, measure)
+            name = "development" if measure == "stable_rank" else f"development-{words.split()[0]}"
+            yield Picture(name.lower(), f"{words} along training.", figure)
 
 
 def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
@@ -125,6 +137,11 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
         yield Picture(name, caption, figures.cluster_map(clusters))
 
 
+_DEVELOPMENT = {
+    "stable_rank": "Stable rank",
+    "effective_rank": "Effective rank",
+    "condensation": "Condensation",
+}
 _CONTRASTS = {"key": "The key", "first": "The first anchor", "second": "The second anchor"}
 _SIMILARITIES = {
     "V": "Cosines of V in layer 2 at the first anchor, across keys and first anchors.",

@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING, Any
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.attention import AttentionExample, AttentionPatterns
+    from anchor_interp.analysis.attention import (
+        AttentionExample,
+        AttentionPatterns,
+        SequenceAttention,
+    )
 
 
 _ROLES = {"key": "key", "first": "a1", "second": "a2", "noise": ""}
@@ -138,6 +142,11 @@ def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
     return _view(example.patterns[layer], labels(example), id)
 
 
+def sequence_view(example: "SequenceAttention", layer: int, *, id: str) -> View:
+    """As :func:`attention_view`, of an example of a task without anchors."""
+    return _view(example.patterns[layer], _labelled(example.words, [""] * len(example.words)), id)
+
+
 def labels(example: "AttentionExample") -> list[str]:
     """The tokens with their roles; CircuitsVis drops spaces and appends the position."""
     return _labelled([str(token) for token in example.tokens], roles(example))
@@ -171,7 +180,7 @@ def _view(patterns: Any, tokens: list[str], id: str) -> View:
     heads = patterns.round(4).tolist()
     if len(heads) == 1:
         return View("AttentionPattern", id, {"tokens": tokens, "attention": heads[0]})
-    names = [f"head {head + 1}" for head in range(len(heads))]
+    names = [f"H{head + 1}" for head in range(len(heads))]  # a longer name is broken in two
     props = {"tokens": tokens, "attention": heads, "attentionHeadNames": names}
     return View("AttentionHeads", id, props)
 

@@ -297,14 +297,15 @@ def step_scores(structure: "EmbeddingStructure") -> "Figure":
     return figure
 
 
-def development(found: "Development") -> "Figure":
-    """Stable rank of the weight matrices over the checkpoints of a run."""
+def development(found: "Development", measure: str) -> "Figure":
+    """A measure of the weight matrices over the checkpoints of a run, such as their stable_rank."""
     with panel(5.4, 3.2) as (figure, axes):
         for index, name in enumerate(found.names):
             dashes = ("-", "--", ":", "-.")[index // len(style.QUALITATIVE) % 4]
-            axes.plot(found.steps, found.stable_rank[:, index], dashes, marker=".", label=name,
+            values = [style.or_nan(row[index]) for row in getattr(found, measure)]
+            axes.plot(found.steps, values, dashes, marker=".", label=name,
                       color=style.colour(index))  # fmt: skip
-        axes.set(xlabel="step", ylabel="stable rank", yscale="log")
+        axes.set(xlabel="step", ylabel=measure.replace("_", " "), yscale="log")
         style.plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
         style.legend_beside(axes, fontsize=7)

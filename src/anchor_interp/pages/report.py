@@ -17,9 +17,14 @@ from anchor_interp.pages import run_figures
 from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, save_pictures
 from anchor_interp.runs.phase import PAPER, Evaluation
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.task import Split, Task, draw_examples
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
+
+
+EXAMPLE_SEED = 0
+"""Seed of the example that the page shows of every split."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +81,15 @@ def render(runs: Sequence["Findings"]) -> str:
     """The page as HTML."""
     shown = [_run_content(run, number) for number, run in enumerate(runs, 1)]
     tasks = dict.fromkeys(run.config.task for run in runs)
+    anchored = [task for task in tasks if task.anchored is not None]
     return fill_page(
         "report.html.jinja",
         [view for run in shown for entry in run["attention"] for view in entry.views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
+        has_anchors=bool(anchored),
+        has_splits=len(anchored) < len(tasks),
     )
 
 
@@ -89,6 +97,12 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     """The measurements that decide a phase, in the order of the rules."""
     e, t = evaluation, PAPER
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
+    if not e.pair_accuracy:
+        return [
+            Measure(*train, t.train),
+            Measure("ID accuracy", "held out, as the training data", e.id_accuracy, t.id),
+            Measure("OOD accuracy", "what training leaves out", e.ood_accuracy, t.ood),
+        ]
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
     rows = (
@@ -125,24 +139,47 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
 
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
-        yield Picture("loss", "Training loss by step.", run_figures.loss_curve(run.metrics))
+        caption = "Training loss by step."
+        if not run.config.task.answers_last:
+            caption += " It jumps, because batches of long answers count more."
+        yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
         caption = (
             "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
             "OOD: unseen pairs."
+            if run.evaluation.pair_accuracy
+            else "Accuracy by step. Training: the training sequences. ID: held out, as the "
+            "training data. OOD: what training leaves out."
         )
         yield Picture("accuracy", caption, run_figures.accuracy_curves(run.metrics))
-    for side, keys in run_figures.SIDES.items():
+    for side, keys in run_figures.SIDES.items() if run.evaluation.pair_accuracy else ():
         figure = run_figures.pair_map(run.evaluation, side)
         name = f"pairs-{side.replace('_', '-')}"
         yield Picture(name, f"Accuracy of every ordered pair, {keys}.", figure)
+    for aspect in run_figures.aspects(run.evaluation):
+        figure = run_figures.aspect_scores(run.evaluation, aspect)
+        name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")
+        yield Picture(name, f"Accuracy by {aspect}.", figure)
     if run.evaluation.unseen:
         caption = "Most frequent answers on the unseen pairs, relative to the key x."
         figure = run_figures.unseen_answers(run.config, run.evaluation)
         yield Picture("answers", caption, figure)
 
 
-def _task_words(task: AnchorTask) -> dict[str, Any]:
+def _task_words(task: Task) -> dict[str, Any]:
+    """What the page says of a task."""
+    return _split_words(task) if task.anchored is None else _anchor_words(task.anchored)
+
+
+def _split_words(task: Task) -> dict[str, Any]:
+    def shown(split: Split) -> str:
+        drawn = draw_examples(task, split.name, 1, seed=EXAMPLE_SEED)
+        return task.decode(drawn.tokens[0, : drawn.lengths[0]])
+
+    return {"task": task, "splits": [(split, shown(split)) for split in task.splits]}
+
+
+def _anchor_words(task: AnchorTask) -> dict[str, Any]:
     by_role: dict[str, list[str]] = {"inferential": [], "unseen": []}
     for pair in task.pairs:
         if task.override(pair) is None or pair in task.unseen:

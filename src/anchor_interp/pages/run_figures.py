@@ -1,6 +1,6 @@
 """Figures of runs: learning curves, accuracy of every pair, answers on unseen pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 from anchor_interp.pages import style
 from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import Evaluation, UnseenAnswers, decide
+from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers, decide
 from anchor_interp.tasks.anchor import Pair
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ Side = Literal["train_keys", "test_keys"]
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
 _BARS = 6
+_MOST_TEXTS = 30  # of an aspect, that bars show
+_GAP = 0.6  # between the groups of bars, whose width is 1
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,108 @@ def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
     axes.set_title("answers on the unseen pairs\n(relative to the key x)")
 
 
+def aspects(evaluation: Evaluation) -> list[str]:
+    """What a task's errors are counted by, on the splits that test a model."""
+    tested = [score for split in _tested(evaluation) for score in split.aspects]
+    return list(dict.fromkeys(score.aspect for score in tested))
+
+
+def aspect_scores(evaluation: Evaluation, aspect: str) -> "Figure":
+    """Accuracy by one aspect on every ID and OOD split, with the number of examples.
+
+    Texts are bars, with the number at their ends. Whole numbers are lines, with the numbers below.
+    """
+    parts = {
+        split: [score for score in split.aspects if score.aspect == aspect]
+        for split in _tested(evaluation)
+    }
+    if any(isinstance(score.value, str) for scores in parts.values() for score in scores):
+        return _aspect_bars(parts)
+    return _aspect_lines(aspect, parts)
+
+
+def _tested(evaluation: Evaluation) -> list[SplitScore]:
+    return [split for split in evaluation.splits if split.role != "train"]
+
+
+def _split_styles(splits: Iterable[SplitScore]) -> dict[SplitScore, dict[str, Any]]:
+    """Label and colour of every split: those of the learning curves, if each role has one split."""
+    splits = list(splits)
+    curves = {metric: (label, colour) for metric, label, colour, _ in CURVES}
+    one_each = len({split.role for split in splits}) == len(splits)
+    found = {}
+    for index, split in enumerate(splits):
+        label, colour = curves[f"{split.role}_accuracy"]
+        if not one_each:
+            label, colour = f"{label}, {split.name}", style.colour(index)
+        found[split] = {"label": label, "color": colour}
+    return found
+
+
+def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
+    """Bars in groups, one for each text; the texts that are hardest on average are at the top."""
+    number: dict[str, int] = {}
+    rights: dict[str, float] = {}
+    for scores in parts.values():
+        for score in scores:
+            text = str(score.value)
+            number[text] = number.get(text, 0) + score.n
+            rights[text] = rights.get(text, 0) + score.n * score.accuracy
+    most = sorted(number, key=lambda text: -number[text])[:_MOST_TEXTS]
+    texts = sorted(most, key=lambda text: (rights[text] / number[text], text))
+    places: dict[tuple[SplitScore, str], float] = {}
+    ticks, top = [], 0.0
+    for text in texts:
+        of_text = [(split, s) for split, scores in parts.items() for s in scores if s.value == text]
+        places |= {(split, text): top + index for index, (split, _) in enumerate(of_text)}
+        ticks.append(top + (len(of_text) - 1) / 2)
+        top += len(of_text) + _GAP
+    with panel(5.2, 1.2 + 0.17 * top) as (figure, axes):
+        for split, options in _split_styles(parts).items():
+            kept = [score for score in parts[split] if score.value in texts]
+            heights = [places[split, str(score.value)] for score in kept]
+            axes.barh(heights, [score.accuracy for score in kept], 0.9, **options)
+            for height, score in zip(heights, kept, strict=True):
+                axes.text(score.accuracy + 0.01, height, str(score.n), va="center", fontsize=8)
+        axes.set_yticks(ticks, texts, fontsize=9)
+        axes.set_ylim(top - _GAP, -1)
+        left_out = f"\n({len(number) - len(texts)} rarer ones left out)"
+        several = left_out if len(number) > len(texts) else ""
+        axes.set(xlabel=f"accuracy; at each bar its number of examples{several}", xlim=(0, 1.08))
+        axes.grid(axis="x", alpha=0.25)
+        axes.set_axisbelow(True)
+        _legend(figure, axes)
+    return figure
+
+
+def _aspect_lines(aspect: str, parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
+    """Accuracy over an aspect's whole numbers or ranges; below, how many examples each has."""
+    with style.single(5.2, 4.2) as figure:
+        axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        for split, options in _split_styles(parts).items():
+            scores = parts[split]
+            places = [(int(score.value) + (score.high or 0)) / 2 for score in scores]
+            axes.plot(places, [score.accuracy for score in scores], "o-", markersize=4, **options)
+            counts.plot(places, [score.n for score in scores], "o-", markersize=2, **options)
+        axes.set(ylabel="accuracy", ylim=(-0.03, 1.03))
+        counts.set(xlabel=aspect, ylabel="examples")
+        counts.set_ylim(bottom=0)
+        counts.locator_params(axis="x", integer=True)
+        for below in (axes, counts):
+            below.grid(alpha=0.25)
+        _legend(figure, axes)
+    return figure
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    """What is drawn in these axes, above the figure: side by side if that has room."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 3 if sum(map(len, labels)) < 30 else 1
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=10
+    )
+
+
 def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
     """The most frequent answers as offsets from the key x, with their shares."""
     ranked = list(answers.offsets.items())
@@ -163,11 +267,8 @@ def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
 
 def known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
     """Labels of the inferential and the symmetric answer, if they are a constant offset."""
-    keys = config.task.keys
-    targets = {
-        "symmetric": config.task.symmetric(pair, keys),
-        "inferential": config.task.composed(pair, keys),
-    }
+    task, keys = config.anchor_task, config.anchor_task.keys
+    targets = {"symmetric": task.symmetric(pair, keys), "inferential": task.composed(pair, keys)}
     known = {}
     for kind, target in targets.items():
         if target is not None and len(set((target - keys).tolist())) == 1:

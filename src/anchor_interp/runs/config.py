@@ -25,21 +25,25 @@ from anchor_interp._util.schema import (
     suggestion,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig, n_parameters
-from anchor_interp.tasks.anchor import MAX_SEQUENCES, AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
+from anchor_interp.tasks.task import MAX_EXAMPLES, Task, anchored
 
 SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_MEMORY_BYTES = 1 << 40  # no machine has more, so a number is mistyped
+MOST_POSITIONS = 1 << 15
+"""Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
 _MAX_STEPS = 1 << 40
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """AdamW on the cross-entropy of the last position (both papers, appendix A)."""
+    """AdamW on the cross-entropy of the tokens that a task predicts (both papers, appendix A)."""
 
-    n_sequences: int = bounded(100_000, low=1, high=MAX_SEQUENCES)
+    n_sequences: int = bounded(100_000, low=1, high=MAX_EXAMPLES)
     """Training sequences, drawn once and shuffled again every epoch."""
     batch_size: int = bounded(256, low=1, high=1 << 24)
     """Sequences per step; at most n_sequences."""
@@ -71,7 +75,7 @@ class TrainConfig:
     log_every: int = bounded(20, low=1, high=_MAX_STEPS)
     """Steps between lines of metrics."""
     eval_every: int = bounded(200, low=1, high=_MAX_STEPS)
-    """Steps between accuracies on the training, ID and OOD probes; a multiple of log_every."""
+    """Steps between accuracies on the training, ID and OOD probes; each has a line of metrics."""
     checkpoint_every: int = bounded(500, low=1, high=_MAX_STEPS)
     """Steps between checkpoints; steps 0 and the last are always kept."""
     branch_step: int | None = bounded(None, low=1, high=_MAX_STEPS, since=2)
@@ -86,9 +90,6 @@ class TrainConfig:
         check_fields(self, "train")
         size, steps, step = self.batch_size, self.steps, self.branch_step
         changes = (self.branch_lr, self.branch_weight_decay)
-        if self.eval_every % self.log_every:
-            expected = f"expected a multiple of log_every ({self.log_every})"
-            raise ConfigError(f"train.eval_every is {self.eval_every}; {expected}")
         if size > self.n_sequences:
             expected = f"expected at most n_sequences ({self.n_sequences})"
             raise ConfigError(f"train.batch_size is {size}; {expected}")
@@ -115,6 +116,16 @@ class TrainConfig:
         """Steps of the linear warm-up."""
         return round(self.warmup * self.steps)
 
+    def is_logged(self, step: int) -> bool:
+        """Whether a step has a line of metrics."""
+        return not step % self.log_every or not step % self.eval_every or step >= self.steps
+
+    def n_logged(self, step: int) -> int:
+        """How many steps up to this one have a line of metrics; the initialisation counts."""
+        periods = (self.log_every, self.eval_every)
+        found = 1 + sum(step // every for every in periods) - step // math.lcm(*periods)
+        return found + (step == self.steps and all(step % every for every in periods))
+
     def rates(self, step: int) -> tuple[float, float]:
         """Peak learning rate and weight decay of the update after ``step`` updates."""
         if self.branch_step is None or step < self.branch_step:
@@ -127,7 +138,7 @@ class TrainConfig:
 class RunConfig:
     """Everything that determines a run's result."""
 
-    task: AnchorTask
+    task: Task
     model: ModelConfig = ModelConfig()
     init: InitConfig = InitConfig()
     train: TrainConfig = TrainConfig()
@@ -137,6 +148,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_names(self.task)
         task, model, needs = self.task, self.model, memory_bytes(self)
         if task.n_tokens > model.d_vocab:
             needed = f"the task's tokens and targets need at least {task.n_tokens}"
@@ -154,16 +166,41 @@ class RunConfig:
                 f"{f'train.{lower}' if lower else size}"
             )
 
+    @property
+    def anchor_task(self) -> AnchorTask:
+        """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
+        return anchored(self.task, "this analysis")
+
+
+_SETTINGS = {
+    field.name: part
+    for part, owner in (("model", ModelConfig), ("init", InitConfig), ("train", TrainConfig))
+    for field in fields(owner)
+} | dict.fromkeys((field.name for field in fields(RunConfig)), "run")
+
+
+def _check_names(task: Task) -> None:
+    """Refuse a task whose field has the name of another setting: :func:`override` knows one."""
+    for field in fields(task):
+        if field.name in _SETTINGS:
+            raise ConfigError(
+                f"the task {task.kind} has the field {field.name}, which is also a setting of the "
+                f"{_SETTINGS[field.name]}; give it another name"
+            )
+
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
     """A low estimate of the bytes that training needs, by what needs them."""
     model, train, length = config.model, config.train, config.task.length
+    logits = train.batch_size * model.d_vocab
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
-    per_sequence = model.n_layers * length * per_token + model.d_vocab
+    positions = train.batch_size * length
+    if not config.task.answers_last:  # a larger batch comes in parts
+        positions = min(positions, max(length, MOST_POSITIONS))
     return {
         # weight, gradient, two moments, and the initial model while the last one is judged
         "weights": 5 * 4 * n_parameters(model),
-        "activations": 4 * train.batch_size * per_sequence,
+        "activations": 4 * (positions * model.n_layers * per_token + logits),
         "training sequences": train.n_sequences * (length + 5 + 3 * 8),  # bytes, and int64 orders
     }
 
@@ -198,9 +235,14 @@ def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
 
 
 def shape_key(config: RunConfig) -> Hashable:
-    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`)."""
+    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
+
+    A task that predicts several tokens, or sequences of several lengths, trains alone.
+    """
     checked(config, RunConfig, "config")
     task, train = config.task, config.train
+    if not task.answers_last:
+        return run_id(config)
     return config.model, task.length, task.n_input_tokens, train.batch_size, train.precision
 
 
@@ -213,10 +255,10 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     """A copy of a configuration with some fields changed by their own names.
 
     Field names are unique among task, model, init and train, so ``gamma`` means ``init.gamma``.
-    ``seed`` is the run's own; ``task`` is a whole :class:`AnchorTask`, whose fields may change too.
+    ``seed`` is the run's own; ``task`` is a whole task, whose fields may change too.
     """
     checked(config, RunConfig, "config")
-    task = checked(changes.pop("task", config.task), AnchorTask, "task")
+    task = checked(changes.pop("task", config.task), Task, "task")
     parts = {"task": task, "model": config.model, "init": config.init, "train": config.train}
     seed = changes.pop("seed", config.seed)
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}

@@ -1,7 +1,9 @@
-"""Measures a model on an anchor task: the numbers that its phase is read from.
+"""Measures a model on its task: the numbers that its phase is read from.
 
-Every model answers the same fixed sequences: ``n`` for each ordered pair with training keys and
-``n`` with test keys (complexity-control paper, appendix B).
+On a task without anchors these are the scores on its splits (:mod:`anchor_interp.runs.scoring`), at
+most ``n`` examples each. On an anchor task every model answers the same fixed sequences: ``n`` for
+each ordered pair with training keys and ``n`` with test keys (complexity-control paper, appendix
+B).
 
 * **train** accuracy is on the run's own training sequences, noise included;
 * **ID** accuracy is the mean over the seen pairs, with test keys;
@@ -15,22 +17,26 @@ Every model answers the same fixed sequences: ``n`` for each ordered pair with t
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Int64, Integer
+from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.complexity import condensation, first_query_matrix, measured, stable_rank
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask, Keys, Pair
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.sequences import Sequences, draw
+from anchor_interp.tasks.task import Examples, SplitRole, Task, anchored, draw_examples
 
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
@@ -43,11 +49,11 @@ _BATCH = 4096
 
 def evaluate(
     model: HookedTransformer,
-    task: AnchorTask,
+    task: Task,
     *,
     n: int = 500,
     seed: int = EVALUATION_SEED,
-    training: Sequences | None = None,
+    training: Sequences | Examples | None = None,
     initial: HookedTransformer | None = None,
     steps: int | None = None,
 ) -> Evaluation:
@@ -55,10 +61,10 @@ def evaluate(
 
     Args:
         model: any HookedTransformer whose vocabulary covers the task; its hooks act.
-        n: sequences per ordered pair and kind of key, 1 to 1,000,000.
-        training: the run's own training sequences, of which 10,000 count (``Run.evaluate`` passes
-            them). Without them ``train_accuracy`` is None, and a model that memorized its sequences
-            cannot be told from an undertrained one.
+        n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
+        training: the run's own training sequences, of which 10,000 count, or n without anchors
+            (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, and a model
+            that memorized its sequences cannot be told from an undertrained one.
         initial: the model at initialisation, for the reference of the complexity.
         steps: optimizer updates of the checkpoint, to be recorded.
 
@@ -67,8 +73,8 @@ def evaluate(
             weights are not finite.
     """
     checked(model, HookedTransformer, "model")
-    checked(task, AnchorTask, "task")
-    checked(training, Sequences | None, "training")
+    checked(task, Task, "task")
+    checked(training, Sequences | Examples | None, "training")
     checked(initial, HookedTransformer | None, "initial")
     n = checked(n, int, "n")
     if not 1 <= n <= _MAX_SEQUENCES:
@@ -77,12 +83,65 @@ def evaluate(
     if n_tokens < task.n_tokens or n_ctx < task.length:
         needs = f"the task needs {task.n_tokens} and {task.length}"
         raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
-    if training is not None and (not len(training) or training.tokens.shape[1] != task.length):
-        found = f"training holds sequences of shape {training.tokens.shape}"
+    own = training.examples() if isinstance(training, Sequences) else training
+    longest = 0 if own is None else int(own.lengths.max(initial=0))
+    too_short = task.answers_last and longest <= task.length
+    if own is not None and (not len(own) or longest > task.length + 1 or too_short):
+        found = f"training holds sequences of shape {own.inputs.shape}"
         raise ConfigError(f"{found}; expected at least one, of length {task.length}")
+    query = first_query_matrix(model)
+    reference = None if initial is None else first_query_matrix(initial)
+    measure = _of_splits if task.anchored is None else _of_pairs
+    return Evaluation(
+        **measure(model, task, n, seed, own),
+        steps=steps,
+        stable_rank=measured(stable_rank, query),
+        stable_rank_at_init=measured(stable_rank, reference),
+        condensation=measured(condensation, query),
+        condensation_at_init=measured(condensation, reference),
+        n=n,
+        seed=seed,
+    )
+
+
+def _of_splits(
+    model: HookedTransformer, task: Task, n: int, seed: int, training: Examples | None
+) -> dict[str, Any]:
+    """What an evaluation says of a task without anchors."""
+    scores = []
+    for split in task.splits:
+        if split.role != "train":
+            size = n if split.size is None else min(n, split.size)
+            drawn = draw_examples(task, split.name, size, seed=seed)
+        elif training is not None:
+            drawn = training.rows(slice(n))
+        else:
+            continue
+        scores.append(score_split(model, task, split, drawn))
+
+    def mean(role: SplitRole) -> float | None:
+        return _mean(score.accuracy for score in scores if score.role == role)
+
+    none = ("symmetric_accuracy", "commutativity", "key_dependence")
+    return dict.fromkeys(none) | {
+        "train_accuracy": mean("train"),
+        "id_accuracy": mean("id"),
+        "ood_accuracy": mean("ood"),
+        "pair_accuracy": (),
+        "unseen": (),
+        "cells": CellAccuracy(None, None, None, None),
+        "splits": tuple(scores),
+    }
+
+
+def _of_pairs(
+    model: HookedTransformer, asked: Task, n: int, seed: int, training: Examples | None
+) -> dict[str, Any]:
+    """What an evaluation says of an anchor task."""
+    task = anchored(asked, "an evaluation of pairs")
 
     def shares(pair: Pair) -> list[float]:
-        return [accuracy(model, p.tokens, p.targets) for p in _draw(task, pair, n, seed)]
+        return [accuracy(model, p) for p in _draw(task, pair, n, seed)]
 
     pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
     answered = [_unseen_answers(model, task, pair, n, seed) for pair in task.unseen]
@@ -98,55 +157,42 @@ def evaluate(
     )
     train_accuracy = None
     if training is not None:
-        some = slice(_MOST_TRAINING)
-        train_accuracy = accuracy(model, training.tokens[some], training.targets[some])
-    query = first_query_matrix(model)
-    reference = None if initial is None else first_query_matrix(initial)
-    return Evaluation(
-        steps=steps,
-        train_accuracy=train_accuracy,
-        id_accuracy=cells.seen_test_keys,
-        ood_accuracy=_mean(answers.inferential for answers in unseen),
-        symmetric_accuracy=_mean(answers.symmetric for answers in unseen),
-        commutativity=_mean(answers.commutativity for answers in unseen),
-        key_dependence=_mean(answers.key_dependence for answers in unseen),
-        pair_accuracy=pairs,
-        unseen=unseen,
-        cells=cells,
-        stable_rank=measured(stable_rank, query),
-        stable_rank_at_init=measured(stable_rank, reference),
-        condensation=measured(condensation, query),
-        condensation_at_init=measured(condensation, reference),
-        n=n,
-        seed=seed,
-        commutativity_wrong=float(wrong.mean()) if len(wrong) >= _LEAST_WRONG else None,
-    )
+        some = training.rows(slice(_MOST_TRAINING))
+        train_accuracy = accuracy(model, some.inputs, some.last)
+    return {
+        "train_accuracy": train_accuracy,
+        "id_accuracy": cells.seen_test_keys,
+        "ood_accuracy": _mean(answers.inferential for answers in unseen),
+        "symmetric_accuracy": _mean(answers.symmetric for answers in unseen),
+        "commutativity": _mean(answers.commutativity for answers in unseen),
+        "key_dependence": _mean(answers.key_dependence for answers in unseen),
+        "pair_accuracy": pairs,
+        "unseen": unseen,
+        "cells": cells,
+        "commutativity_wrong": float(wrong.mean()) if len(wrong) >= _LEAST_WRONG else None,
+    }
 
 
 @torch.no_grad()
-def predict(
-    model: HookedTransformer, tokens: Integer[np.ndarray, "n pos"]
-) -> Int64[np.ndarray, " n"]:
+def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]:
     """The argmax of the last position's logits of every sequence; ConfigError if not finite."""
     checked(model, HookedTransformer, "model")
-    checked(tokens, np.ndarray, "tokens")
-    if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
-        raise ConfigError(f"tokens is {shown(tokens)}; expected an array of integers (n, pos)")
-    device = model.embed.W_E.device
+    rows = tokens.tokens if isinstance(tokens, Sequences) else tokens
+    if not isinstance(rows, np.ndarray | Tensor):
+        raise ConfigError(f"tokens is {shown(rows)}; expected Sequences, an array or a tensor")
     answers = [np.empty(0, np.int64)]
-    for start in range(0, len(tokens), _BATCH):
-        rows = torch.from_numpy(tokens[start : start + _BATCH].astype(np.int64)).to(device)
-        logits = last_logits(model, rows)
+    for start in range(0, len(rows), _BATCH):
+        logits = last_logits(model, rows[start : start + _BATCH])
         answers.append(check_finite(logits, "the model's logits").argmax(-1).cpu().numpy())
     return np.concatenate(answers)
 
 
 def accuracy(
-    model: HookedTransformer,
-    tokens: Integer[np.ndarray, "n pos"],
-    targets: Integer[np.ndarray, " n"],
+    model: HookedTransformer, tokens: Inputs, targets: Integer[np.ndarray, " n"] | None = None
 ) -> float:
-    """Share of sequences answered with their target."""
+    """Share of sequences answered with their target; Sequences have their own."""
+    if targets is None:
+        targets = checked(tokens, Sequences, "tokens without targets").targets
     return float((predict(model, tokens) == targets).mean())
 
 
@@ -161,7 +207,7 @@ def _unseen_answers(
 ) -> tuple[UnseenAnswers, npt.NDArray[np.bool_]]:
     """The answers on one unseen pair, and whether each wrong one stays when anchors are swapped."""
     parts = _draw(task, pair, n, seed)
-    answer = np.concatenate([predict(model, part.tokens) for part in parts])
+    answer = np.concatenate([predict(model, part) for part in parts])
     swapped = np.concatenate([predict(model, swap_anchors(part)) for part in parts])
     other = np.concatenate([predict(model, replace_keys(task, part, seed=seed)) for part in parts])
     keys = np.concatenate([part.key for part in parts]).astype(np.int64)

@@ -7,77 +7,47 @@ continues from its tensors ends in the same weights bit for bit (same machine, t
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError, DivergedError, StoreError
-from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig
-from anchor_interp.tasks.hashing import batch_indices
-from anchor_interp.tasks.sequences import sample
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens and targets of one optimizer step, on the training device."""
+    """Sequences of one forward pass on the training device, and what is to be predicted."""
 
     tokens: Int[Tensor, "batch pos"]
-    targets: Int[Tensor, " batch"]
+    """What the model reads."""
+    targets: Int[Tensor, " target"]
+    """The tokens to predict."""
+    places: Int[Tensor, " target"] | None = None
+    """Where each is predicted, an index of the flattened tokens; None for the last positions."""
+    share: float = 1.0
+    """How many targets these are, over those by which the loss of a step is divided."""
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """What :func:`fit` needs from a task."""
+    """What :func:`fit` needs from a task (:mod:`anchor_interp.runs.objectives`)."""
 
-    def batch(self, step: int) -> Batch:
-        """The batch of a step, a function of the step (and a fixed seed) alone."""
+    def parts(self, step: int) -> Sequence[Batch]:
+        """The batch of a step, a function of the step (and a fixed seed) alone.
+
+        It comes in parts if one forward pass would be too large.
+        """
         ...
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
-        """The scalar to minimise."""
+        """The scalar to minimise: the step's loss is the sum over its parts."""
         ...
-
-
-class AnchorObjective:
-    """:func:`answer_loss` on an anchor task's training sequences, in another order every epoch."""
-
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
-        task, train = config.task, config.train
-        self.sequences = sample(task, "train", train.n_sequences, seed=config.seed)
-        self._tokens = torch.from_numpy(self.sequences.tokens).to(device)
-        self._targets = torch.from_numpy(self.sequences.targets).to(device)
-        self._batch_size, self._seed = train.batch_size, config.seed
-        self._n_input_tokens = task.n_input_tokens
-
-    def batch(self, step: int) -> Batch:
-        """The training sequences of a step."""
-        order = batch_indices(step, self._batch_size, len(self.sequences), seed=self._seed)
-        rows = torch.from_numpy(order).to(self._tokens.device)
-        return Batch(self._tokens[rows].long(), self._targets[rows].long())
-
-    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
-        """See :func:`answer_loss`."""
-        return answer_loss(module, batch.tokens, batch.targets, n_input_tokens=self._n_input_tokens)
-
-
-def answer_loss(
-    module: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    targets: Int[Tensor, " batch"],
-    *,
-    n_input_tokens: int,
-) -> Float[Tensor, ""]:
-    """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
-    logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
-    at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(at_least_float32), targets)
 
 
 @dataclass(frozen=True)
@@ -163,16 +133,18 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     lr = learning_rate(config, state.step)
     for group in state.optimizer.param_groups:
         group["lr"], group["weight_decay"] = lr, config.rates(state.step)[1]
-    batch = objective.batch(state.step)
+    state.optimizer.zero_grad(set_to_none=True)
+    losses = []
     with float32_products(config):
-        with autocast(config, state.device):
-            loss = objective.loss(state.model, batch)
-        state.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        for part in objective.parts(state.step):
+            with autocast(config, state.device):
+                loss = objective.loss(state.model, part)
+            torch.autograd.backward(loss)  # adds to the gradients of the parts before
+            losses.append(loss.detach())
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
     state.optimizer.step()
     state.step += 1
-    return StepEvent(state.step, loss.detach(), norm.detach(), lr)
+    return StepEvent(state.step, sum(losses[1:], losses[0]), norm.detach(), lr)
 
 
 OnEvent = Callable[[TrainState, StepEvent], None]
@@ -189,7 +161,7 @@ def fit(state: TrainState, objective: Objective, *, until: int, on_event: OnEven
     while state.step < until:
         event = train_step(state, objective)
         step = event.step
-        if step % config.log_every == 0 or step % config.checkpoint_every == 0 or step == until:
+        if config.is_logged(step) or step % config.checkpoint_every == 0 or step == until:
             check_finite_step(event, config)  # not at every step: reading a number stalls a GPU
         on_event(state, event)
     return state

@@ -121,6 +121,7 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
     AnchorInterpError if one fails or cannot be kept, InterruptedRunError on SIGINT or SIGTERM.
     """
     from anchor_interp._util.environment import stop_signals
+    from anchor_interp._util.progress import silence
     from anchor_interp.runs.run import load
 
     measures = tuple(measures)
@@ -128,7 +129,7 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
         return
     by_step = operator.itemgetter(1)
     todo = sorted(lacking(path, measures, load(path).step), key=by_step)
-    with stop_signals() as stopped:
+    with stop_signals() as stopped, silence():
         for step, group in itertools.groupby(todo, key=by_step):
             run = load(path, step=step)  # one model in memory at a time
             for measure, _ in group:

@@ -17,17 +17,20 @@ phase            rule
 ===============  ==================================================================================
 
 A constant predictor commutes; it is not ``symmetric``, because its answers do not depend on the
-key. A measurement that a task does not have is None and satisfies no rule.
+key. A measurement that a task does not have is None and satisfies no rule. So a task without
+anchors is ``other`` where OOD < 0.5: nothing tells a symmetric solution from a composite one.
 
 :mod:`anchor_interp.runs.evaluation` does the measuring; this module does not import torch.
 """
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.anchor import Pair, Role
+from anchor_interp.tasks.task import SplitRole
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
 
@@ -81,26 +84,58 @@ class UnseenAnswers(_Checked):
 
 @dataclass(frozen=True)
 class CellAccuracy(_Checked):
-    """Mean accuracy by pairs and keys, with fresh noise; None if every pair is seen."""
+    """Mean accuracy by pairs and keys, with fresh noise; None where the task has no such pair."""
 
-    seen_train_keys: float = field(metadata=_SHARE)
-    seen_test_keys: float = field(metadata=_SHARE)
+    seen_train_keys: float | None = field(metadata=_SHARE)
+    seen_test_keys: float | None = field(metadata=_SHARE)
     unseen_train_keys: float | None = field(metadata=_SHARE)
     unseen_test_keys: float | None = field(metadata=_SHARE)
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class AspectScore(_Checked):
+    """How well a model does on the examples of a split that share a value of an aspect."""
+
+    aspect: str
+    """See :meth:`anchor_interp.tasks.task.Task.aspects`."""
+    value: str | int
+    """The value, or the smallest one of a range of whole numbers."""
+    high: int | None
+    """The largest value of the range; None for texts."""
+    accuracy: float = field(metadata=_SHARE)
+    n: int = field(metadata={"low": 1})
+    """Examples."""
+
+
+@dataclass(frozen=True)
+class SplitScore(_Checked):
+    """How well a model does on one split of a task."""
+
+    name: str
+    role: SplitRole
+    accuracy: float = field(metadata=_SHARE)
+    """Share of right answers, or of right tokens if the task's answers have no end."""
+    loss: float = field(metadata=_NOT_NEGATIVE)
+    """Mean cross-entropy of the tokens to predict, in nats."""
+    n: int = field(metadata={"low": 1})
+    """Examples."""
+    aspects: tuple[AspectScore, ...] = ()
+    """The accuracy by every aspect of the task."""
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Readable):
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
     steps: int | None = field(metadata=_NOT_NEGATIVE)
     """Optimizer updates of the checkpoint, if known."""
     train_accuracy: float | None = field(metadata=_SHARE)
     """Accuracy on the run's own training sequences; None without them."""
-    id_accuracy: float = field(metadata=_SHARE)
-    """Seen pairs, test keys."""
+    id_accuracy: float | None = field(metadata=_SHARE)
+    """Seen pairs, test keys; the ID splits of a task without anchors, None if it has none."""
     ood_accuracy: float | None = field(metadata=_SHARE)
-    """Unseen pairs, all keys, composed answer; None if every pair is seen."""
+    """Unseen pairs, all keys, composed answer; None if every pair is seen. The mean over the OOD
+    splits of a task without anchors, None if it has none."""
     symmetric_accuracy: float | None = field(metadata=_SHARE)
     """Unseen pairs answered with the other order's target; None if the task has none."""
     commutativity: float | None = field(metadata=_SHARE)
@@ -108,7 +143,7 @@ class Evaluation:
     key_dependence: float | None = field(metadata=_SHARE)
     """Predictions on unseen pairs that change with the key; None without any."""
     pair_accuracy: tuple[PairAccuracy, ...]
-    """Every ordered pair by itself."""
+    """Every ordered pair by itself; empty for a task without anchors, as ``unseen`` is."""
     unseen: tuple[UnseenAnswers, ...]
     """Every unseen pair by itself."""
     cells: CellAccuracy
@@ -119,16 +154,30 @@ class Evaluation:
     """Mean |cosine| between the neurons of W_Q(1); None with a single neuron."""
     condensation_at_init: float | None = field(metadata=_NOT_NEGATIVE)
     n: int = field(metadata={"low": 1})
-    """Sequences per pair and kind of key."""
+    """Sequences per pair and kind of key; for a task without anchors, most examples of a split."""
     seed: int = field(metadata=_NOT_NEGATIVE)
     """Seed of the evaluation sequences."""
     commutativity_wrong: float | None = field(default=None, metadata=_SHARE)
     """The same as commutativity, of wrong answers alone: right ones commute if the rule does. None
     with fewer than 20 wrong answers, or in a file written before it was measured."""
+    splits: tuple[SplitScore, ...] = ()
+    """Every split of a task without anchors by itself."""
     schema: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluation")
+
+    def _summary(self) -> str:
+        decision = decide(self)
+        roles = (self.train_accuracy, self.id_accuracy, self.ood_accuracy)
+        train, seen, unseen = map(number, roles)
+        return (
+            f"{decision.phase} ({decision.reason})\ntrain {train}, ID {seen}, OOD {unseen}, "
+            f"commutativity {number(self.commutativity)}, stable rank {number(self.stable_rank)}"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [vars(entry) for entry in self.pair_accuracy or self.splits]
 
 
 PAPER = Thresholds()
@@ -157,19 +206,25 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     inferred = ood is not None and ood >= t.ood
     if train is None:
         train = e.cells.seen_train_keys
+        if train is None:
+            return Decision("other", "its own training sequences are not given")
         if train < t.train:
             reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences with training keys"
             return Decision("undertrained", f"{reason}; its own training sequences are not given")
     if train < t.train:
         return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
-    if seen < t.id:
+    if seen is not None and seen < t.id:
         if inferred:
             return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {t.ood:g}")
         return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
+    known = f"training accuracy {train:.2f}" if seen is None else f"ID {seen:.2f}"
     if inferred:
-        return Decision("inferential", f"ID {seen:.2f}, OOD {ood:.2f} >= {t.ood:g}")
+        return Decision("inferential", f"{known}, OOD {ood:.2f} >= {t.ood:g}")
+    if ood is not None and e.splits:
+        return Decision("other", f"{known}, OOD {ood:.2f} < {t.ood:g}; the task has no anchors")
     if ood is None or e.key_dependence is None:
-        return Decision("other", f"ID {seen:.2f}; the task has no unseen pair to decide on")
+        lacks = "OOD split" if e.splits else "unseen pair"
+        return Decision("other", f"{known}; the task has no {lacks} to decide on")
     if e.symmetric_accuracy is not None and e.symmetric_accuracy >= t.symmetric:
         reason = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
         return Decision("symmetric", f"OOD {ood:.2f}, {reason}")

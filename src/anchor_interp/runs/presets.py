@@ -1,4 +1,4 @@
-"""Named runs; model shapes are in :mod:`anchor_interp.models.shapes`, tasks in ``tasks.anchor``."""
+"""Named runs; shapes are in :mod:`anchor_interp.models.shapes`, tasks in ``tasks.catalog``."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,12 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
-from anchor_interp.tasks.anchor import TASKS, named_task
+from anchor_interp.tasks.addition import Addition
+from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.cogs import Cogs
+from anchor_interp.tasks.prontoqa import Prontoqa
+from anchor_interp.tasks.scan import Scan
 
 
 def _paper(multiplier: float) -> TrainConfig:
@@ -60,9 +65,34 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         **RECIPES,
         "paper-1head": RunConfig(_NEURIPS, MODELS["paper-1head"], train=_paper(25)),
         "paper-gpt2": RunConfig(_TASK, MODELS["paper-gpt2"], train=_paper(15)),
+        "scan": RunConfig(
+            Scan(),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
+            train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
+        ),
+        "cogs": RunConfig(
+            Cogs(exposures=100),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
+            train=TrainConfig(
+                n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500
+            ),
+        ),
+        "addition": RunConfig(
+            Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
+        ),
+        "prontoqa": RunConfig(
+            Prontoqa(hops=2, chain_of_thought=False),
+            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
+            train=TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
+        ),
     }
 )
-"""Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5."""
+"""Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
+of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
+``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
+training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
+``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
+them."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

@@ -1,7 +1,7 @@
 """Opens runs: a run folder, a specimen of the zoo or a model with hand-set weights."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,8 +11,11 @@ import torch
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import is_there, output_file
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
+from anchor_interp.models.decoding import greedy
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
+from anchor_interp.models.shapes import n_parameters
 from anchor_interp.models.transformer import HookedTransformer, build_model, empty_model, place
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
@@ -22,7 +25,7 @@ from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.sequences import Sequences, sample
+from anchor_interp.tasks.task import Examples, draw_examples
 
 T = TypeVar("T")
 
@@ -63,18 +66,18 @@ def evaluate_run(
     *,
     n: int = 500,
     seed: int = 0,
-    training: Sequences | None = None,
+    training: Examples | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
     task, rows = config.task, min(config.train.n_sequences, 10_000)
     if training is None:
-        training = sample(task, "train", rows, seed=config.seed)
+        training = draw_examples(task, "train", rows, seed=config.seed)
     initial = build_model(config.model, config.init, seed=config.seed)
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Readable):
     """A run with its model at one checkpoint."""
 
     folder: RunFolder
@@ -84,6 +87,18 @@ class Run:
     """The checkpoint of :attr:`model`, in optimizer updates."""
     device: torch.device
     dtype: torch.dtype
+
+    def _summary(self) -> str:
+        model, train = self.config.model, self.config.train
+        shape = f"{model.n_layers} layers, {model.n_heads} heads, d_model {model.d_model}"
+        return (
+            f"{self.name} at step {self.step} of {train.steps}, seed {self.config.seed}\n"
+            f"{self.config.task.kind}; {shape}, {model.normalization}-LayerNorm, "
+            f"{n_parameters(model):,} parameters"
+        )
+
+    def _rows(self) -> list[Row]:
+        return self.metrics
 
     @property
     def name(self) -> str:
@@ -156,6 +171,24 @@ class Run:
         with explained("evaluating", f"lower n ({n:,}), or use a device with more memory"):
             return evaluate_run(self.config, self.model, self.step, n=n, seed=seed)
 
+    def answer(self, prompts: Sequence[str], *, most: int | None = None) -> list[str]:
+        """What the model writes after each prompt, such as ``jump twice ->``.
+
+        Args:
+            prompts: texts in the words of the task.
+            most: most tokens of an answer; if None, each goes on to the end of the model's context.
+
+        Raises:
+            ConfigError: a word that the task does not have, a prompt without a word or too long, or
+                a task whose answers have no end token.
+        """
+        task = self.config.task
+        if task.end is None:
+            raise ConfigError(f"the answers of the task {task.kind} have no end token to stop at")
+        tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
+        written = greedy(self.model, tokens, end=task.end, most=most)
+        return [task.decode(answer) for answer in written]
+
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).
 
@@ -183,7 +216,9 @@ class ExactRun(Run):
     def model(self) -> HookedTransformer:
         """The HookedTransformer, in ``eval`` mode."""
         mechanism, norm = NAMES[self.name]
-        exact = exact_model(mechanism, self.config.task, normalization=norm, dtype=self.dtype)
+        exact = exact_model(
+            mechanism, self.config.anchor_task, normalization=norm, dtype=self.dtype
+        )
         return place(exact, self.device)
 
     @property

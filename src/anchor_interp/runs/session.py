@@ -10,14 +10,16 @@ from jaxtyping import Integer
 from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
 from anchor_interp.runs.phase import decide
 from anchor_interp.runs.run import evaluate_run, model_at
+from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
-from anchor_interp.tasks.sequences import Sequences, sample
+from anchor_interp.tasks.task import Examples, SplitRole, draw_aspects, draw_examples
 
 _PROBES = 512
 _LOGGER = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ class Session:
     """Starts or resumes a run whose folder is held for writing, and records its training."""
 
     def __init__(
-        self, writer: RunWriter, config: RunConfig, training: Sequences, device: torch.device
+        self, writer: RunWriter, config: RunConfig, training: Examples, device: torch.device
     ) -> None:
         self.writer, self.config, self.training = writer, config, training
         self.probes = Probes(config, training)
@@ -44,13 +46,13 @@ class Session:
     def is_due(self) -> bool:
         """Whether this step is logged or checkpointed."""
         train, step = self.config.train, self.state.step
-        return self.is_trained or not step % train.log_every or not step % train.checkpoint_every
+        return train.is_logged(step) or not step % train.checkpoint_every
 
     @property
     def next_due(self) -> int:
         """The next step that is logged or checkpointed."""
         train, step = self.config.train, self.state.step
-        periods = (train.log_every, train.checkpoint_every)
+        periods = (train.log_every, train.eval_every, train.checkpoint_every)
         return min(train.steps, *(every * (step // every + 1) for every in periods))
 
     @property
@@ -61,18 +63,16 @@ class Session:
     def log(self, event: StepEvent, answers: Integer[np.ndarray, " n"] | None = None) -> Row | None:
         """Write and return the line of metrics of the newest step, if one is due.
 
-        ``answers`` are the model's predictions for the probes' tokens; computed if None.
+        ``answers`` are the model's predictions for ``probes.tokens``; computed if None.
         """
         self.writer.check()
-        if event.step % self.config.train.log_every and not self.is_trained:
+        if not self.config.train.is_logged(event.step):
             return None
         loss, norm = event.loss.item(), event.grad_norm.item()
         row = {"step": event.step, "loss": loss, "lr": event.lr, "grad_norm": norm}
         if self.wants_accuracies:
             check_finite_weights(self.state)
-            if answers is None:
-                answers = predict(self.state.model, self.probes.tokens)
-            row |= self.probes.accuracies(answers)
+            row |= self.probes.measure(self.state.model, answers)
         self.writer.append_metrics(row)
         self.latest.update(row)
         return row
@@ -107,9 +107,9 @@ class Session:
         self._note_session(step or 0, device)
         if step is None:
             state = TrainState.fresh(config, device)
-            answers = predict(state.model, self.probes.tokens)
+            accuracies = self.probes.measure(state.model)
             writer.cut_metrics(-1)
-            writer.append_metrics({"step": 0, **self.probes.accuracies(answers)})
+            writer.append_metrics({"step": 0, **accuracies})
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
             return state
         if step != before[-1]:
@@ -135,8 +135,7 @@ class Session:
     def _note_missing_metrics(self, step: int) -> None:
         """Warn if lines up to the checkpoint are gone: training goes on without them."""
         train = self.config.train
-        expected = step // train.log_every + 1
-        expected += step == train.steps and step % train.log_every != 0
+        expected = train.n_logged(step)
         missing = expected - len(self.writer.metrics())
         if missing > 0:
             _LOGGER.warning(
@@ -146,22 +145,43 @@ class Session:
 
 
 class Probes:
-    """Small fixed sets of sequences for the accuracies along training."""
+    """Small fixed sets of examples for the accuracies along training."""
 
-    def __init__(self, config: RunConfig, training: Sequences) -> None:
+    def __init__(self, config: RunConfig, training: Examples) -> None:
+        self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
-        draw = functools.partial(sample, config.task, n=_PROBES, seed=1)
-        sets = {"train_accuracy": training, "id_accuracy": draw("id")}
-        if config.task.unseen:
-            sets["ood_accuracy"] = draw("ood")
-        self._targets = {name: part.targets[:_PROBES] for name, part in sets.items()}
-        self.tokens = np.concatenate([part.tokens[:_PROBES] for part in sets.values()])
+        draw = functools.partial(draw_examples, task, seed=1)
+        self._sets: list[tuple[SplitRole, Examples]] = []
+        for split in task.splits:
+            n = _PROBES if split.size is None else min(_PROBES, split.size)
+            part = training.rows(slice(_PROBES)) if split.role == "train" else draw(split.name, n)
+            draw_aspects(task, part)  # a fault is found before the training, not after it
+            self._sets.append((split.role, part))
 
-    def accuracies(self, answers: Integer[np.ndarray, " n"]) -> Row:
-        """The share of right answers in each set, from a model's predictions for ``tokens``."""
-        ends = np.cumsum([len(targets) for targets in self._targets.values()])
-        parts = zip(self._targets.items(), np.split(answers, ends[:-1]), strict=True)
-        return {name: float((part == targets).mean()) for (name, targets), part in parts}
+    @functools.cached_property
+    def tokens(self) -> Integer[np.ndarray, "n pos"]:
+        """All examples of a task that answers last, as a model reads them."""
+        return np.concatenate([part.inputs for _, part in self._sets])
+
+    def measure(
+        self, model: HookedTransformer, answers: Integer[np.ndarray, " n"] | None = None
+    ) -> Row:
+        """The mean accuracy of every role; ``answers`` may be given for :attr:`tokens`."""
+        if self._task.answers_last:
+            found = predict(model, self.tokens) if answers is None else answers
+            ends = np.cumsum([len(part) for _, part in self._sets])[:-1]
+            parts = zip(np.split(found, ends), self._sets, strict=True)
+            shares = [(role, float((of == part.last).mean())) for of, (role, part) in parts]
+        else:
+            shares = [
+                (role, float(right_answers(model, self._task, part).mean()))
+                for role, part in self._sets
+            ]
+        roles = dict.fromkeys(role for role, _ in shares)
+        return {
+            f"{role}_accuracy": float(np.mean([share for own, share in shares if own == role]))
+            for role in roles
+        }
 
 
 def is_done(writer: RunWriter, config: RunConfig) -> bool:

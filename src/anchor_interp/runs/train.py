@@ -5,17 +5,20 @@ from pathlib import Path
 
 from anchor_interp._util import environment
 from anchor_interp._util.errors import InterruptedRunError
+from anchor_interp._util.files import is_there
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.loop import AnchorObjective, StepEvent, TrainState, check_precision, fit
+from anchor_interp.runs.loop import Objective, StepEvent, TrainState, check_precision, fit
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
+from anchor_interp.runs.objectives import make_objective, training_examples
 from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.session import Session, is_done
+from anchor_interp.runs.session import Probes, Session, is_done
 from anchor_interp.runs.tracking import Track, check_tracker, tracking
 from anchor_interp.runs.writer import writing
 
 _NARROW = 256
+_BEFORE = "stopped before training began; give the same command again"
 
 
 def train(
@@ -58,21 +61,26 @@ def train(
     with (
         environment.stop_signals() as stopped,
         environment.limited_threads(threads),
-        writing(path, config) as writer,
         explained("training", memory_advice(config)),
     ):
-        if not is_done(writer, config):
-            with stopped.at_once("stopped before training began; give the same command again"):
-                objective = AnchorObjective(config, target)
-            session = Session(writer, config, objective.sequences, target)
-            _train_to_the_end(session, objective, stopped, quiet, track)
-            session.judge(stopped)
+        training = None
+        if not is_there(path / "config.json"):
+            with stopped.at_once(_BEFORE):
+                training = training_examples(config)
+                Probes(config, training)  # a task with wrong examples leaves no folder behind
+        with writing(path, config) as writer:
+            if not is_done(writer, config):
+                with stopped.at_once(_BEFORE):
+                    objective = make_objective(config, target, training)
+                session = Session(writer, config, objective.training, target)
+                _train_to_the_end(session, objective, stopped, quiet, track)
+                session.judge(stopped)
     return load(path, device=device)
 
 
 def _train_to_the_end(
     session: Session,
-    objective: AnchorObjective,
+    objective: Objective,
     stopped: environment.StopRequest,
     quiet: bool,
     track: Track | None,

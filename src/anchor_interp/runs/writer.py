@@ -82,10 +82,11 @@ def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
 
 def differences(found: RunConfig, asked: RunConfig) -> str:
     """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
-    pairs = []
+    pairs: list[tuple[str, Any, Any]] = [("task", found.task.kind, asked.task.kind)]
     for part in ("task", "model", "init", "train"):
         mine, other = to_dict(getattr(found, part)), to_dict(getattr(asked, part))
-        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in mine]
+        both = [name for name in mine if name in other]  # tasks of two kinds have other fields
+        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in both]
     pairs.append(("seed", found.seed, asked.seed))
     return ", ".join(
         f"{name} {mine} (asked: {other})" for name, mine, other in pairs if mine != other

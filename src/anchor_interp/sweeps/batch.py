@@ -18,11 +18,12 @@ from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice, memory_limit
+from anchor_interp.runs.objectives import training_examples
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult, error_of
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
-from anchor_interp.tasks.sequences import Sequences, sample
+from anchor_interp.tasks.task import Examples
 
 MOST_MODELS = 256
 """The largest batch: this many models fill a GPU even if they are tiny."""
@@ -99,7 +100,7 @@ class _Batch:
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, contextlib.ExitStack] = {}
         self._room = _fitting(list(configs.values()), device) if configs else 0
-        self._drawn: dict[Hashable, Sequences] = {}
+        self._drawn: dict[Hashable, Examples] = {}
 
     def train(self) -> Iterator[RunResult]:
         while self._waiting or self._sessions:
@@ -140,7 +141,7 @@ class _Batch:
             message = "stopped before training began; give the same command again"
             with self._stopped.at_once(message):
                 if (task, n, seed) not in self._drawn:
-                    self._drawn[task, n, seed] = sample(task, "train", n, seed=seed)
+                    self._drawn[task, n, seed] = training_examples(config)
             with explained("starting or resuming a run", memory_advice(config)):
                 session = Session(writer, config, self._drawn[task, n, seed], self._device)
             self._sessions[name], self._held[name] = session, held.pop_all()

@@ -15,8 +15,9 @@ import torch
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp.models.shapes import ModelConfig, n_parameters
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import AnchorObjective, TrainState, train_step
+from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.table import rows
@@ -100,7 +101,7 @@ def disk_bytes(config: RunConfig) -> int:
     """
     train = config.train
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
-    lines = 2 + train.steps // train.log_every
+    lines = 1 + train.n_logged(train.steps)
     return n_parameters(config.model) * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
@@ -120,7 +121,7 @@ def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
     part = min(batch, _SEQUENCES) if device.type == "cpu" else batch
     short = override(config, n_sequences=part, batch_size=part)
     with limited_threads(1):
-        state, objective = TrainState.fresh(short, device), AnchorObjective(short, device)
+        state, objective = TrainState.fresh(short, device), make_objective(short, device)
         train_step(state, objective).loss.item()
         began = time.perf_counter()
         for _ in range(_STEPS):

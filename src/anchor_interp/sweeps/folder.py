@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import yaml
 
@@ -26,6 +26,9 @@ from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreErro
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.lock import Lock, is_held
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 1  # of failures
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
@@ -96,6 +99,14 @@ class SweepFolder:
             raise
         except (OSError, ValueError) as error:
             raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
+
+    def table(self) -> "pandas.DataFrame":
+        """One row for every run of the sweep, up to date (:mod:`anchor_interp.sweeps.table`)."""
+        import pandas
+
+        from anchor_interp.sweeps.table import COLUMNS, rows  # which reads folders of this class
+
+        return pandas.DataFrame(rows(self), columns=list(COLUMNS))
 
     def state(self, name: str) -> State:
         """What a run's folder shows."""

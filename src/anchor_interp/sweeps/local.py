@@ -24,11 +24,11 @@ from typing import IO, Any
 from anchor_interp._util import errors
 from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
 from anchor_interp._util.progress import Progress
-from anchor_interp._util.schema import checked, from_dict, to_dict
-from anchor_interp.runs.config import RunConfig, memory_bytes
-from anchor_interp.runs.measurements import Measure
+from anchor_interp._util.schema import checked, to_dict
+from anchor_interp.runs.config import memory_bytes
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp.sweeps.worker import do_job, read_job
+from anchor_interp.tasks.task import TASKS_VARIABLE, further_tasks
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""
@@ -139,6 +139,7 @@ class _Worker:
         os.set_blocking(receiver, False)
         # one thread that sleeps while it waits, from before torch is loaded
         environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
+        environment[TASKS_VARIABLE] = os.pathsep.join(further_tasks())
         command = [sys.executable, "-c", _PROGRAM]
         # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
         # process starts with those signals blocked that its parent blocks.
@@ -239,9 +240,7 @@ def work(folder: str, device: str, reports: int, parent: int, level: int) -> Non
     _LOGGER.addHandler(driver)
     try:
         for line in sys.stdin:
-            told = json.loads(line)
-            configs = {n: from_dict(RunConfig, config) for n, config in told["configs"].items()}
-            job = Job(configs, tuple(from_dict(Measure, one) for one in told["measures"]))
+            job = read_job(json.loads(line))
             for result in do_job(job, Path(folder), device=device, threads=1):
                 error = result.error
                 failure = None if error is None else (type(error).__name__, str(error))

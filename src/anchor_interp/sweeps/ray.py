@@ -4,8 +4,8 @@ The driver keeps as many tasks in flight as the machines have room for; machines
 task whose machine sees the driver's folder trains in the run folder itself. Elsewhere it trains in
 a temporary folder: the driver sends what the run has so far, and gets the whole run folder when the
 run ends. A task that dies with its worker or machine starts again where there is room, from the
-last checkpoint in the driver's folder. The machines use the driver's copy of this package; PyTorch
-and the others must be installed in the same versions.
+last checkpoint in the driver's folder. The machines use the driver's copy of this package and of
+the files of a user's own tasks; PyTorch and the others must be installed in the same versions.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from anchor_interp._util import errors
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.files import is_there
 from anchor_interp._util.progress import Progress
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked, shown, to_dict
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
@@ -148,7 +148,7 @@ class _Cluster:
     """The driver's side of the tasks in flight."""
 
     def __init__(self, ray: Any, engine: RayEngine, folder: Path, probe: Path) -> None:
-        from anchor_interp.sweeps.ray_task import Order, task, versions  # it loads torch
+        from anchor_interp.sweeps.ray_task import Order, task, task_files, versions  # loads torch
 
         self.tasks: list[_Task] = []
         self._ray, self._engine, self._folder = ray, engine, folder
@@ -156,7 +156,8 @@ class _Cluster:
         if device == "auto":
             device = "cuda" if engine.gpus else "cpu"
         level = _LOGGER.getEffectiveLevel()
-        self._order = Order(folder, probe, engine.shared, device, threads, versions(), level)
+        told = (folder, probe, engine.shared, device, threads, versions(), level, task_files())
+        self._order = Order(*told)
         policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
         environment = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(threads)}
         self._work = ray.remote(task).options(
@@ -208,7 +209,7 @@ class _Cluster:
                 yield RunResult(name, path, error)
         if left:
             job = Job(left, job.measures)
-            stream = self._work.remote(job, self._order, parcels)
+            stream = self._work.remote(to_dict(job), self._order, parcels)
             self.tasks.append(_Task(job, dict(left), attempt, stream))
 
     def news(self) -> Iterator[RunResult]:

@@ -1,6 +1,8 @@
 """What a task on a Ray cluster is given, does and sends; see :mod:`anchor_interp.sweeps.ray`.
 
 A run folder travels as one value, a :class:`Parcel`, to and from machines that do not see it.
+Configurations travel as JSON values, because a machine may lack the module of a user's task: the
+driver sends the files of such tasks along.
 """
 
 import contextlib
@@ -21,12 +23,14 @@ import anchor_interp
 from anchor_interp._util import files
 from anchor_interp._util.environment import describe_environment
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
-from anchor_interp.sweeps.engine import Job, RunResult
-from anchor_interp.sweeps.worker import do_job
+from anchor_interp.sweeps.engine import RunResult
+from anchor_interp.sweeps.worker import do_job, read_job
+from anchor_interp.tasks.task import further_tasks, import_tasks, is_file
 
 MAX_BYTES = 1 << 30
 """Largest file of a parcel, beside those of checkpoints, whose limit follows from the model."""
@@ -39,14 +43,18 @@ _LOGGER = logging.getLogger("anchor_interp")
 class Parcel:
     """The contents of a run folder: files by name, and each checkpoint's files by step and name."""
 
-    config: RunConfig
+    config: dict[str, Any]
     files: dict[str, bytes]
     checkpoints: dict[int, dict[str, bytes]]
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a task is given, beside its job; ``probe`` is there if it sees the driver's folder."""
+    """What a task is given, beside its job.
+
+    ``probe`` is there if it sees the driver's folder. ``tasks`` are the modules and files of a
+    user's own tasks, and what the files hold; see :func:`task_files`.
+    """
 
     folder: Path
     probe: Path
@@ -55,6 +63,7 @@ class Order:
     threads: int
     versions: Mapping[str, str]
     log_level: int
+    tasks: Mapping[str, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ def pack(path: Path) -> Parcel:
     names = [name for name in (*_FIRST, *_LAST) if files.is_there(path / name)]
     contents = {name: files.read_bytes(path / name, limit=MAX_BYTES) for name in names}
     checkpoints = {step: folder.checkpoint_files(step) for step in folder.steps()}
-    return Parcel(folder.config(), contents, checkpoints)
+    return Parcel(to_dict(folder.config()), contents, checkpoints)
 
 
 def unpack(parcel: Parcel, path: Path) -> None:
@@ -92,12 +101,13 @@ def unpack(parcel: Parcel, path: Path) -> None:
     """
     if unknown := sorted(parcel.files.keys() - {*_FIRST, *_LAST}):
         raise StoreError(f"{path} was sent a file {unknown[0]!r:.80}, which no run has")
+    config = from_dict(RunConfig, parcel.config)
     first, last = ([n for n in names if n in parcel.files] for names in (_FIRST, _LAST))
-    with writing(path, parcel.config) as writer:
+    with writing(path, config) as writer:
         for name in first:
             writer.copy_file(name, parcel.files[name])
         for step, contents in sorted(parcel.checkpoints.items()):
-            writer.copy_checkpoint(step, contents, parcel.config.train.checkpoint_every)
+            writer.copy_checkpoint(step, contents, config.train.checkpoint_every)
         for name in last:
             writer.copy_file(name, parcel.files[name])
 
@@ -109,13 +119,33 @@ def versions() -> dict[str, str]:
     return {name: text.split("+")[0] for name, text in found.items() if name != "python"}
 
 
+def task_files() -> dict[str, bytes | None]:
+    """The modules and files of further tasks, with the contents of the files."""
+    return {
+        name: files.read_bytes(Path(name), limit=MAX_BYTES) if is_file(name) else None
+        for name in further_tasks()
+    }
+
+
+def _import_tasks(tasks: Mapping[str, bytes | None]) -> None:
+    """Import them anew: a worker that is kept from sweep to sweep may know older ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, contents in tasks.items():
+            copy = None if contents is None else Path(folder, Path(name).name)
+            if copy is not None and contents is not None:
+                copy.write_bytes(contents)
+            import_tasks(name, copy)
+
+
 @no_type_check  # Ray wants a generator function, not one that a checker of shapes has wrapped
 def task(job, order, parcels):
     """The task that Ray runs; it hands over to a function with types."""
     yield from _messages(job, order, parcels)
 
 
-def _messages(job: Job, order: Order, parcels: Mapping[str, Any]) -> Iterator[Begun | Ended]:
+def _messages(
+    plain_job: Mapping[str, Any], order: Order, parcels: Mapping[str, Any]
+) -> Iterator[Begun | Ended]:
     """Do a job; ``parcels`` are Ray's references to run folders that a machine may not see."""
     host, here = socket.gethostname(), versions()
     for package, wanted in order.versions.items():
@@ -130,6 +160,8 @@ def _messages(job: Job, order: Order, parcels: Mapping[str, Any]) -> Iterator[Be
             f"shared is True, but {host} does not see {order.folder} as the driver's machine does; "
             "mount it there under the same path, or leave shared out"
         )
+    _import_tasks(order.tasks)
+    job = read_job(plain_job)
     yield Begun(host, os.getpid())
     logged = BufferingHandler(1 << 20)
     level = _LOGGER.level

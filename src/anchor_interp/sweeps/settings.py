@@ -6,8 +6,11 @@ from typing import Any
 
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
-from anchor_interp.tasks.anchor import AnchorTask
 
+TASK_SETTINGS = ("split", "length", "key_min", "key_max")
+"""Settings of tasks that have a column; a task may lack some of them."""
+OWN = "task."
+"""What the columns of a task's other fields begin with, such as ``task.held_out``."""
 TableRow = dict[str, Any]
 """One run of a sweep's table, by the names of its columns."""
 Value = str | int | float | bool | None
@@ -27,14 +30,18 @@ LABELS = {
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
 _IDLE = ("schema", "log_every", "eval_every", "checkpoint_every")  # they change no result
-_CONFIGS = (AnchorTask, ModelConfig, InitConfig, TrainConfig)
+_CONFIGS = (ModelConfig, InitConfig, TrainConfig)
 _FIELDS = (field.name for config in _CONFIGS for field in dataclasses.fields(config))
-_SETTINGS = tuple(dict.fromkeys(("task", *(name for name in _FIELDS if name not in _IDLE))))
+_SETTINGS = (
+    "task",
+    *TASK_SETTINGS,
+    *dict.fromkeys(name for name in _FIELDS if name not in _IDLE),
+)
 
 
 def label(name: str) -> str:
     """A setting in words."""
-    return LABELS.get(name, name.replace("_", " "))
+    return LABELS.get(name, name.removeprefix(OWN).replace("_", " "))
 
 
 def word(value: Value) -> str:
@@ -57,10 +64,16 @@ def words(settings: Mapping[str, Value]) -> str:
 
 
 def settings_of(rows: Sequence[TableRow]) -> list[str]:
-    """The columns that are settings and hold plain values."""
-    columns = {name for row in rows for name in row}
+    """The columns that are settings and hold plain values.
+
+    A field that every task of the table has comes before the task's name, which it is a part of.
+    """
+    columns = dict.fromkeys(name for row in rows for name in row)
+    own = [name for name in columns if name.startswith(OWN)]
+    common = [name for name in own if all(row.get(name) is not None for row in rows)]
     known = [name for name in _SETTINGS if name in columns]
-    return [name for name in known if all(isinstance(row.get(name), Value) for row in rows)]
+    ordered = dict.fromkeys((*common, *known, *own))
+    return [name for name in ordered if all(isinstance(row.get(name), Value) for row in rows)]
 
 
 def values_of(rows: Iterable[TableRow], name: str) -> tuple[Value, ...]:

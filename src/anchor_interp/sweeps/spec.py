@@ -33,7 +33,8 @@ from anchor_interp._util.files import is_there, read_bytes
 from anchor_interp._util.schema import checked, checked_path, from_dict, shown, suggestion, to_dict
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.presets import RUNS, preset
-from anchor_interp.tasks.anchor import AnchorTask, named_task
+from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.task import Task
 
 SCHEMA = 1  # of a sweep file
 MAX_BYTES = 1 << 24  # of a sweep file that is read or written
@@ -259,7 +260,7 @@ def _task(given: Any) -> Any:
     """A task from its name or its entries."""
     if isinstance(given, str):
         return named_task(given)
-    return from_dict(AnchorTask, given) if isinstance(given, Mapping) else given
+    return from_dict(Task, given) if isinstance(given, Mapping) else given
 
 
 def _mapping(data: Any, where: str) -> Mapping[str, Any]:

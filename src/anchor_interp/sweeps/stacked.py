@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -31,10 +31,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs import loop
+from anchor_interp.runs import loop, objectives
 from anchor_interp.runs.config import RunConfig, shape_key
 from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
-from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.tasks.task import Examples
 
 MOST_STEPS = 64
 """How many steps are planned ahead at most."""
@@ -48,7 +48,7 @@ class Member:
 
     config: RunConfig
     state: loop.TrainState
-    training: Sequences
+    training: Examples
 
     @property
     def data_key(self) -> Hashable:
@@ -121,7 +121,7 @@ class Stack:
 
     @torch.no_grad()
     def answers(
-        self, tokens: Mapping[int, UInt8[np.ndarray, "_ pos"]]
+        self, tokens: Mapping[int, Integer[np.ndarray, "_ pos"]]
     ) -> dict[int, Int64[np.ndarray, " _"]]:
         """What models predict for the last position, given and returned by the model's index.
 
@@ -265,7 +265,7 @@ class _Answering(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
             return fast_last_logits(self.model, tokens, n_input_tokens=self._n)
-        return loop.answer_loss(self.model, tokens, targets, n_input_tokens=self._n)
+        return objectives.answer_loss(self.model, tokens, targets, n_input_tokens=self._n)
 
 
 class _Batches:
@@ -277,8 +277,8 @@ class _Batches:
         sets = {member.data_key: member.training for member in members}
         starts = itertools.accumulate(map(len, sets.values()), initial=0)
         self._starts = dict(zip(sets, starts, strict=False))
-        tokens = np.concatenate([part.tokens for part in sets.values()])
-        targets = np.concatenate([part.targets for part in sets.values()])
+        tokens = np.concatenate([part.inputs for part in sets.values()])
+        targets = np.concatenate([part.last for part in sets.values()])
         self.tokens = torch.from_numpy(tokens).to(device)
         self.targets = torch.from_numpy(targets).to(device)
         self._orders: dict[Hashable, Tensor] = {}

@@ -1,7 +1,8 @@
 """The table of a sweep: one row per run, derived from the run folders.
 
 For every run of the sweep, ``table.parquet`` holds its status, the fields of its configuration,
-the measurements of its final checkpoint, and how the run took place. What a run lacks is null.
+the measurements of its final checkpoint, and how the run took place. What a run lacks is null. The
+fields of a task that :data:`COLUMNS` lacks have columns such as ``task.held_out``.
 
 The numbers of the mechanism (:data:`anchor_interp.analysis.mechanism.NUMBERS`) are those of the
 run's ``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
@@ -10,6 +11,7 @@ A row of an existing table is reused while the run's ``result.json`` and
 ``measurements.json`` are the same files; remove the table to rebuild every row.
 """
 
+import contextlib
 import csv
 import functools
 import io
@@ -32,15 +34,15 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
 from anchor_interp.runs.phase import CellAccuracy, Phase
 from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
-from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
+from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.task import Task, plain_fields
 
 SCHEMA = 1  # of a table
 Kind = Literal["text", "integer", "number", "truth"]
 """What a column holds; any value may be null."""
 _KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
 _PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
-_TASK = ("split", "length", "key_min", "key_max")
 _MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -63,8 +65,8 @@ def _kind(hint: Any) -> Kind:
 COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("run_id", "status", "error", "phase", "reason"), "text"),
     "censored": "truth",
-    **dict.fromkeys(("task", *_TASK), "text"),
-    **dict.fromkeys(_TASK[1:], "integer"),
+    **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
+    **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
     **{field.name: _kind(field.type) for part in _PARTS.values() for field in fields(part)},
     "seed": "integer",
     **dict.fromkeys(("total_decay", *_MEASURED, *_CELLS, *_MECHANISM, "seconds"), "number"),
@@ -99,7 +101,7 @@ def _rows(folder: SweepFolder, spec: str) -> list[TableRow]:
     """The rows. The digest is read before them, so it is never newer than they are."""
     kept = _kept(folder, spec)
     if kept is None:
-        kept = [_configuration(*run) for run in folder.spec().configs().items()]
+        kept = _aligned([_configuration(*run) for run in folder.spec().configs().items()])
     states = folder.states(row["run_id"] for row in kept)
     return [_row(folder, row, states[row["run_id"]]) for row in kept]
 
@@ -190,7 +192,7 @@ def phases(found: Iterable[TableRow]) -> dict[str, int]:
 def to_csv(found: Sequence[TableRow]) -> str:
     """A table as CSV; a missing value is an empty field."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(found), lineterminator="\n")
     writer.writeheader()
     writer.writerows(found)
     return text.getvalue()
@@ -199,15 +201,19 @@ def to_csv(found: Sequence[TableRow]) -> str:
 def from_csv(text: str) -> list[TableRow]:
     """Read the rows of :func:`to_csv`; a column that an older table lacks is empty.
 
+    A column of a task's own field holds numbers if all its values can be read as such.
+
     Raises:
         ValueError: the table has other columns, or a field does not fit its column.
     """
     reader = csv.DictReader(io.StringIO(text), strict=True)
     names = list(reader.fieldnames or ())
     _check_columns([*names, *(name for name in _ADDED if name not in names)])
-    columns = COLUMNS.items()
-    return [{name: parsed(name, row.get(name) or "", kind) for name, kind in columns}
-            for row in reader]  # fmt: skip
+    lines = list(reader)
+    own = {name: _kind_of_texts([line[name] for line in lines]) for name in names if _is_own(name)}
+    columns = _with_own(own).items()
+    return [{name: parsed(name, line.get(name) or "", kind) for name, kind in columns}
+            for line in lines]  # fmt: skip
 
 
 def to_parquet(found: Sequence[TableRow], *, spec: str = "") -> bytes:
@@ -215,7 +221,8 @@ def to_parquet(found: Sequence[TableRow], *, spec: str = "") -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _parquet_schema().with_metadata({"schema": str(SCHEMA), "spec": spec})
+    schema = _parquet_schema(_columns(found))
+    schema = schema.with_metadata({"schema": str(SCHEMA), "spec": spec})
     sink = pa.BufferOutputStream()
     table = pa.Table.from_pylist(list(found), schema=schema)
     pq.write_table(table, sink, write_page_checksum=True)
@@ -240,7 +247,9 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
-    wanted = _parquet_schema()
+    types = {kind: name for name, kind in _parquet_types().items()}
+    fields_of = {entry.name: types.get(entry.type, "text") for entry in table.schema}
+    wanted = _parquet_schema(_with_own({n: k for n, k in fields_of.items() if _is_own(n)}))
     for name in set(_ADDED) - set(table.column_names) if older else ():
         entry = wanted.field(name)
         table = table.append_column(entry, pa.nulls(table.num_rows, entry.type))
@@ -251,11 +260,17 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     return table.to_pylist(), about.get(b"spec", b"").decode()
 
 
-def _parquet_schema() -> Any:
+def _parquet_schema(columns: Mapping[str, Kind]) -> Any:
     import pyarrow as pa
 
-    kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
-    return pa.schema([(name, kinds.get(kind, pa.bool_())) for name, kind in COLUMNS.items()])
+    types = _parquet_types()
+    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
+
+
+def _parquet_types() -> dict[Kind, Any]:
+    import pyarrow as pa
+
+    return {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "truth": pa.bool_()}
 
 
 def _digest_of(folder: SweepFolder) -> str:
@@ -278,7 +293,7 @@ def _configuration(name: str, config: RunConfig) -> TableRow:
     """The row of a run that has not started."""
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
-    row |= {key: getattr(config.task, key) for key in _TASK}
+    row |= _task_columns(config.task)
     for part in _PARTS:
         row |= vars(getattr(config, part))
     return row | {"total_decay": total_decay(config.train)}
@@ -356,16 +371,74 @@ def _circumstances(folder: SweepFolder, name: str) -> TableRow:
 
 
 @functools.lru_cache(maxsize=64)
-def _task_name(task: AnchorTask) -> str:
-    """The name of a preset task; for another task, a digest."""
-    custom = f"custom-{digest(task)[:8]}"
-    return next((name for name, known in TASKS.items() if known == task), custom)
+def _task_name(task: Task) -> str:
+    """The name of a preset task; for another task, a digest, after its kind if it has one."""
+    custom = f"{'custom' if task.anchored else task.kind}-{digest(task)[:8]}"
+    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
+
+
+def _task_columns(task: Task) -> TableRow:
+    """A task's plain fields: in the columns that tasks share, if they fit, else in their own."""
+    row: TableRow = {}
+    for name, value in ({"length": task.length} | plain_fields(task)).items():
+        shared = name in TASK_SETTINGS and _kind_of([value]) in (COLUMNS[name], None)
+        row[name if shared else OWN + name] = value
+    return row
+
+
+def _aligned(found: list[TableRow]) -> list[TableRow]:
+    """Rows of several tasks with the same columns; a column of mixed values holds their texts."""
+    columns = _columns(found)
+
+    def fitting(name: str, value: Any) -> Any:
+        return word(value) if _is_own(name) and columns[name] == "text" and value else value
+
+    return [{name: fitting(name, row.get(name)) for name in columns} for row in found]
+
+
+def _columns(found: Iterable[TableRow]) -> dict[str, Kind]:
+    """What each column of some rows holds."""
+    found = list(found)
+    own = dict.fromkeys(name for row in found for name in row if _is_own(name))
+    return _with_own({name: _kind_of([row.get(name) for row in found]) or "text" for name in own})
+
+
+def _with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
+    """The columns with those of tasks' own fields, which follow the shared ones."""
+    names = list(COLUMNS)
+    place = names.index(TASK_SETTINGS[-1]) + 1
+    ordered = (*names[:place], *own, *names[place:])
+    return {name: COLUMNS.get(name) or own[name] for name in ordered}
+
+
+def _is_own(column: str) -> bool:
+    return column.startswith(OWN)
+
+
+def _kind_of(values: Iterable[Any]) -> Kind | None:
+    """The kind of a column with these values; None if all are None."""
+    kinds = {_KINDS.get(type(value), "text") for value in values if value is not None}
+    if kinds == {"integer", "number"}:
+        return "number"
+    return kinds.pop() if len(kinds) == 1 else "text" if kinds else None
+
+
+def _kind_of_texts(texts: Iterable[str]) -> Kind:
+    """The first kind that can read all texts of a CSV column."""
+    given = [text for text in texts if text]
+    kinds: tuple[Kind, ...] = ("integer", "number", "truth")
+    for kind in kinds if given else ():
+        with contextlib.suppress(ValueError):
+            for text in given:
+                parsed("", text, kind)
+            return kind
+    return "text"
 
 
 def _check_columns(found: Sequence[str]) -> None:
     if twice := [name for name, times in Counter(found).items() if times > 1]:
         raise ValueError(f"the column {shown(twice[0])} occurs twice")
-    if odd := sorted(set(found) ^ set(COLUMNS)):
+    if odd := sorted({name for name in found if not _is_own(name)} ^ set(COLUMNS)):
         one = f"the column {shown(odd[0])} is in only one"
         raise ValueError(f"{one} of this table and this version")
 

@@ -1,12 +1,21 @@
 """What a worker process of any engine does with a job: train its runs, then measure them."""
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
-from anchor_interp.runs.measurements import measure_run
+from anchor_interp._util.schema import from_dict
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.measurements import Measure, measure_run
 from anchor_interp.sweeps.engine import Job, RunResult, error_of
+
+
+def read_job(data: Mapping[str, Any]) -> Job:
+    """A job from its plain JSON values; ConfigError if a task of it is not known here."""
+    configs = {name: from_dict(RunConfig, config) for name, config in data["configs"].items()}
+    return Job(configs, tuple(from_dict(Measure, one) for one in data["measures"]))
 
 
 def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[RunResult]:

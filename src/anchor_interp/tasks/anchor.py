@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import bounded, check_fields, checked, shown, suggestion
+from anchor_interp._util.schema import bounded, check_fields, checked, shown
+from anchor_interp.tasks.task import Examples, Split, Task
 
 Role = Literal["inferential", "overridden", "unseen"]
 SplitRule = Literal["key", "every-position"]
@@ -136,7 +137,7 @@ PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5,
 
 
 @dataclass(frozen=True)
-class AnchorTask:
+class AnchorTask(Task, untagged=True):
     """A task that composes the functions of two anchors; ConfigError if it is inconsistent."""
 
     anchors: tuple[Anchor, ...] = PAPER_ANCHORS
@@ -228,6 +229,41 @@ class AnchorTask:
         """One more than the largest input token and target: the vocabulary needed."""
         targets = [self.target(pair, self.keys).max() for pair in self.answered]
         return max(self.n_input_tokens, int(max(targets)) + 1)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every token is the number that it stands for."""
+        return tuple(map(str, range(self.n_tokens)))
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Training data, test keys of seen pairs (ID) and, if there are any, unseen pairs (OOD)."""
+        seen = (Split("train", "train"), Split("id", "id"))
+        return (*seen, Split("ood", "ood")) if self.unseen else seen
+
+    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        """N sequences (:func:`anchor_interp.tasks.sequences.sample`), each with its target."""
+        from anchor_interp.tasks.sequences import sample  # which draws from tasks of this class
+
+        return sample(self, checked(split, str, "split"), n, seed=seed).examples()
+
+    @property
+    def answers_last(self) -> bool:
+        """True: the target follows the last token."""
+        return True
+
+    @property
+    def anchored(self) -> "AnchorTask":
+        """The task itself."""
+        return self
+
+    @property
+    def about(self) -> str:
+        """Its functions and the roles of its pairs."""
+        functions = ", ".join(f"{anchor.token}: {anchor.function}" for anchor in self.anchors)
+        overridden = ", ".join(f"{o.pair} -> {o.function}" for o in self.overrides) or "none"
+        unseen = ", ".join(map(str, self.unseen)) or "none"
+        return f"{functions}; unseen {unseen}; overridden {overridden}"
 
     def function(self, token: int) -> KeyFunction:
         """The function g( . ; token) of an anchor."""
@@ -356,12 +392,4 @@ TASKS: Mapping[str, AnchorTask] = MappingProxyType(
         **{f"reasoning-complexity-{level}": reasoning_complexity(level) for level in range(7)},
     }
 )
-"""The named tasks."""
-
-
-def named_task(name: str) -> AnchorTask:
-    """The task of a name; the error for an unknown one lists the known ones."""
-    if checked(name, str, "the task's name") not in TASKS:
-        close = suggestion(name, TASKS)
-        raise ConfigError(f"no task is called {shown(name)}{close}; known: {', '.join(TASKS)}")
-    return TASKS[name]
+"""The named anchor tasks."""

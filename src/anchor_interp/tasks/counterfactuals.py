@@ -4,12 +4,13 @@ A *clean* and a *corrupted* sequence have their key and anchors at the same posi
 in common but the one thing that differs (contrastive pairs; Heimersheim and Nanda 2024).
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Int64, UInt8
+from jaxtyping import Bool, Int, Int64, UInt8
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
@@ -20,6 +21,7 @@ from anchor_interp.tasks.sequences import Place, Sequences, assemble, draw, draw
 Perturbation = Literal["key", "first", "second", "order", "noise"]
 """The one thing that differs. The last two are negative controls: ``order`` keeps the answer where
 the task's functions commute, ``noise`` on every task."""
+_LOGGER = logging.getLogger(__name__)
 
 
 def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
@@ -88,6 +90,11 @@ class ContrastPairs(NamedTuple):
     clean: Sequences
     corrupted: Sequences
 
+    @property
+    def left_out(self) -> int:
+        """How many drawn sequences have no twin and are left out."""
+        return int(self.clean.provenance.get("left_out", 0))
+
 
 def contrast_pairs(
     task: AnchorTask,
@@ -101,10 +108,11 @@ def contrast_pairs(
     """Clean sequences of some pairs (by default the seen ones) and their corrupted twins.
 
     A changed key comes from the same side of the split, and a changed anchor makes a seen pair;
-    both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again.
+    both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again. A
+    drawn sequence whose target no such change alters is left out: :attr:`ContrastPairs.left_out`.
 
     Raises:
-        ConfigError: an argument is out of range, or a sequence has no such twin: its anchors are
+        ConfigError: an argument is out of range, or no sequence has such a twin: its anchors are
             equal, it has no noise, or no change alters its target.
     """
     checked(task, AnchorTask, "task")
@@ -113,7 +121,7 @@ def contrast_pairs(
         pairs = [pair for pair in task.seen if kind != "order" or pair[0] != pair[1]]
     stream = f"contrast/{kind}"
     clean = draw(task, pairs, keys, n, seed=seed, stream=stream)
-    pair, key = _perturbed(task, kind, keys, clean, seed=seed, stream=stream)
+    clean, pair, key = _perturbed(task, kind, keys, clean, seed=seed, stream=stream)
     around = clean.tokens
     if kind == "noise":
         around = draw_noise(task, len(clean), keys=keys, seed=seed, stream=f"{stream}/anew")
@@ -124,19 +132,19 @@ def contrast_pairs(
 
 def _perturbed(
     task: AnchorTask, kind: Perturbation, keys: Keys, clean: Sequences, *, seed: int, stream: str
-) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Pair indices and keys of the corrupted twins."""
+) -> tuple[Sequences, Int[np.ndarray, " kept"], Int[np.ndarray, " kept"]]:
+    """The clean sequences that have twins, and the pair indices and keys of these."""
     pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
     n_anchors, targets = len(task.anchors), target_table(task)
     first, second = np.divmod(pair, n_anchors)
     if kind == "noise" and task.length == 3:
         raise ConfigError("a sequence of 3 tokens has no noise to draw again")
     if kind == "noise":
-        return pair, key
+        return clean, pair, key
     if kind == "order":
         if (first == second).any():
             raise ConfigError("a pair of two equal anchors has no other order; leave it out")
-        return second * n_anchors + first, key
+        return clean, second * n_anchors + first, key
     if kind == "key":
         pairs, others = pair[:, None], np.arange(len(task.keys))[None]
         allowed = on_side(task, keys, clean.position)
@@ -146,15 +154,29 @@ def _perturbed(
         pairs = a * n_anchors + b
         allowed = _is_seen(task)[pairs]
     allowed = allowed & np.not_equal(targets[pairs, others], clean.targets[:, None])
-    if not allowed.any(1).all():
-        raise ConfigError(
-            f"{(~allowed.any(1)).sum()} of {len(allowed)} sequences have no twin that differs in "
-            f"{kind} and in the target; choose other pairs or keys"
-        )
-    chosen = random_choice(allowed, seed=seed, stream=stream)
+    clean, kept = _usable(clean, allowed, f"have no twin that differs in {kind} and in the target")
+    chosen = random_choice(allowed[kept], seed=seed, stream=stream)
     if kind == "key":
-        return pair, task.keys[chosen]
-    return pairs[np.arange(len(pair)), chosen], key
+        return clean, pair[kept], task.keys[chosen]
+    return clean, pairs[kept, chosen], key[kept]
+
+
+def _usable(
+    drawn: Sequences, allowed: Bool[np.ndarray, "n option"], lack: str
+) -> tuple[Sequences, Int64[np.ndarray, " kept"]]:
+    """The sequences with an option, and their rows; the others are counted and a warning says so.
+
+    ConfigError if none has one.
+    """
+    kept = np.flatnonzero(allowed.any(1))
+    if len(kept) == len(drawn):
+        return drawn, kept
+    left_out = f"{len(drawn) - len(kept)} of {len(drawn)} sequences {lack}"
+    if not len(kept):
+        raise ConfigError(f"{left_out}; choose other pairs or keys")
+    _LOGGER.warning("left out: %s", left_out)
+    provenance = {**drawn.provenance, "left_out": len(drawn) - len(kept)}
+    return replace(drawn[kept], provenance=provenance), kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +193,11 @@ class InterchangePairs:
     """The answer to (x; a1', a2), as if only the first anchor were exchanged."""
     key_moved: Int64[np.ndarray, " n"]
     """The answer to (x'; a1, a2), as if only the key were exchanged."""
+
+    @property
+    def left_out(self) -> int:
+        """How many drawn base sequences have no source and are left out."""
+        return int(self.base.provenance.get("left_out", 0))
 
     @property
     def made(self) -> frozenset[Pair]:
@@ -190,10 +217,11 @@ def interchange_pairs(
 
     Keys and noise come from one side of the split: search on ``train``, judge on ``test``. The
     pairs are by default those trained on the composition. An exchange at any place combines the
-    anchors into these pairs or others trained on it: (a1', a2) and (a1, a2') are among them.
+    anchors into these pairs or others trained on it: (a1', a2) and (a1, a2') are among them. A
+    drawn base sequence without such a source is left out: :attr:`InterchangePairs.left_out`.
 
     Raises:
-        ConfigError: a pair is overridden, or a base sequence has no such source.
+        ConfigError: a pair is overridden, or no base sequence has such a source.
     """
     checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)
@@ -231,17 +259,13 @@ def interchange_pairs(
         & (predicted != key_moved)
         & on_side(task, keys, base.position)[:, option_key]
     )
-    if not allowed.any(1).all():
-        raise ConfigError(
-            f"{(~allowed.any(1)).sum()} of {n} base sequences have no source whose counterfactual "
-            "answer differs from all others; choose other pairs or keys"
-        )
+    lack = "have no source whose counterfactual answer differs from all others"
+    base, rows = _usable(base, allowed, lack)
     stream = "interchange/source"
-    chosen = random_choice(allowed, seed=seed, stream=stream)
-    noise = draw_noise(task, n, keys=keys, seed=seed, stream=stream)
+    chosen = random_choice(allowed[rows], seed=seed, stream=stream)
+    noise = draw_noise(task, n, keys=keys, seed=seed, stream=stream)[rows]
     position, key = base.position.astype(np.int64), task.keys[option_key[chosen]]
     source = assemble(task, noise, option_pair[chosen], key, position)
-    rows = np.arange(n)
     return InterchangePairs(
         base=base,
         source=replace(source, provenance=base.provenance | {"stream": stream}),
@@ -249,6 +273,20 @@ def interchange_pairs(
         anchor_moved=anchor_moved[rows, chosen],
         key_moved=key_moved[rows, chosen],
     )
+
+
+def renamed_answers(task: AnchorTask, pairs: InterchangePairs, *, seed: int) -> InterchangePairs:
+    """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
+
+    One permutation of all composed answers, drawn with the seed, renames the counterfactual ones.
+    It is the same for all pairs of a task. What a search reaches with it is its own doing.
+    """
+    checked(task, AnchorTask, "task")
+    checked(pairs, InterchangePairs, "pairs")
+    answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
+    name = np.arange(answers.max() + 1)
+    name[answers] = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    return replace(pairs, counterfactual=name[pairs.counterfactual])
 
 
 def _continued(task: AnchorTask, composing: Sequence[Pair]) -> Int64[np.ndarray, "anchor value"]:

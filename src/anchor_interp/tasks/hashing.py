@@ -96,3 +96,11 @@ def batch_indices(step: int, batch_size: int, n: int, *, seed: int) -> Int64[np.
     """
     parts = epoch_parts(step * batch_size, (step + 1) * batch_size, n)
     return np.concatenate([epoch_order(n, epoch, seed=seed)[part] for epoch, part in parts])
+
+
+def shuffled_rows(n: int, size: int, *, seed: int, stream: str) -> Int64[np.ndarray, " n"]:
+    """N rows of a set of ``size``: all of it in random order, then all in another, and so on."""
+    rounds = range(-(-n // size))
+    bits = (random_bits(size, seed=seed, stream=f"{stream}/{number}") for number in rounds)
+    orders = [np.empty(0, np.int64), *(one.argsort() for one in bits)]
+    return np.concatenate(orders)[:n]

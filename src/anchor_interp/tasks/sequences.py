@@ -5,26 +5,31 @@
 (seed, stream, index); see :mod:`anchor_interp.tasks.hashing`. 900,000 of them take 12 MB.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, digest
+from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.anchor import (
     MAX_SEQUENCES,
     ROLES,
     AnchorTask,
     Keys,
     Pair,
+    Role,
     on_side,
     pair_indices,
     target_table,
 )
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
+from anchor_interp.tasks.task import Examples
+
+if TYPE_CHECKING:
+    import torch
 
 Split = Literal["train", "id", "ood"]
 Place = Literal["key", "first", "second", "last"]
@@ -40,9 +45,13 @@ PROBE_POSITION = 2
 _CHUNK = 1 << 15
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sequences:
-    """n sequences of a task with what they mean; all arrays have one byte an element."""
+    """n sequences of a task with what they mean; all arrays have one byte an element.
+
+    Every function that takes tokens takes them whole. A model that is called directly takes their
+    :attr:`tensor`. An index gives some of them, an integer one.
+    """
 
     tokens: UInt8[np.ndarray, "n length"]
     """Input tokens."""
@@ -57,10 +66,83 @@ class Sequences:
     role: UInt8[np.ndarray, " n"]
     """Index of the pair's role in ``ROLES``."""
     provenance: dict[str, str | int]
-    """Where the sequences come from: enough to draw them again."""
+    """Where the sequences come from: enough to draw them again. ``kept`` rows of them are here, if
+    some were chosen."""
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __getitem__(self, index: Any) -> "Sequences":
+        """One sequence by its number, or some by a slice, numbers or a mask [n] of booleans.
+
+        Raises:
+            IndexError: there is no sequence of this number; ConfigError for another kind of index.
+        """
+        n, rows = len(self), index
+        if not isinstance(index, slice):
+            rows = np.atleast_1d(np.asarray(index))
+            mask = rows.dtype.kind == "b"
+            if rows.ndim != 1 or rows.dtype.kind not in "biu" or (mask and len(rows) != n):
+                expected = f"an integer, a slice, integers or a mask of {n} booleans"
+                raise ConfigError(f"the index of sequences is {shown(index)}; expected {expected}")
+            if not mask and len(rows) and not -n <= rows.min() <= rows.max() < n:
+                raise IndexError(f"the index is {shown(index)}; there are {n} sequences")
+        columns = {name: array[rows] for name, array in vars(self).items() if name != "provenance"}
+        return Sequences(**columns, provenance={**self.provenance, "kept": len(columns["tokens"])})
+
+    def __iter__(self) -> "Iterator[Sequences]":
+        return (self[index] for index in range(len(self)))
+
+    def where(
+        self,
+        *,
+        pair: Pair | Sequence[Pair] | None = None,
+        key: int | Sequence[int] | None = None,
+        position: int | Sequence[int] | None = None,
+        role: Role | Sequence[Role] | None = None,
+    ) -> "Sequences":
+        """The sequences that have all of these; each is one value, or several of which one fits.
+
+        Args:
+            pair: the two anchor tokens in their order, such as ``(3, 4)``.
+            key: the key x.
+            position: 0-based position of the key; ``range(6)`` for 0 to 5.
+            role: the role of the pair.
+
+        Raises:
+            ConfigError: a value of another kind.
+        """
+        kept = np.ones(len(self), np.bool_)
+        if pair is not None:
+            after = self.position.astype(np.int64)[:, None] + [1, 2]
+            anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
+            wanted = np.reshape(_several(pair, Pair, "pair"), (-1, 2))
+            kept &= (anchors[:, None] == wanted).all(2).any(1)
+        if role is not None:
+            kept &= np.isin(np.array(ROLES)[self.role], _several(role, Role, "role"))
+        for name, column, values in (("key", self.key, key), ("position", self.position, position)):
+            if values is not None:
+                kept &= np.isin(column, _several(values, int, name))
+        return self[kept]
+
+    @property
+    def tensor(self) -> "torch.Tensor":
+        """The tokens as a model reads them: 64-bit integers [n, length] on the CPU."""
+        import torch
+
+        return torch.from_numpy(self.tokens.astype(np.int64))
+
+    def __repr__(self) -> str:
+        pairs, roles = len(np.unique(self.pair)), ", ".join(ROLES[r] for r in np.unique(self.role))
+        shape = f"{len(self)} of {self.tokens.shape[1]} tokens"
+        return f"Sequences: {shape}, {pairs} ordered pairs ({roles})"
+
+    def examples(self) -> Examples:
+        """The same sequences, each with its target at the end."""
+        tokens = np.concatenate([self.tokens, self.targets[:, None]], axis=1)
+        mask = np.zeros(tokens.shape, bool)
+        mask[:, -1] = True
+        return Examples(tokens, mask, np.full(len(tokens), tokens.shape[1]))
 
 
 def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
@@ -202,8 +284,13 @@ def drawn_sequences(
         total *= 2
         drawn = draw(task, pairs, keys, total, seed=seed, stream="flow")
         kept = np.flatnonzero(wanted(drawn))[:n]
-    columns = {name: array[kept] for name, array in vars(drawn).items() if name != "provenance"}
-    return Sequences(**columns, provenance=drawn.provenance | {"kept": n})
+    return drawn[kept]
+
+
+def _several(values: Any, kind: Any, name: str) -> Any:
+    """A value of a kind, or a tuple of them."""
+    given = tuple(values) if isinstance(values, range) else values
+    return checked(given, kind | tuple[kind, ...], name)
 
 
 def _counters(task: AnchorTask, start: int, stop: int) -> UInt64[np.ndarray, " n"]:

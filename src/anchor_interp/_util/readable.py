@@ -1,0 +1,46 @@
+"""How results show themselves: a few lines of text, a small table in a notebook, a DataFrame."""
+
+import html
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
+
+_MOST_ROWS = 10
+"""Rows that a notebook shows."""
+
+
+class Readable:
+    """Base of results that say what they hold; a dataclass sets ``repr=False`` to use it.
+
+    A subclass gives a summary of one to three short lines, and the rows of its table.
+    """
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+    def _rows(self) -> Iterable[Mapping[str, Any]]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self._summary()}"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        shown = frame.head(_MOST_ROWS)
+        table = shown.to_html(index=False, border=0, na_rep="-", float_format="{:.3g}".format)
+        left = len(frame) - len(shown)
+        more = f"<p>{left} more rows: to_frame()</p>" if left else ""
+        return f"<pre>{html.escape(repr(self))}</pre>{table}{more}"
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The table as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(list(self._rows()))
+
+
+def number(value: float | None) -> str:
+    """Two decimals, or a dash for a number that there is not."""
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,167 @@
+"""What training minimises: the cross-entropy of the tokens that a task predicts.
+
+A task whose examples are asked at their last position alone, as anchor tasks are, takes its batches
+straight from the order of the epoch. Sequences of several lengths are *bucketed*: the rows of
+:data:`WINDOW` successive batches are sorted by length and cut into batches of similar length, which
+are taken in random order. So little is computed on padding, and a batch stays a function of (seed,
+step) alone. The loss of a step is a sum over tokens, divided by the tokens of an average batch: so
+a token counts alike in a batch of short answers and in one of long ones. A batch of more than
+``MOST_POSITIONS`` positions is worked through in parts whose gradients add up (gradient
+accumulation). Sizes are rounded up a little, because oneDNN prepares a product of a new shape for
+about as long as it computes one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+
+from anchor_interp.models.finite import at_least_float32
+from anchor_interp.models.forward import fast_last_logits, fast_logits
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.config import MOST_POSITIONS, RunConfig
+from anchor_interp.runs.loop import Batch, Objective
+from anchor_interp.tasks.hashing import batch_indices, random_bits
+from anchor_interp.tasks.task import Examples, draw_examples
+
+WINDOW = 16
+"""Batches that are sorted by length together."""
+IGNORED = -100
+"""The target of a place that does not count."""
+
+
+def training_examples(config: RunConfig) -> Examples:
+    """The run's training set, drawn once."""
+    return draw_examples(config.task, "train", config.train.n_sequences, seed=config.seed)
+
+
+def make_objective(
+    config: RunConfig, device: torch.device, training: Examples | None = None
+) -> "LastObjective | MaskedObjective":
+    """The objective of a run on its training set, which is drawn if None."""
+    examples = training_examples(config) if training is None else training
+    kind = LastObjective if config.task.answers_last else MaskedObjective
+    return kind(config, examples, device)
+
+
+class LastObjective(Objective):
+    """:func:`answer_loss` on the training set, in another order every epoch."""
+
+    def __init__(self, config: RunConfig, training: Examples, device: torch.device) -> None:
+        self.training = training
+        self._tokens = torch.from_numpy(np.ascontiguousarray(training.inputs)).to(device)
+        self._targets = torch.from_numpy(np.ascontiguousarray(training.last)).to(device)
+        self._batch_size, self._seed = config.train.batch_size, config.seed
+        self._n_input_tokens = config.task.n_input_tokens
+
+    def batch(self, step: int) -> Batch:
+        """The training sequences of a step."""
+        order = batch_indices(step, self._batch_size, len(self._tokens), seed=self._seed)
+        rows = torch.from_numpy(order).to(self._tokens.device)
+        return Batch(self._tokens[rows].long(), self._targets[rows].long())
+
+    def parts(self, step: int) -> Sequence[Batch]:
+        """The batch, whole."""
+        return (self.batch(step),)
+
+    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+        """See :func:`answer_loss`."""
+        return answer_loss(module, batch.tokens, batch.targets, n_input_tokens=self._n_input_tokens)
+
+
+class MaskedObjective(Objective):
+    """Cross-entropy, in nats, of a bucketed batch; on average over steps, the mean over tokens."""
+
+    def __init__(self, config: RunConfig, training: Examples, device: torch.device) -> None:
+        self.training, self._device = training, device
+        self._batch_size, self._seed = config.train.batch_size, config.seed
+        self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
+        self._n_expected = self._batch_size * float(training.mask.sum(1).mean())
+        self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
+
+    def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
+        """The rows of the training set that a step takes."""
+        window, place = divmod(step, WINDOW)
+        if self._window[0] != window:
+            size, seed = WINDOW * self._batch_size, self._seed
+            rows = batch_indices(window, size, len(self.training), seed=seed)
+            rows = rows[np.argsort(self.training.lengths[rows], kind="stable")]
+            order = random_bits(WINDOW, seed=seed, stream=f"window-{window}").argsort()
+            self._window = window, [np.split(rows, WINDOW)[i] for i in order]
+        return self._window[1][place]
+
+    def parts(self, step: int) -> Sequence[Batch]:
+        """The batch, cut where a forward pass would have too many positions."""
+        rows = self.rows(step)
+        longest = int(self.training.lengths[rows].max())
+        n_parts = -(-len(rows) // max(1, MOST_POSITIONS // _n_read(longest, self._length)))
+        chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
+        return [
+            masked_batch(part, self._length, self._device, total=self._n_expected)
+            for part in chosen
+        ]
+
+    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+        """The sum over the part's masked tokens, over those of an average batch."""
+        return batch.share * masked_loss(module, batch, n_input_tokens=self._n_input_tokens)
+
+
+def masked_batch(
+    examples: Examples, length: int, device: torch.device, *, total: float | None = None
+) -> Batch:
+    """Examples as one batch of at most ``length`` positions.
+
+    ``total`` is the number of masked tokens by which the loss of a step is divided; None for these
+    examples' own. Targets are padded with :data:`IGNORED`.
+    """
+    mask = examples.mask[:, 1:]  # token i is predicted at position i - 1
+    n_rows, n_pos = mask.shape
+    rounded = _n_read(n_pos + 1, length)
+    tokens = np.zeros((n_rows, rounded), np.int64)
+    tokens[:, :n_pos] = examples.inputs
+    row, position = mask.nonzero()
+    places, targets = np.zeros((2, _up(len(row), 64)), np.int64)
+    places[: len(row)] = row * rounded + position
+    targets[: len(row)], targets[len(row) :] = examples.tokens[:, 1:][mask], IGNORED
+    arrays = (tokens, targets, places)
+    read, predicted, where = (torch.from_numpy(array).to(device) for array in arrays)
+    return Batch(read, predicted, where, 1.0 if total is None else len(row) / total)
+
+
+def _n_read(n_tokens: int, length: int) -> int:
+    """Positions of sequences of up to ``n_tokens`` tokens, of which the last is not read."""
+    return min(_up(n_tokens - 1, 4), length)
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+def answer_loss(
+    module: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    targets: Int[Tensor, " batch"],
+    *,
+    n_input_tokens: int,
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
+    logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
+    return _cross_entropy(logits, targets)
+
+
+def masked_loss(
+    module: HookedTransformer, batch: Batch, *, n_input_tokens: int
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy over the targets of a batch, in nats; tokens < n_input_tokens."""
+    assert batch.places is not None
+    logits = fast_logits(module, batch.tokens, batch.places, n_input_tokens=n_input_tokens)
+    return _cross_entropy(logits, batch.targets)
+
+
+def _cross_entropy(
+    logits: Float[Tensor, "n d_vocab"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    return F.cross_entropy(at_least_float32(logits), targets, ignore_index=IGNORED)

@@ -1,0 +1,117 @@
+"""How well a model does on examples of any task: right answers, and loss.
+
+Where a task's answers have an end, the model decodes them and the task scores them. A task that
+keeps the score of exact matches needs no decoding: a greedy answer is right if and only if every
+token of the right answer is the most likely one after the true tokens before it, which one forward
+pass tells. Where answers have no end, each token to predict counts by itself.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+
+from anchor_interp.models.decoding import greedy
+from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.forward import fast_logits, takes_fast_path
+from anchor_interp.models.transformer import HookedTransformer, device
+from anchor_interp.runs.config import MOST_POSITIONS
+from anchor_interp.runs.objectives import IGNORED, masked_batch
+from anchor_interp.runs.phase import AspectScore, SplitScore
+from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects
+
+MOST_VALUES = 32
+"""Most numbers of an aspect that are counted one by one; more are counted in as many ranges."""
+
+
+def score_split(
+    model: HookedTransformer, task: Task, split: Split, examples: Examples
+) -> SplitScore:
+    """The accuracy, also by the task's aspects, and the loss on examples of one split."""
+    shares = right_answers(model, task, examples)
+    losses = token_losses(model, examples)
+    mean = float(np.average(losses, weights=examples.mask.sum(1)))
+    aspects = draw_aspects(task, examples).items()
+    by_aspect = tuple(score for name, values in aspects for score in _by(name, values, shares))
+    return SplitScore(split.name, split.role, float(shares.mean()), mean, len(examples), by_aspect)
+
+
+def _by(
+    aspect: str, values: Sequence[str] | Sequence[int], shares: Float[np.ndarray, " n"]
+) -> Iterator[AspectScore]:
+    """The accuracy for every value, or for ranges of equal width where there are many numbers."""
+    found, group = np.unique(np.array(values), return_inverse=True)
+    lows, highs = found.tolist(), [None] * len(found)
+    if found.dtype.kind == "i":
+        width = -(-int(found[-1] - found[0] + 1) // MOST_VALUES) if len(found) > MOST_VALUES else 1
+        start = found - (found - found[0]) % width
+        found, group = np.unique(start[group], return_inverse=True)
+        lows, highs = found.tolist(), (found + width - 1).tolist()
+    for index, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        of_value = shares[group == index]
+        yield AspectScore(aspect, low, high, float(of_value.mean()), len(of_value))
+
+
+def right_answers(
+    model: HookedTransformer, task: Task, examples: Examples
+) -> Float[np.ndarray, " n"]:
+    """How right each answer is, 0 or 1; without an end token the share of right tokens."""
+    end = task.end
+    if end is None:
+        return _of_tokens(model, examples, losses=False)
+    if type(task).score is Task.score:
+        found: Float[np.ndarray, " n"] = np.floor(_of_tokens(model, examples, losses=False))
+        return found  # 1 if all tokens are right
+    return decoded_answers(model, task, examples)
+
+
+def decoded_answers(
+    model: HookedTransformer, task: Task, examples: Examples
+) -> Float[np.ndarray, " n"]:
+    """The task's own score, 0 or 1, of what the model writes after each prompt."""
+    assert task.end is not None
+    found = np.empty(len(examples))
+    for rows, part in _parts(examples):
+        prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
+        found[rows] = task.score(part, greedy(model, prompts, end=task.end))
+    return found
+
+
+def token_losses(model: HookedTransformer, examples: Examples) -> Float[np.ndarray, " n"]:
+    """The mean cross-entropy, in nats, over the tokens to predict of each example."""
+    return _of_tokens(model, examples, losses=True)
+
+
+@torch.no_grad()
+def _of_tokens(
+    model: HookedTransformer, examples: Examples, *, losses: bool
+) -> Float[np.ndarray, " n"]:
+    """The mean over each example's tokens to predict of their loss, or of their being right."""
+    found, fast = np.empty(len(examples)), takes_fast_path(model)
+    for rows, part in _parts(examples):
+        batch = masked_batch(part, model.cfg.n_ctx, device(model))
+        assert batch.places is not None
+        if fast:
+            logits = fast_logits(model, batch.tokens, batch.places)
+        else:
+            logits = model(batch.tokens).flatten(0, 1)[batch.places]
+        logits = at_least_float32(check_finite(logits, "the model's logits"))
+        if losses:
+            each = F.cross_entropy(logits, batch.targets, reduction="none", ignore_index=IGNORED)
+        else:
+            each = (logits.argmax(-1) == batch.targets).double()
+        n_tokens = part.mask.sum(1)
+        values = each[: n_tokens.sum()].cpu().numpy().astype(np.float64)
+        found[rows] = np.add.reduceat(values, np.cumsum(n_tokens) - n_tokens) / n_tokens
+    return found
+
+
+def _parts(examples: Examples) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:
+    """Examples of similar length, as many as one pass takes, with their rows."""
+    order = np.argsort(examples.lengths, kind="stable")
+    n_rows = max(1, MOST_POSITIONS // examples.tokens.shape[1])
+    for start in range(0, len(order), n_rows):
+        rows = order[start : start + n_rows]
+        yield rows, examples.rows(rows)

@@ -1,0 +1,25 @@
+"""The named tasks of the package. Importing this module makes all its classes known."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp.tasks import addition, anchor, cogs, prontoqa, scan
+from anchor_interp.tasks.task import Task
+
+_MODULES = (anchor, scan, cogs, addition, prontoqa)
+NAMED_TASKS: Mapping[str, Task] = MappingProxyType(
+    {name: task for module in _MODULES for name, task in module.TASKS.items()}
+)
+"""Every named task; a new task adds the names that its module gives."""
+
+
+def named_task(name: str) -> Task:
+    """The task of a name; the error for an unknown one lists the known ones."""
+    if checked(name, str, "the task's name") not in NAMED_TASKS:
+        close = suggestion(name, NAMED_TASKS)
+        raise ConfigError(
+            f"no task is called {shown(name)}{close}; known: {', '.join(NAMED_TASKS)}"
+        )
+    return NAMED_TASKS[name]

@@ -1,0 +1,99 @@
+"""The official files of COGS: read from a folder, or fetched once.
+
+The folder is that which ``ANCHOR_INTERP_COGS`` names, with files such as ``train.tsv`` or
+``train.tsv.xz``. Without it, a file is fetched into the user's cache. In both cases its SHA-256
+tells that it is the file of https://github.com/najoungkim/COGS at commit 165a7b6 (MIT licence).
+"""
+
+import functools
+import hashlib
+import http.client
+import lzma
+import os
+import re
+import urllib.request
+from pathlib import Path
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import is_there, read_bytes, write_output
+from anchor_interp._util.schema import checked_path
+from anchor_interp.tasks.cogs_corpus import Row
+
+FOLDER_VARIABLE = "ANCHOR_INTERP_COGS"
+"""The environment variable with the folder of the files."""
+SOURCE = (
+    "https://raw.githubusercontent.com/najoungkim/COGS/"
+    "165a7b669eade971fa47bf568a2e51925360fed8/data"
+)
+SHA256 = {
+    "train": "220b3804b562c0156ee986eff1bdd15c27e52142549362a64f57baf86e304c78",
+    "dev": "ab66388a309c7ac1ad210c781a6a0ce12281a9ef24619a12422a752cef61bc21",
+    "test": "68f8e51e9f6d9cd22d64efe68dd21d7ea5ba327e9a2359481030161aea757035",
+    "gen": "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361",
+}
+"""The checksums of the plain files."""
+_MOST_BYTES = 1 << 24
+_TIMEOUT = 60  # seconds without an answer
+
+
+@functools.lru_cache(maxsize=8)
+def official_rows(name: str) -> list[Row]:
+    """The rows of an official file: ``train``, ``dev``, ``test`` or ``gen``.
+
+    "TV" becomes "tv", its name in logical forms.
+
+    Raises:
+        ConfigError: the file is not there, is another one, or cannot be fetched.
+        StoreError: it cannot be read, or the cache cannot be written.
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    data = _fetched(name) if not folder else _given(checked_path(folder, FOLDER_VARIABLE), name)
+    lines = re.sub(r"\bTV\b", "tv", data.decode()).splitlines()
+    return [Row(*line.split("\t")) for line in lines]
+
+
+def _given(folder: Path, name: str) -> bytes:
+    """The contents of a file in a folder that the user names."""
+    plain, packed = folder / f"{name}.tsv", folder / f"{name}.tsv.xz"
+    if is_there(plain):
+        return _verified(read_bytes(plain.resolve(), limit=_MOST_BYTES), name, str(plain))
+    if not is_there(packed):
+        raise ConfigError(
+            f"{FOLDER_VARIABLE} names {folder}, which has no {plain.name} and no {packed.name}; "
+            "put the files of COGS there, or unset it to fetch them"
+        )
+    data = read_bytes(packed.resolve(), limit=_MOST_BYTES)
+    try:
+        data = lzma.LZMADecompressor().decompress(data, _MOST_BYTES)
+    except lzma.LZMAError as error:
+        raise ConfigError(f"{packed} is not xz-compressed ({error}); copy it again") from error
+    return _verified(data, name, str(packed))
+
+
+def _fetched(name: str) -> bytes:
+    """The contents of a file in the cache, after fetching it if it is not there."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    path, url = home / "anchor-interp" / "cogs" / f"{name}.tsv", f"{SOURCE}/{name}.tsv"
+    if is_there(path):
+        return _verified(read_bytes(path, limit=_MOST_BYTES), name, str(path))
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
+            data: bytes = answer.read(_MOST_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise ConfigError(
+            f"cannot fetch {url} ({error}); try again with a network, or name a folder with the "
+            f"files of COGS in {FOLDER_VARIABLE}"
+        ) from error
+    write_output(path, _verified(data, name, url))
+    return data
+
+
+def _verified(data: bytes, name: str, where: str) -> bytes:
+    """The contents, if they are those of the official file."""
+    found = hashlib.sha256(data).hexdigest()
+    if found != SHA256[name]:
+        raise ConfigError(
+            f"{where} is not the official {name}.tsv: its SHA-256 is {found[:16]}..., expected "
+            f"{SHA256[name][:16]}...; remove it and copy or fetch it again"
+        )
+    return data

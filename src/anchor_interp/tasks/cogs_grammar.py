@@ -1,0 +1,289 @@
+"""The words of COGS, and the logical form of each of its sentences.
+
+A logical form has a conjunct for every noun and for every role of a verb. ``x _ 3`` is what the
+word at place 3 stands for, counted from 0; nouns with "the" come first::
+
+    The boy gave Emma a cake .
+    * boy ( x _ 1 ) ; give . agent ( x _ 2 , x _ 1 ) AND give . recipient ( x _ 2 , Emma )
+    AND give . theme ( x _ 2 , x _ 5 ) AND cake ( x _ 5 )
+
+A noun phrase is a name, or a determiner and a noun with any number of phrases such as "in the
+house", each about the noun before it. The order of noun phrases and verbs in a clause tells the
+roles; only the subject of a verb without object depends on the verb, as the theme of "shattered"
+and the agent of "slept". Source: Kim and Linzen, EMNLP 2020 (section 3 and appendix); every
+sentence of the official files has its official form (``tests/tasks/test_cogs.py``).
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown, suggestion
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+DETERMINERS = ("a", "the")
+PREPOSITIONS = ("in", "on", "beside")
+BEINGS = _listed(
+    "girl boy cat dog baby child teacher frog mouse lion bear monkey horse giraffe sailor duck "
+    "bird monster penguin lawyer princess professor customer student"
+)
+THINGS = _listed(
+    "cake donut cookie box rose drink raisin melon strawberry sandwich ball balloon block book "
+    "doll chalk game glue hamburger crayon lollipop banana pretzel biscuit"
+)
+PLACES = _listed(
+    "house room car garden cup glass bag hole table stage bed chair stool road tree rock"
+)
+NAMES = _listed(
+    "Emma Liam Olivia Noah Ava William Isabella James Sophia Oliver Benjamin Mia Elijah Amelia "
+    "Lucas Harper Mason Evelyn Logan Abigail Alexander Emily Ethan Grace"
+)
+"""These four lists are the nouns and names in sentences of our own."""
+HELD_NOUNS = ("shark", "hedgehog", "cockroach", "cobra", "hippo")
+HELD_NAMES = ("Paula", "Lina", "Charlie")
+"""Words that training shows in one role only, or by themselves."""
+_NOUNS = _listed(
+    "backpack backyard bakery baron barrel basin basket bat bathtub beach bean beast bee beer bell "
+    "bench bible bicycle bike bin blanket blender board boat booklet bookstore bottle boulder bowl "
+    "brain branch brick broker brush bucket bun bunker bunny bush butterfly button buyer cabinet "
+    "cafe cage can canvas captain carpet cart casket cassette castle champion chemical chemist "
+    "chessboard chicken chief china citizen clock closet cloth cloud coach coffin coin computer "
+    "condo consumer container corner corpse cot couch counter cow crack cracker crate creature "
+    "crib crocodile crown crystal cubicle cupboard cushion cylinder dealer deck deer desk device "
+    "director dish doctor donkey dragon drawer driver duke dumpster dungeon envelope farmer father "
+    "fig fish fishbowl flag floor flower fly foreigner fox fridge friend fruit futon gardner "
+    "genius giant glacier goose governor gravel guard guest guitar gumball guy hammer hammock "
+    "hanger hat haystack headmaster hedge helicopter hen hero host human jacket jar jeep jigsaw "
+    "journalist judge kennel key keyboard kid king kitty knife ladder lamb lamp landlord leaf "
+    "leaflet lemon liver log machine manager mandarin mattress microwave mirror molecule monastery "
+    "monk moose mother mound muffin mug murderer nail napkin needle nest newspaper notebook "
+    "package pad painting palace pancake panel paper parcel passenger patient pedestal pen pencil "
+    "penny penthouse pepper philosopher piano pickle pig pile pillar pillow pit pizza plant plaque "
+    "plate platter pod podium poet politician pony pool poster pot potato present president priest "
+    "prince prisoner producer puddle pumpkin pupil puppy purse pyramid queen rack radio rag "
+    "refrigerator researcher resident ring rod rug sack saucepan scarf scientist sculpture seat "
+    "seed servant sheep sheet shelf shell shirt shoe shoebox sink skull soap sock sofa soldier "
+    "soup spaceship speaker sphere spokesman spoon squirrel stack stadium stand statue storage "
+    "surface surgeon swamp sweetcorn sword tabletop taxi teapot tenant tent throne tiger tin tomb "
+    "tool toothbrush torch tourist towel tower toy trailer train trainee trampoline trap tray "
+    "tripod trophy truck trunk tub tube turkey turntable turtle tv valve van vase vehicle vessel "
+    "visitor wagon wardrobe warrior watch weapon well whale windowsill wine wolf worm writer yacht "
+    "yogurt zebra"
+)
+_NAMES = _listed(
+    "Addison Aiden Andrew Anthony Aria Asher Aubrey Audrey Aurora Avery Bella Brooklyn Caleb "
+    "Camila Carter Charlotte Chloe Christopher Claire Daniel David Dylan Eleanor Elizabeth Ella "
+    "Ellie Gabriel Grayson Hannah Hazel Henry Isaac Jack Jackson Jacob Jaxon Jayden John Joseph "
+    "Joshua Julian Layla Leah Leo Levi Lillian Lily Lincoln Luke Luna Madison Mateo Matthew "
+    "Michael Mila Natalie Nathan Nora Owen Penelope Riley Ryan Samuel Savannah Scarlett Sebastian "
+    "Skylar Sofia Stella Theodore Thomas Victoria Violet Wyatt Zoe Zoey"
+)
+VERBS = {
+    "unergative": _listed(
+        "cry dance frown gasp giggle jog laugh nap run scoff scream sleep smile smirk sneeze "
+        "snooze snore stutter talk walk crawl"
+    ),
+    "omissible": _listed(
+        "call clean cook draw dust eat hunt paint sketch study examine hear investigate juggle "
+        "know notice nurse observe pack see read bake"
+    ),
+    "unaccusative": _listed(
+        "break burn change collapse crumple double float freeze grow roll decompose disintegrate "
+        "enlarge improve inflate redden shorten slide snap split shatter"
+    ),
+    "transitive": _listed(
+        "adore discover find help hold miss poke stab throw touch admire appreciate like love "
+        "pierce respect tolerate toss value worship bless squeeze"
+    ),
+    "dative": _listed(
+        "award bring feed forward give hand lend mail offer sell loan pass post promise rent "
+        "return send serve slip wire ship teleport"
+    ),
+    "clause": _listed(
+        "believe confess declare hope imagine prove say support think wish admire appreciate "
+        "dream expect like mean notice respect tolerate value"
+    ),
+    "infinitive": _listed(
+        "attempt crave enjoy hate intend need plan prefer try want dream expect hope itch like "
+        "long love mean wish yearn"
+    ),
+}
+"""Verbs by what they take; an "omissible" object may be left out. The first ten of a class are in
+sentences of our own, and a verb that is held out is one of the last."""
+_IRREGULAR = {
+    "break": "broke broken", "bring": "brought", "cry": "cried", "draw": "drew drawn",
+    "eat": "ate eaten", "feed": "fed", "find": "found", "freeze": "froze frozen",
+    "give": "gave given", "grow": "grew grown", "hear": "heard", "hold": "held",
+    "jog": "jogged", "know": "knew known", "mean": "meant", "nap": "napped", "plan": "planned",
+    "prefer": "preferred", "read": "read", "run": "ran", "say": "said", "see": "saw seen",
+    "sell": "sold", "send": "sent", "ship": "shipped", "sleep": "slept", "slide": "slid",
+    "slip": "slipped", "snap": "snapped", "split": "split", "stab": "stabbed", "study": "studied",
+    "think": "thought", "throw": "threw thrown", "try": "tried", "worship": "worshipped",
+}  # fmt: skip
+
+
+def past(verb: str) -> str:
+    """The past tense of a verb."""
+    return _IRREGULAR.get(verb, re.sub("eed$", "ed", f"{verb}ed")).split()[0]
+
+
+def participle(verb: str) -> str:
+    """The past participle of a verb."""
+    return _IRREGULAR.get(verb, past(verb)).split()[-1]
+
+
+_ALL_VERBS = tuple(dict.fromkeys(verb for verbs in VERBS.values() for verb in verbs))
+_NOUN = frozenset((*BEINGS, *THINGS, *PLACES, *HELD_NOUNS, *_NOUNS))
+_NAME = frozenset((*NAMES, *HELD_NAMES, *_NAMES))
+_AFTER: Mapping[str, Mapping[str, str]] = {
+    "N": {past(verb): verb for verb in _ALL_VERBS},
+    "was": {participle(verb): verb for verb in _ALL_VERBS},
+    "to": {verb: verb for verb in _ALL_VERBS},
+}
+"""The verbs by their forms after a noun phrase, after "was" and after "to"."""
+_SYMBOLS = (
+    *"0123456789", *"*().,;_", "AND", "LAMBDA", "x", "b", "e", "agent", "theme", "recipient",
+    "ccomp", "xcomp", "nmod",
+)  # fmt: skip
+WORDS = (
+    *_SYMBOLS, "A", "The", *DETERMINERS, *PREPOSITIONS, "was", "by", "to", "that",
+    *sorted(_NOUN), *sorted(_NAME), *sorted({form for forms in _AFTER.values() for form in forms}),
+)  # fmt: skip
+"""The words of sentences and logical forms, with digits in place of numbers."""
+
+
+_ROLES = {
+    "N V that": "agent",
+    "N V .": "agent",
+    "N V to V .": "agent",
+    "N V N .": "agent theme",
+    "N V N N .": "agent recipient theme",
+    "N V N to N .": "agent theme recipient",
+    "N was V .": "theme",
+    "N was V by N .": "theme agent",
+    "N was V to N .": "theme recipient",
+    "N was V to N by N .": "theme recipient agent",
+    "N was V N .": "recipient theme",
+    "N was V N by N .": "recipient theme agent",
+}
+"""The roles of the noun phrases (N) in every clause, in their order; V is a verb."""
+_Said = tuple[int, str]
+"""A conjunct, with the place of its first variable, by which a form sorts them."""
+
+
+class _Part(NamedTuple):
+    """A part of a clause."""
+
+    symbol: str
+    """N for a noun phrase, V for a verb, or the word."""
+    text: str
+    """The variable or the name, the verb, or the word."""
+    place: int
+
+
+def logical_form(sentence: str) -> str:
+    """The logical form of a sentence, or of a noun, a name or a bare verb by itself.
+
+    Raises:
+        ConfigError: the text is not of the grammar; the message names the word or the clause.
+    """
+    words = sentence.split()
+    if len(words) == 1:
+        return _form_of_word(words[0])
+    definite: list[_Said] = []
+    said: list[_Said] = []
+    events = [_relate(clause, said) for clause in _clauses(words, definite, said)]
+    for (verb, place), (_, inner) in itertools.pairwise(events):
+        said.append((place, f"{verb} . ccomp ( x _ {place} , x _ {inner} )"))
+    conjuncts = [text for _, text in sorted(said, key=lambda each: each[0])]
+    return " ; ".join([*(f"* {text}" for _, text in definite), " AND ".join(conjuncts)])
+
+
+def _clauses(words: list[str], definite: list[_Said], said: list[_Said]) -> list[list[_Part]]:
+    """The parts of every clause; adds what its nouns say."""
+    clauses: list[list[_Part]] = [[]]
+    place, before = 0, ""
+    while place < len(words):
+        word, start = words[place], place
+        if word in (DETERMINERS if place else ("A", "The")):
+            text, place = _noun_phrase(words, place, definite, said)
+            part = _Part("N", text, start)
+        elif word in _NAME:
+            part = _Part("N", word, start)
+        elif word in _AFTER.get(before, ()):
+            part = _Part("V", _AFTER[before][word], start)
+        elif word in ("was", "to", "by", "that", "."):
+            part = _Part(word, word, start)
+        else:
+            raise _unexpected(words, place, "a noun phrase, a verb, or a word that links them")
+        clauses[-1].append(part)
+        if word == "that":
+            clauses.append([])
+        place, before = max(place, start + 1), part.symbol
+    return clauses
+
+
+def _noun_phrase(
+    words: list[str], place: int, definite: list[_Said], said: list[_Said]
+) -> tuple[str, int]:
+    """The variable of the noun whose determiner is at a place, and the place after its phrases."""
+    first = place + 1
+    while True:
+        head, after = place + 1, place + 2
+        noun, *rest = words[head : after + 2] or [""]
+        if noun not in _NOUN:
+            raise _unexpected(words, head, "a noun")
+        is_definite = words[place].lower() == "the"
+        (definite if is_definite else said).append((head, f"{noun} ( x _ {head} )"))
+        if not rest or rest[0] not in PREPOSITIONS:
+            return f"x _ {first}", after
+        if rest[-1] not in DETERMINERS:
+            raise _unexpected(words, after + 1, "a determiner")
+        said.append((head, f"{noun} . nmod . {rest[0]} ( x _ {head} , x _ {after + 2} )"))
+        place = after + 1
+
+
+def _relate(clause: list[_Part], said: list[_Said]) -> tuple[str, int]:
+    """Say who has which role in a clause; returns its verb and the place of that."""
+    shape = " ".join(part.symbol for part in clause)
+    if shape not in _ROLES:
+        text = " ".join(part.text for part in clause)
+        raise ConfigError(
+            f"COGS has no clause {shown(text)}: {shape}, where N is a noun phrase and V a verb"
+        )
+    (_, verb, place), *bare = [part for part in clause if part.symbol == "V"]
+    nouns = [part.text for part in clause if part.symbol == "N"]
+    roles = "theme" if shape == "N V ." and verb in VERBS["unaccusative"] else _ROLES[shape]
+    for role, who in zip(roles.split(), nouns, strict=True):
+        said.append((place, f"{verb} . {role} ( x _ {place} , {who} )"))
+    for _, other, event in bare:
+        said.append((place, f"{verb} . xcomp ( x _ {place} , x _ {event} )"))
+        said.append((event, f"{other} . agent ( x _ {event} , {nouns[0]} )"))
+    return verb, place
+
+
+def _unexpected(words: list[str], place: int, wanted: str) -> ConfigError:
+    found = f"word {place} is {shown(words[place] if place < len(words) else '')}"
+    return ConfigError(f"{shown(' '.join(words))} is not of COGS: {found}; expected {wanted}")
+
+
+def _form_of_word(word: str) -> str:
+    if word in _NAME:
+        return word
+    if word in _NOUN:
+        return f"LAMBDA a . {word} ( a )"
+    if word in VERBS["unergative"]:
+        return f"LAMBDA a . LAMBDA e . {word} . agent ( e , a )"
+    if word in VERBS["unaccusative"]:
+        return f"LAMBDA a . LAMBDA e . {word} . theme ( e , a )"
+    if word in VERBS["transitive"] or word in VERBS["omissible"]:
+        roles = f"{word} . agent ( e , b ) AND {word} . theme ( e , a )"
+        return f"LAMBDA a . LAMBDA b . LAMBDA e . {roles}"
+    known = (*_NAME, *_NOUN, *_ALL_VERBS)
+    raise ConfigError(f"{shown(word)} is not a word with a logical form{suggestion(word, known)}")

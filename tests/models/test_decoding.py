@@ -1,0 +1,108 @@
+"""Greedy decoding: with and without a cache, against a hand-written loop, and bad input."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.models.decoding import greedy
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
+from anchor_interp.models.transformer import HookedTransformer, build_model
+
+END = 3
+PROMPTS = [(1, 2), (5,), (7, 6, 5, 4, 2, 1), (9, 9, 9), (5, 8), (1,)]
+
+
+def model_of(normalization: Normalization, n_layers: int = 3) -> HookedTransformer:
+    shape = ModelConfig(
+        n_layers=n_layers, n_heads=2, d_model=12, d_head=5, d_mlp=16, act_fn="gelu", bias=True,
+        normalization=normalization, d_vocab=10, n_ctx=16,
+    )  # fmt: skip
+    # with these weights answers differ from prompt to prompt
+    init = InitConfig(gamma=0.2, gamma_embed=-0.2, scheme="released")
+    return build_model(shape, init, seed=3, dtype=torch.float64)
+
+
+def by_hand(
+    model: HookedTransformer, prompt: tuple[int, ...], most: int, end: int = END
+) -> tuple[int, ...]:
+    """One token after the other, one sequence at a time."""
+    written: list[int] = []
+    while len(written) < most and end not in written:
+        logits = model(torch.tensor([[*prompt, *written]]))
+        written.append(int(logits[0, -1].argmax()))
+    return tuple(written)
+
+
+@pytest.mark.parametrize("normalization", ["pre", "post"])
+@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize("cache", [True, False, None])
+def test_answers_are_those_of_one_sequence_at_a_time(
+    normalization: Normalization, n_layers: int, cache: bool | None
+) -> None:
+    model = model_of(normalization, n_layers)
+    lengths = set()
+    for most, end in ((1, END), (4, END), *((11, end) for end in range(10))):
+        expected = [by_hand(model, prompt, most, end) for prompt in PROMPTS]
+        assert greedy(model, PROMPTS, end=end, most=most, cache=cache) == expected
+        lengths.add(tuple(map(len, expected)))
+    assert len(set(expected)) > 3
+    assert any(len(set(found)) > 1 for found in lengths)  # some ended, and the others went on
+
+
+@pytest.mark.parametrize("normalization", ["pre", "post"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
+    normalization: Normalization, cache: bool
+) -> None:
+    model = model_of(normalization)
+    prompts = [*PROMPTS, (2,) * 16]  # the last one has room for a single token
+    expected = [by_hand(model, prompt, 17 - len(prompt)) for prompt in prompts]
+    assert greedy(model, prompts, end=END, cache=cache) == expected
+    pairs = [*zip(prompts, expected, strict=True)]
+    assert sum(len(prompt) + len(found) == 17 for prompt, found in pairs) > 1
+    for prompt, found in pairs:
+        assert greedy(model, [prompt], end=END, cache=cache) == [found]
+
+
+def test_hooks_act_on_decoding() -> None:
+    model = model_of("pre")
+    expected = greedy(model, PROMPTS, end=END, most=6)
+
+    def silence(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        return torch.zeros_like(value)
+
+    with model.hooks([("blocks.0.hook_attn_out", silence)]):
+        assert greedy(model, PROMPTS, end=END, most=6) != expected
+        assert by_hand(model, PROMPTS[2], 6) == greedy(model, PROMPTS, end=END, most=6)[2]
+    assert greedy(model, PROMPTS, end=END, most=6) == expected
+
+
+def test_nothing_to_answer() -> None:
+    assert greedy(model_of("pre"), [], end=END, most=3) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "most", "message"),
+    [
+        ([(1,), ()], 2, "prompt 1 is empty"),
+        ([(1,), (10,)], 2, "tokens from 1 to 10; expected 0 to 9"),
+        ([(1,) * 10], 8, r"10 tokens and 8 more take 17 positions; the model has 16"),
+        ([(1,) * 17], None, r"17 tokens and 1 more take 17 positions; the model has 16"),
+        ([(1,)], 0, "most is 0; expected at least 1"),
+    ],
+)
+def test_bad_prompts_are_refused(
+    prompts: list[tuple[int, ...]], most: int | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        greedy(model_of("post"), prompts, end=END, most=most)
+
+
+def test_logits_that_are_not_finite_are_refused() -> None:
+    model = model_of("pre")
+    with torch.no_grad():
+        model.unembed.b_U[2] = torch.nan
+    with pytest.raises(ConfigError, match="the model's logits are not finite"):
+        greedy(model, PROMPTS, end=END, most=2)

@@ -1,0 +1,347 @@
+"""A task of sequences through everything: training, judging, sweep, table, report, diagram."""
+
+import html
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from in_process_engine import Here
+from short import SHORT
+
+import anchor_interp
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import bounded
+from anchor_interp.analysis.attention import sequence_attention
+from anchor_interp.cli.main import main
+from anchor_interp.models.complexity import complexity
+from anchor_interp.pages.attention_views import sequence_view
+from anchor_interp.runs.config import override
+from anchor_interp.runs.phase import Phase, decide
+from anchor_interp.runs.presets import preset
+from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.train import train
+from anchor_interp.sweeps.diagrams import phase_diagrams
+from anchor_interp.sweeps.estimate import estimate
+from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
+from anchor_interp.sweeps.sweep import sweep
+from anchor_interp.sweeps.table import (
+    COLUMNS,
+    _task_name,
+    from_csv,
+    from_parquet,
+    read_table,
+    to_csv,
+    to_parquet,
+    write_table,
+)
+from anchor_interp.tasks import task as contract
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.scan import Scan
+from anchor_interp.tasks.task import Examples, Split, Task
+
+START = preset("scan", **SHORT)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(START, tmp_path_factory.mktemp("scan") / "run", device="cpu", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
+    plan = Sweep((Grid(START, {"gamma": (0.3, 0.8), "split": ("turn-left", "jump")}),))
+    out = tmp_path_factory.mktemp("scan") / "sweep"
+    return sweep(plan, out, engine=Here(), quiet=True)
+
+
+def words(page: Path) -> str:
+    """The page's text, without scripts and styles."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", page.read_text("utf-8"), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def test_a_run_is_trained_logged_and_judged(run: Run) -> None:
+    assert [row["step"] for row in run.metrics] == list(range(0, 41, 5))
+    assert run.metrics[-1]["loss"] < run.metrics[1]["loss"] - 0.2
+    measured = [row for row in run.metrics if "train_accuracy" in row]
+    assert [row["step"] for row in measured] == [0, 10, 20, 30, 40]
+    assert {"train_accuracy", "id_accuracy", "ood_accuracy"} <= measured[-1].keys()
+    found = run.evaluation
+    assert [(s.name, s.role, s.n) for s in found.splits] == [
+        ("train", "train", 300),
+        ("id", "id", 500),
+        ("ood", "ood", 500),
+    ]
+    assert found.train_accuracy == found.splits[0].accuracy
+    assert (found.pair_accuracy, found.unseen, found.commutativity) == ((), (), None)
+    assert (run.phase, run.config.task) == ("undertrained", Scan())
+    again = load(run.folder.path)
+    assert again.evaluate() == found
+    assert complexity(again.model).matrices
+
+
+def test_every_example_of_a_split_is_judged_if_asked(run: Run) -> None:
+    assert [score.n for score in run.evaluate(n=10_000).splits] == [300, 1_000, 1_208]
+
+
+@pytest.mark.parametrize(
+    ("train_accuracy", "known", "unknown", "phase", "reason"),
+    [
+        (0.5, 0.9, 0.9, "undertrained", "training accuracy 0.50 < 0.9"),
+        (1.0, 0.2, 0.1, "memorizing", "ID 0.20 < 0.9"),
+        (1.0, 0.95, 0.7, "inferential", "ID 0.95, OOD 0.70 >= 0.5"),
+        (1.0, 0.95, 0.1, "other", "ID 0.95, OOD 0.10 < 0.5; the task has no anchors"),
+        (1.0, None, 0.7, "inferential", "training accuracy 1.00, OOD 0.70 >= 0.5"),
+        (1.0, 1.0, None, "other", "the task has no OOD split to decide on"),
+        (None, 1.0, 1.0, "other", "its own training sequences are not given"),
+    ],
+)
+def test_phases_without_anchors(
+    run: Run, train_accuracy: float, known: float, unknown: float, phase: Phase, reason: str
+) -> None:
+    evaluation = replace(
+        run.evaluation,
+        train_accuracy=train_accuracy,
+        id_accuracy=known,
+        ood_accuracy=unknown,
+    )
+    found = decide(evaluation)
+    assert found.phase == phase
+    assert reason in found.reason
+
+
+def test_a_sweep_its_table_and_its_estimate(swept: SweepFolder) -> None:
+    rows = read_table(swept.path)
+    assert {row["status"] for row in rows} == {"done"}
+    assert {row["task"] for row in rows} == {"scan-turn-left", "scan-jump"}
+    assert {row["split"] for row in rows} == {"turn-left", "jump"}
+    assert {row["length"] for row in rows} == {58}
+    assert all(row["key_min"] is row["commutativity"] is None for row in rows)
+    assert all(0 <= row["ood_accuracy"] <= 1 for row in rows)
+    assert from_csv(to_csv(rows)) == rows
+    assert {row["task.held_out"] for row in rows} == {1_000}
+    assert re.fullmatch("scan-[0-9a-f]{8}", _task_name(Scan(held_out=7)))
+    assert re.fullmatch("custom-[0-9a-f]{8}", _task_name(AnchorTask(key_max=98)))
+    assert len(swept.spec().configs()) == 4
+    plan = typed_sweep("scan", ["gamma=0.3,0.5", "steps=100"], seeds=2)
+    guess = estimate(plan.configs(), SweepFolder(swept.path / "new"), workers=1, device="cpu")
+    assert (guess.runs, guess.todo) == (4, 4)
+    assert guess.core_seconds > 0
+
+
+@dataclass(frozen=True)
+class Wide(Task):
+    """A task with fields of every kind, two of them with names of shared columns."""
+
+    kind: Literal["wide"] = "wide"
+    size: float = bounded(2.5, low=0)
+    marked: bool = False
+    held_out: str | None = None
+    split: int = bounded(7, low=0)
+    words = ("a", "b")
+    length = 2
+    splits = (Split("train", "train"),)
+
+    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        assert (split, seed >= 0) == ("train", True)
+        return Examples.of([[1]] * n, [[1]] * n)
+
+
+contract._CLASSES.pop("wide")  # only this module's
+
+
+def test_a_table_has_the_fields_of_every_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(contract._CLASSES, "wide", Wide)
+    tasks = (Scan(held_out=5), Scan(), Wide(), Wide(size=3.0, held_out="all", marked=True))
+    start = override(START, task=tasks[0])
+    folder = SweepFolder(tmp_path)
+    folder.extend(Sweep((Grid(start, {"task": tasks}), Grid(preset("tiny")))))
+    found = write_table(folder)
+    own = ["task.held_out", "task.size", "task.marked", "task.split"]
+    assert [name for name in found[0] if name not in COLUMNS] == own
+    assert [[row[name] for name in own] for row in found] == [
+        ["5", None, None, None],
+        ["1000", None, None, None],
+        [None, 2.5, False, 7],
+        ["all", 3.0, True, 7],
+        [None, None, None, None],
+    ]
+    assert [row["split"] for row in found][1:4:2] == ["turn-left", None]
+    assert read_table(folder.path) == found
+    assert from_parquet(to_parquet(found))[0] == found
+    assert from_csv(to_csv(found)) == found
+    damaged = to_csv(found).replace("task.size", "size")
+    with pytest.raises(ValueError, match="the column 'size' is in only one of this table and"):
+        from_csv(damaged)
+
+
+def test_a_diagram_takes_a_tasks_field_before_its_name(swept: SweepFolder) -> None:
+    several = [row | {"task": f"scan-{n}", "task.held_out": n, "split": "jump"}
+               for n in (10, 50) for row in read_table(swept.path)]  # fmt: skip
+    found = phase_diagrams(several)
+    assert [diagram.y.name for diagram in found.diagrams if diagram.y] == ["task.held_out"]
+    assert found.diagrams[0].y is not None
+    assert found.diagrams[0].y.label == "held out"
+
+
+def test_runs_of_sequences_are_never_stacked(tmp_path: Path) -> None:
+    plan = Sweep((Grid(START, seeds=(0, 1)),))
+    jobs: list[int] = []
+
+    class Counting(Here):
+        def do(self, job: Any, folder: Path) -> Any:
+            jobs.append(len(job.configs))
+            return super().do(job, folder)
+
+    sweep(plan, tmp_path / "sweep", engine=Counting(), batch=4, quiet=True)
+    assert jobs == [1, 1]
+
+
+def test_the_report_says_what_was_asked_and_found(
+    run: Run, finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for paths in ([run.folder.path], [run.folder.path, finished_run.folder.path]):
+        out = tmp_path / f"{len(paths)}.html"
+        assert main(["report", *map(str, paths), "--out", str(out), "--quiet"]) == 0
+        text = words(out)
+        assert "Commands such as jump twice become actions; tested on commands with" in text
+        assert re.search(r"ood ood 1,208 .*turn left.* -> I_", text)
+        assert "Score of every split" in text
+        assert "Accuracy by length." in text
+        assert "Accuracy by construction." in text
+        assert "Accuracy on the split ood, by what its examples have in common" in text
+        assert "Stable rank" in text
+    assert "A sequence of 9 tokens holds a key" in text  # of the other run
+    assert capsys.readouterr().out.count("report: ") == 2
+
+
+def test_the_diagram_and_the_status_of_a_sweep(
+    swept: SweepFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(swept.path), "--quiet"]) == 0
+    assert "states: 4 done" in capsys.readouterr().out
+    out = tmp_path / "diagram"
+    assert main(["diagram", str(swept.path), "--out", str(out), "--quiet"]) == 0
+    assert "scan" in words(out / "index.html")
+    assert len(json.loads((out / "diagram.json").read_text())["diagrams"][0]["cells"]) == 4
+
+
+def test_analyses_of_anchors_say_what_they_need(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = anchor_interp.analyze(run)
+    assert found.mechanism is None
+    assert found.left_out == ("the mechanism: the task scan has no anchors",)
+    assert found.development is not None
+    assert found.development.steps == (0, 10, 20, 30, 40)
+    assert main(["analyze", str(run.folder.path), "--out", str(tmp_path / "page")]) == 0
+    assert "the task scan has no anchors" in caplog.text
+    page = words(tmp_path / "page" / "index.html")
+    for caption in ("Stable rank along", "Effective rank along", "Condensation along"):
+        assert f"{caption} training." in page
+    for example in found.attention:
+        assert f"An example of the split {example.split} read {' '.join(example.words)}" in page
+    needs = "needs a task with anchors; the task scan has none"
+    with pytest.raises(ConfigError, match=needs):
+        anchor_interp.fingerprint(run)
+    task: Any = START.task
+    with pytest.raises(ConfigError, match=r"task is Scan.*expected an AnchorTask"):
+        anchor_interp.sample(task, "train", 3, seed=0)
+    capsys.readouterr()
+
+
+def test_attention_is_shown_in_a_short_example_of_each_tested_split(run: Run) -> None:
+    found = sequence_attention(run.model, run.config.task)
+    assert [example.split for example in found] == ["ood", "id"]
+    for example in found:
+        tokens = torch.tensor([run.config.task.encode(" ".join(example.words))])
+        assert tokens.shape[1] < 20
+        assert (*example.words, ".")[-len(example.answer) :] == example.answer
+        logits: Any = run.model(tokens)
+        _, cache = run.model.run_with_cache(tokens)
+        guessed = logits[0, -len(example.answer) :].argmax(-1)
+        assert " ".join(example.predicted) == run.config.task.decode(guessed)
+        for layer, pattern in enumerate(example.patterns):
+            np.testing.assert_allclose(pattern, cache["pattern", layer][0], atol=1e-6)
+    view = sequence_view(found[0], 1, id="one")
+    assert view.props["tokens"] == list(found[0].words)
+
+
+def test_the_command_line(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run.folder.path), "--n", "20", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"ood \(ood\) +accuracy 0.\d{3}, loss [\d.]+, 20 examples", out)
+    assert "per pair" not in out
+    sizes = SHORT | {"steps": 6}
+    small = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
+    where = ["--out", str(tmp_path / "run"), "--threads", "1", "--quiet", "--json"]
+    flags = ["--preset", "scan", "--split", "jump", "--held-out", "50", *small]
+    assert main(["train", *flags, *where]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["config"]["task"] == {"kind": "scan", "split": "jump", "held_out": 50}
+    assert [split["n"] for split in trained["splits"]] == [300, 50, 500]
+    again = ["--preset", "scan", "--task", "scan-length", *small]
+    assert main(["train", *again, *where]) == 1  # the folder holds another run
+    assert "task.split jump (asked: length)" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_task_is_refused(run: Run) -> None:
+    with pytest.raises(
+        anchor_interp.AnchorInterpError, match=r"another run: task scan \(asked: AnchorTask\)"
+    ):
+        train(preset("tiny", **SHORT), run.folder.path, quiet=True)
+
+
+@dataclass(frozen=True)
+class Wrong(Task):
+    """A task whose OOD examples have a token too many."""
+
+    kind: Literal["wrong"] = "wrong"
+    words = ("a", "b", "c")
+    length = 3
+    splits = (Split("train", "train"), Split("ood", "ood"))
+
+    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        assert seed >= 0
+        return Examples.of([[1]] * n, [[1 if split == "train" else 3]] * n)
+
+
+contract._CLASSES.pop("wrong")  # only this module's
+
+
+@dataclass(frozen=True)
+class Countless(Task):
+    """A task whose aspects lack a value."""
+
+    kind: Literal["countless"] = "countless"
+    words = ("a", "b", "c")
+    length = 3
+    splits = (Split("train", "train"),)
+
+    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        assert (split, seed >= 0) == ("train", True)
+        return Examples.of([[1]] * n, [[1]] * n)
+
+    def aspects(self, examples: Examples) -> dict[str, list[str | int]]:
+        return {"size": [1] * (len(examples) - 1)}
+
+
+contract._CLASSES.pop("countless")
+
+
+def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:
+    config = anchor_interp.RunConfig(Wrong(), START.model, START.init, START.train)
+    with pytest.raises(ConfigError, match="ood of the task wrong has the token 3 in example 0"):
+        train(config, tmp_path / "run", device="cpu", quiet=True)
+    config = replace(config, task=Countless())
+    with pytest.raises(ConfigError, match=r"'size' of the task countless has \d+ values; expected"):
+        train(config, tmp_path / "run", device="cpu", quiet=True)
+    assert not (tmp_path / "run").exists()

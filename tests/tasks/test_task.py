@@ -1,0 +1,267 @@
+"""The contract of a task: its examples are checked, its class is found by its kind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import bounded, canonical_json, from_dict, parse_json
+from anchor_interp.runs.config import RunConfig, run_id
+from anchor_interp.runs.presets import RUNS, preset
+from anchor_interp.tasks import task as contract
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.scan import Scan
+from anchor_interp.tasks.sequences import sample
+from anchor_interp.tasks.task import Examples, Split, Task, anchored, draw_aspects, draw_examples
+
+
+@pytest.fixture(autouse=True)
+def own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the classes that a test defines."""
+    monkeypatch.setattr(contract, "_CLASSES", dict(contract._CLASSES))
+
+
+def made(give: Callable[[int], Examples], **answers: object) -> Task:
+    """A task whose examples are given."""
+
+    @dataclass(frozen=True)
+    class Made(Task):
+        """Some task."""
+
+        kind: Literal["made"] = "made"
+        words = tuple("abcd")
+        length = 4
+        splits = (Split("train", "train"),)
+
+        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+            assert (split, seed) == ("train", 0)
+            return give(n)
+
+    for name, value in answers.items():
+        setattr(Made, name, value)
+    return Made()
+
+
+def of(prompt: list[int], answer: list[int]) -> Callable[[int], Examples]:
+    return lambda n: Examples.of([prompt] * n, [answer] * n)
+
+
+def arrays(tokens: list[list[int]], mask: list[list[int]]) -> Callable[[int], Examples]:
+    """Examples of arrays whose shapes need not fit, as without the tests' checks of types."""
+
+    def give(n: int) -> Examples:
+        rows = np.array(tokens * n)
+        found = Examples(rows, np.ones_like(rows, bool), np.full(n, rows.shape[1]))
+        object.__setattr__(found, "mask", np.array(mask * n, bool))
+        return found
+
+    return give
+
+
+def test_examples_of_ragged_lists() -> None:
+    found = Examples.of([[3], [1, 2]], [[2, 0], [1]])
+    assert found.tokens.tolist() == [[3, 2, 0], [1, 2, 1]]
+    assert found.mask.tolist() == [[False, True, True], [False, False, True]]
+    assert found.lengths.tolist() == [3, 3]
+    assert found.starts.tolist() == [1, 2]
+    assert found.answers() == [(2, 0), (1,)]
+    assert found.rows(np.array([1])).answers() == [(1,)]
+    assert len(Examples.of([], [])) == 0
+    with pytest.raises(ConfigError, match="2 prompts have 1 answers"):
+        Examples.of([[1], [2]], [[3]])
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (made(of([1], [7])), r"train of the task made has the token 7 in example 0; .* 0 to 3"),
+        (made(of([-1], [2])), "has the token -1 in example 0; expected 0 to 3"),
+        (made(of([1] * 4, [2, 3])), "has 6 tokens in example 0; expected at most 5"),
+        (made(of([1], [])), "predicts no token, the first one or padding in example 0"),
+        (made(of([], [1, 2])), "predicts no token, the first one or padding in example 0"),
+        (made(lambda n: of([1], [2])(n + 1)), "gives 3 examples; expected 2"),
+        (made(of([1], [2, 3]), answers_last=True), "predicts other tokens than the last"),
+        (
+            made(of([1], [2, 3]), end=0),
+            r"an answer in example 0 that is not one stretch of .*\(0\)",
+        ),
+        (made(of([1], [0, 2, 0]), end=0), "up to its only end token"),
+        (made(arrays([[1, 2, 3, 0]], [[0, 1, 0, 1]]), end=0), "not one stretch of predicted"),
+        (made(arrays([[1, 2, 3]], [[0, 1]])), r"of shapes \(2, 3\), \(2, 2\) and \(2,\); expected"),
+    ],
+)
+def test_examples_that_break_the_contract_are_refused(task: Task, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        draw_examples(task, "train", 2, seed=0)
+
+
+def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
+    drawn = Examples.of([[1], [1, 2]], [[2, 3, 0], [0]])
+    assert draw_aspects(made(of([1], [0]), end=0), drawn) == {"length": [2, 0]}
+    assert draw_aspects(made(of([1], [0])), drawn) == {"length": [3, 1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "plane", "message"),
+    [
+        ({"size": [1]}, None, "the aspect 'size' of the task made has 1 values; expected 2"),
+        ({"size": [1, "b"]}, None, "has values of type int, str; expected str alone or int alone"),
+        ({"size": [1.5, 2.5]}, None, "has values of type float; expected"),
+        ([("size", 1)], None, r"aspects is \[.*; expected"),
+        ({"a": np.arange(2)}, ("a", "b"), "plane of the task made names 'b'; its aspects are a"),
+    ],
+)
+def test_wrong_aspects_are_refused(given: object, plane: object, message: str) -> None:
+    task = made(of([1], [2]), aspects=lambda _self, _examples: given, plane=plane)
+    with pytest.raises(ConfigError, match=message):
+        draw_aspects(task, draw_examples(task, "train", 2, seed=0))
+
+
+def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"task scan has no split 'odd' .*known: train, id, ood"):
+        draw_examples(Scan(), "odd", 1, seed=0)
+    whole = NAMED_TASKS["reasoning-complexity-0"]  # no pair is unseen
+    with pytest.raises(ConfigError, match="no split 'ood'"):
+        draw_examples(whole, "ood", 1, seed=0)
+
+
+def test_an_anchor_task_answers_the_same_questions() -> None:
+    for task in TASKS.values():
+        for split in task.splits:
+            drawn = sample(task, split.role, 50, seed=1)
+            found = draw_examples(task, split.name, 50, seed=1)
+            assert np.array_equal(found.inputs, drawn.tokens)
+            assert np.array_equal(found.last, drawn.targets)
+            assert found.mask.sum(1).tolist() == [1] * 50
+        assert task.decode(task.encode("1 2 99")) == "1 2 99"
+        assert task.anchored is task
+    assert anchored(TASKS["neurips"], "this") is TASKS["neurips"]
+    with pytest.raises(ConfigError, match="a verdict needs a task with anchors; the task scan has"):
+        anchored(Scan(), "a verdict")
+
+
+def test_configurations_find_the_class_of_a_task() -> None:
+    for config in (RUNS["tiny"], RUNS["scan"], preset("scan", split="jump")):
+        again = from_dict(RunConfig, parse_json(canonical_json(config)))
+        assert again == config
+        assert type(again.task) is type(config.task)
+        assert run_id(again) == run_id(config)
+    assert isinstance(RUNS["tiny"].task, AnchorTask)
+    assert '"kind"' not in canonical_json(RUNS["tiny"])
+    assert '"kind":"scan"' in canonical_json(RUNS["scan"])
+    assert run_id(RUNS["scan"]) == "08881121ad6b2bc9"
+
+
+def test_an_unknown_kind_is_refused_with_advice() -> None:
+    with pytest.raises(ConfigError, match=r"kind is 'scam'; known: .*scan.*ANCHOR_INTERP_TASKS"):
+        from_dict(RunConfig, {"task": {"kind": "scam"}})
+    with pytest.raises(ConfigError, match=r"task.kind is \[\]; expected a text"):
+        from_dict(RunConfig, {"task": {"kind": []}})
+
+
+def test_a_class_without_a_kind_or_with_a_taken_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Nameless has no kind; .*Literal\['nameless'\]"):
+
+        @dataclass(frozen=True)
+        class Nameless(Task):
+            """No kind."""
+
+    with pytest.raises(ConfigError, match="'scan' is the kind of the task Scan"):
+
+        @dataclass(frozen=True)
+        class Other(Task):
+            """A taken kind."""
+
+            kind: Literal["scan"] = "scan"
+
+
+def test_a_field_with_the_name_of_a_setting_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Clash(Task):
+        """A field that training has too."""
+
+        kind: Literal["clash"] = "clash"
+        steps: int = bounded(3, low=1)
+
+    with pytest.raises(ConfigError, match="field steps, which is also a setting of the train"):
+        RunConfig(Clash())
+
+
+def test_a_question_without_an_answer_is_named() -> None:
+    @dataclass(frozen=True)
+    class Mute(Task):
+        """Says nothing."""
+
+        kind: Literal["mute"] = "mute"
+
+    with pytest.raises(ConfigError, match="the task mute does not answer length"):
+        RunConfig(Mute())
+
+
+def test_a_task_too_large_for_the_model_is_refused() -> None:
+    for changes, message in (
+        ({"d_vocab": 20}, "model.d_vocab is 20; the task's tokens and targets need at least 21"),
+        ({"n_ctx": 57}, "model.n_ctx is 57; the task's sequences have 58 tokens"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            preset("scan", **changes)
+
+
+OWN = '''
+from dataclasses import dataclass
+from typing import Literal
+from anchor_interp.tasks.task import Examples, Split, Task
+
+@dataclass(frozen=True)
+class Echo(Task):
+    """Say it again."""
+
+    kind: Literal["echo"] = "echo"
+    words = ("a", "b")
+    length = 2
+    splits = (Split("train", "train"),)
+
+    def examples(self, split, n, *, seed):
+        return Examples.of([[1]] * n, [[1]] * n)
+'''
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "echo_task.py"
+    path.write_text(OWN)
+    yield path
+    sys.modules.pop("_task_echo_task", None)
+
+
+def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"kind": "echo"}
+    monkeypatch.setenv("ANCHOR_INTERP_TASKS", str(own_file))
+    found = from_dict(Task, data)
+    assert found.about == "Say it again."
+    assert contract.further_tasks().count(str(own_file)) == 1
+    monkeypatch.chdir(own_file.parent)  # a worker may have another folder
+    monkeypatch.setenv("ANCHOR_INTERP_TASKS", own_file.name)
+    assert contract.further_tasks().count(str(own_file)) == 1
+    own_file.write_text("oh no")
+    monkeypatch.setattr(contract, "_CLASSES", {})
+    with pytest.raises(
+        ConfigError, match=r"cannot import the tasks of echo_task.py .SyntaxError: .* leave it out"
+    ):
+        from_dict(Task, data)
+
+
+def test_a_module_that_is_imported_passes_its_tasks_on(own_file: Path) -> None:
+    program = "import echo_task; from anchor_interp.tasks.task import *; print(further_tasks())"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(own_file.parent), *sys.path])}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == str((str(own_file),))

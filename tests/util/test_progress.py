@@ -1,0 +1,55 @@
+"""Long work speaks, short work and parts of other work are silent."""
+
+import time
+
+import pytest
+
+from anchor_interp._util import progress
+from anchor_interp._util.progress import reporting, reporting_all, reporting_late, silence
+
+
+def spoken(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_work_speaks_once_it_has_become_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with reporting_late("short", 3) as short:
+        for step in range(1, 4):
+            now += 0.6
+            short.update(step, {})
+    assert spoken(capsys) == []
+    with reporting_late("long", 30) as long:
+        for step in range(1, 31):
+            now += 0.6
+            long.update(step, {"doing": f"part {step}"})
+    first, second, last = spoken(capsys)
+    assert first == "long: step 4/30  part 4"  # after 2.4 seconds
+    assert second.startswith("long: step 21/30  part 21")  # ten seconds later
+    assert last == "long: step 30/30  part 30"
+
+
+def test_quiet_work_and_parts_of_other_work_are_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+
+    def work(*, quiet: bool = False) -> None:
+        with reporting_late("part", 1, quiet=quiet) as part:
+            part.update(1, {})
+
+    work(quiet=True)
+    with silence():
+        work()
+    with reporting({"run": (5, 1)}), reporting_late("inner", 1) as inner:
+        inner.update(1, {})
+    with reporting_all(1, 1.0, quiet=True):
+        work()
+    with reporting_late("outer", 2):
+        work()
+    assert spoken(capsys) == []
+    work()
+    assert spoken(capsys) == ["part: step 1/1"]

@@ -1,0 +1,129 @@
+"""Results say what they hold: short text, a small escaped table, a DataFrame."""
+
+import dataclasses
+import functools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import FEW_KEYS, small_exact
+
+import anchor_interp as ai
+from anchor_interp._util.readable import Readable
+from anchor_interp.analysis.circuits import Circuit, route_circuit
+from anchor_interp.analysis.routes import ROUTES
+from anchor_interp.analysis.similarity import value_similarity
+from anchor_interp.interventions.interchange import interchange
+from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
+from anchor_interp.interventions.sites import Site
+from anchor_interp.models.complexity import complexity
+from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
+
+MODEL = small_exact("inferential", "post")
+
+
+@functools.cache
+def patched() -> PatchResult:
+    pairs = contrast_pairs(FEW_KEYS, "key", 30, seed=0)
+    sites = [Site("resid_pre", 0, "key"), Site("resid_pre", 1, "key"), Site("resid_pre", 1)]
+    return patch(MODEL, *pairs, sites, logit_difference(*pairs))
+
+
+@functools.cache
+def results() -> dict[str, Readable]:
+    site = Site("resid_post", 0, "first")
+    return {
+        "Run": ai.load("tiny/inferential/1"),
+        "ExactRun": ai.load("exact/lookup"),
+        "Evaluation": ai.evaluate(MODEL, FEW_KEYS, n=20),
+        "PatchResult": patched(),
+        "Similarity": value_similarity(MODEL, FEW_KEYS, n_contexts=2),
+        "Complexity": complexity(MODEL),
+        "Circuit": route_circuit(MODEL, ROUTES["inferential"], length=9, position=2),
+        "InterchangeResult": interchange(MODEL, interchange_pairs(FEW_KEYS, 50, seed=0), site),
+    }
+
+
+NAMES = (
+    "Run", "ExactRun", "Evaluation", "PatchResult", "Similarity", "Complexity",
+    "Circuit", "InterchangeResult",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_is_short_and_the_table_small(name: str) -> None:
+    result = results()[name]
+    lines = repr(result).splitlines()
+    assert lines[0].startswith(f"{name}: ")
+    assert len(lines) <= 3
+    assert max(map(len, lines)) <= 320
+    page = result._repr_html_()
+    assert page.startswith(f"<pre>{name}: ")
+    assert page.count("<tr") <= 11  # the head and ten rows
+    assert len(page) < 12_000
+
+
+def test_the_numbers_are_those_of_the_result() -> None:
+    found = results()
+    assert "inferential (ID 1.00, OOD 1.00 >= 0.5)" in repr(found["Evaluation"])
+    assert "resid_pre 0 key" in repr(found["PatchResult"])
+    assert "4 edges of 2 layers\nlayer 1: first <- key" in repr(found["Circuit"])
+    assert "counterfactual 1.00" in repr(found["InterchangeResult"])
+    assert "tiny/inferential/1 at step" in repr(found["Run"])
+
+
+def test_tables_have_one_row_each() -> None:
+    found: Any = results()
+    recovery = patched().recovery().mean(1)
+    frame = patched().to_frame()
+    assert frame["site"].tolist() == ["resid_pre 0 key", "resid_pre 1 key", "resid_pre 1 all"]
+    np.testing.assert_allclose(frame["recovery"], recovery)
+    assert recovery.tolist() == pytest.approx([1, 0, 1], abs=1e-3)
+    pairs = found["Evaluation"].to_frame()
+    assert pairs["pair"].tolist() == list(FEW_KEYS.pairs)
+    ranks = found["Complexity"].to_frame()
+    wanted = [
+        entry.stable_rank for entry in (*found["Complexity"].matrices, *found["Complexity"].heads)
+    ]
+    assert ranks["stable_rank"].tolist() == pytest.approx(wanted, nan_ok=True)
+    edges = found["Circuit"].to_frame()
+    index = edges[["layer", "head", "query", "key"]].to_numpy()
+    np.testing.assert_array_equal(index, np.argwhere(found["Circuit"].edges))
+    similar, items = found["Similarity"].to_frame(), len(found["Similarity"].keys)
+    assert len(similar) == items * (items - 1) // 2
+    equal = similar[
+        (similar["value"] == similar["other_value"])
+        & (similar["anchors"] != similar["other_anchors"])
+    ]
+    assert equal["centred"].min() > 0.9  # set by hand to be parallel, but for the mean over keys
+    assert found["InterchangeResult"].to_frame()["counterfactual"].tolist() == [1.0]
+    metrics = found["Run"].to_frame()
+    assert metrics["step"].tolist() == [row["step"] for row in found["Run"].metrics]
+
+
+def test_no_markup_of_a_name_reaches_the_page() -> None:
+    roles: Any = ("<script>", "key", "first")
+    page = Circuit(np.ones((1, 1, 3, 3), bool), roles)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_what_is_not_told_apart_has_no_recovery() -> None:
+    found = patched()
+    same = dataclasses.replace(found, corrupted=found.clean)
+    assert "30 examples, 0 told apart" in repr(same)
+    assert "recovery" not in repr(same)
+    assert same.to_frame()["recovery"].isna().all()
+
+
+def test_pandas_is_loaded_for_a_table_alone() -> None:
+    code = (
+        "import sys, anchor_interp as ai; from anchor_interp.sweeps.folder import SweepFolder; "
+        "from anchor_interp.runs.phase import *; assert 'pandas' not in sys.modules; "
+        "cells = CellAccuracy(1, 1, 1, 1); pairs = (PairAccuracy((1, 2), 'unseen', 1, 0.5),); "
+        "e = Evaluation(1, 1, 1, 1, 1, 1, 1, pairs, (), cells, 1, 1, 1, 1, 10, 0); repr(e); "
+        "assert 'pandas' not in sys.modules; assert e.to_frame().test_keys.tolist() == [0.5]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
