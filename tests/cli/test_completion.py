@@ -9,7 +9,7 @@ import pytest
 
 from anchor_interp.cli.main import command_line, main
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.catalog import NAMED_TASKS
 
 Capture = pytest.CaptureFixture[str]
 SHELLS = ("bash", "zsh", "fish")
@@ -29,7 +29,7 @@ CASES = [
     ("evaluate -", flags("evaluate")),
     ("train --act-fn ", {"relu", "gelu"}),
     ("train --preset ", set(RUNS)),
-    ("train --task ", set(TASKS)),
+    ("train --task ", set(NAMED_TASKS)),
     ("train --out x --preset mem", {"memorizing"}),
     ("completion ", set(SHELLS)),
     ("doctor --j", {"--json"}),

@@ -27,6 +27,7 @@ from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.spec import SWEEPS, parse_sweep, read_sweep
 from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.catalog import NAMED_TASKS
 
 FLAGS = [
     text for name, value in SHORT.items() for text in (f"--{name.replace('_', '-')}", str(value))
@@ -133,7 +134,7 @@ def test_axes_may_stand_before_and_after_flags() -> None:
 def test_presets(capsys: Capture) -> None:
     assert main(["presets"]) == 0
     text = capsys.readouterr().out
-    for name in (*RUNS, *TASKS, *SWEEPS):
+    for name in (*RUNS, *NAMED_TASKS, *SWEEPS):
         assert name in text
     assert main(["presets", "--json"]) == 0
     listed = _json(capsys)

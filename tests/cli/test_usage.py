@@ -69,7 +69,7 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--track", "tensorbord"], 'Did you mean "tensorboard"?'),
     ([*TRAIN, "--weight-decay", "-1"], "--weight-decay is -1.0; expected at least 0"),
     ([*TRAIN, "--batch-size", "999999999"], "--batch-size is 999999999; expected at most 16777216"),
-    ([*TRAIN, "--eval-every", "30"], "expected a multiple of --log-every (20)"),
+    ([*TRAIN, "--eval-every", "0"], "--eval-every is 0; expected at least 1"),
     ([*TRAIN, "--d-vocab", "50"], "--d-vocab is 50; the task's tokens and targets need at least"),
     ([*TRAIN, "--key-min", "200"], "--key-max is 99; expected more than --key-min"),
     ([*TRAIN, "--quiet", "--verbose"], "contradict each other"),

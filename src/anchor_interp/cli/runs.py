@@ -243,7 +243,8 @@ def presets(*, output: Outputs = PLAIN) -> None:
     sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
     lines = ["runs (anchor-interp train --preset NAME)"]
     for name, run in RUNS.items():
-        task_name = next(title for title, task in NAMED_TASKS.items() if task == run.task)
+        titles = (title for title, task in NAMED_TASKS.items() if task == run.task)
+        task_name = next(titles, run.task.kind)
         model, train = run.model, run.train
         lines.append(
             f"  {name:<14} {task_name}, {model.normalization}-LayerNorm, {model.n_layers} layers x "
