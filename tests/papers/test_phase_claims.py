@@ -29,7 +29,7 @@ AS_CLAIMED = {
     "key_mask_pairs": (-0.2, 0.6, 0.6, 0.6), "key_mask_order": (0, 0.5, 0.05, 0.1),
     "blocks": (0, 0, 0, 0.6), "embedding_steps": (0, 0, 0, 6), "distance": (0.2, 1, 1, 2),
 }  # fmt: skip
-BY_PHASE = {claim.name for claim in CLAIMS if claim.why}
+BY_PHASE = {claim.name for claim in CLAIMS if claim.why and claim.studies == RANDOM}
 
 
 def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[Row]:
