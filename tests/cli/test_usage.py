@@ -71,6 +71,8 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--batch-size", "999999999"], "--batch-size is 999999999; expected at most 16777216"),
     ([*TRAIN, "--eval-every", "0"], "--eval-every is 0; expected at least 1"),
     ([*TRAIN, "--d-vocab", "50"], "--d-vocab is 50; the task's tokens and targets need at least"),
+    ([*TRAIN, "--preset", "cogs", "--d-vocab", "9"], "tokens and targets need at least 827"),
+    ([*TRAIN, "--preset", "scan", "--n-ctx", "20"], "--n-ctx is 20; the task's sequences have 58"),
     ([*TRAIN, "--key-min", "200"], "--key-max is 99; expected more than --key-min"),
     ([*TRAIN, "--quiet", "--verbose"], "contradict each other"),
     ([*TRAIN, "--config", "a", "--preset", "tiny"], "use one of them"),

@@ -13,6 +13,7 @@ import anchor_interp
 import own_task
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs.config import override
+from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.run import load
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
@@ -76,6 +77,8 @@ def test_workers_of_a_sweep_know_it(tmp_path: Path) -> None:
         run.answer(["z ->"])
 
 
-def test_answers_need_an_end_token(finished_run: anchor_interp.Run) -> None:
-    with pytest.raises(ConfigError, match="the answers of the task AnchorTask have no end token"):
-        finished_run.answer(["1 2 30"])
+def test_an_anchor_task_is_answered_with_one_token(finished_run: anchor_interp.Run) -> None:
+    sequences = anchor_interp.sample(finished_run.config.anchor_task, "ood", 5, seed=0)
+    prompts = [" ".join(map(str, row)) for row in sequences.tokens.tolist()]
+    expected = predict(finished_run.model, sequences)
+    assert finished_run.answer(prompts) == [str(token) for token in expected]

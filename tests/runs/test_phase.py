@@ -1,6 +1,7 @@
 """The phase rules: every measurement has a phase, and each threshold is where the rule says."""
 
 import typing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from anchor_interp.runs.phase import (
     CellAccuracy,
     Evaluation,
     Phase,
+    SplitScore,
     Thresholds,
     classify,
     decide,
@@ -89,6 +91,20 @@ def test_every_measurement_has_a_phase_and_a_reason(
 )
 def test_each_rule_decides_at_its_threshold(evaluation: Evaluation, phase: Phase) -> None:
     assert classify(evaluation) == phase
+
+
+@pytest.mark.parametrize(
+    ("ood", "chance", "phase"),
+    [(0.75, 0.5, "inferential"), (0.74, 0.5, "other"), (0.5, 0.0, "inferential")],
+)
+def test_ood_accuracy_counts_from_chance(ood: float, chance: float, phase: Phase) -> None:
+    scores = (
+        SplitScore("id", "id", 1.0, 0.1, 9, (), 0.9),
+        SplitScore("far", "ood", ood, 1.0, 9, (), chance),
+    )
+    found = decide(replace(measured(ood=ood, key=None), splits=scores))
+    assert found.phase == phase
+    assert f"{0.5 + chance / 2:g}" in found.reason
 
 
 def test_thresholds_are_the_papers_and_can_be_changed() -> None:

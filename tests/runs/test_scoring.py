@@ -23,6 +23,7 @@ from anchor_interp.runs.scoring import decoded_answers, right_answers, score_spl
 from anchor_interp.tasks import task as contract
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import random_integers
+from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects, draw_examples
 
@@ -94,6 +95,47 @@ def test_accuracies_by_aspect_are_those_of_the_examples_counted(
     assert from_dict(SplitScore, to_dict(scored)) == scored
 
 
+def test_a_split_is_read_once_for_accuracy_and_loss(
+    half_trained: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, passes = draw_examples(Scan(), "id", 50, seed=0), []
+    once = scoring.fast_logits
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        passes.append(1)
+        return once(*arguments)
+
+    monkeypatch.setattr(scoring, "fast_logits", counted)
+    score_split(half_trained, Scan(), Split("id", "id"), drawn)
+    assert len(passes) == 1
+
+
+def test_a_proof_of_any_length_counts_by_its_judgement() -> None:
+    """A model that repeats a word, then judges, is right; one that does not end is wrong."""
+    task = Prontoqa(hops=1)
+    drawn = draw_examples(task, "id", 8, seed=0)
+    longest = int((drawn.lengths - drawn.starts).max())
+    for n_more, expected in ((0, 1), (30, 1)):
+        judged = [answer[-2:] for answer in drawn.answers()]
+        written = [(2,) * (longest - 2 + n_more) + answer for answer in judged]
+        assert task.score(drawn, written).tolist() == [expected] * 8
+        unended = [answer[:-1] for answer in written]
+        assert not task.score(drawn, unended).any()
+    model = build_model(ModelConfig(d_vocab=50, n_ctx=task.length + 40), InitConfig(0.3), seed=0)
+    with torch.no_grad():
+        model.unembed.b_U[0] = -1e4  # the end token never comes
+    lengths: list[int] = []
+
+    def kept(_self: Any, _examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+        lengths.extend(map(len, answers))
+        return np.zeros(len(answers), bool)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Prontoqa, "score", kept)
+        decoded_answers(model, task, drawn)
+    assert min(lengths) >= longest + 40  # there is room for longer answers than the right ones
+
+
 def test_many_numbers_are_counted_in_ranges() -> None:
     values, shares = [*range(-7, 93), 92], np.array([*[0.0] * 50, *[1.0] * 51])
     found = list(scoring._by("size", values, shares))
@@ -123,6 +165,27 @@ def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> Non
     exact = right_answers(half_trained, Scan(), drawn)
     assert (first >= exact).all()
     assert first.mean() > exact.mean()
+
+
+def test_an_answer_with_a_token_that_no_word_has_is_wrong() -> None:
+    @dataclass(frozen=True)
+    class Known(Task):
+        """Any answer is right; it is looked up among the words."""
+
+        kind: Literal["known"] = "known"
+        words, end, length = tuple(".abc"), 0, 4
+        splits = (Split("train", "train"),)
+
+        def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+            assert all(self.decode(answer) for answer in answers)
+            return np.ones(len(examples), bool)
+
+    drawn = Examples.of([[1], [2, 3]], [[2, 0], [1, 0]])
+    for token, share in ((6, 0.0), (3, 1.0)):
+        model = build_model(ModelConfig(d_vocab=7, n_ctx=4), InitConfig(0.3), seed=0)
+        with torch.no_grad():
+            model.unembed.b_U[token] = 1e4
+        assert right_answers(model, Known(), drawn).tolist() == [share] * 2
 
 
 def test_a_score_does_not_depend_on_the_examples_beside_it() -> None:

@@ -17,6 +17,7 @@ import anchor_interp
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
 from anchor_interp.analysis.attention import sequence_attention
+from anchor_interp.analysis.findings import gather
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
 from anchor_interp.pages.attention_views import sequence_view
@@ -221,6 +222,36 @@ def test_the_report_says_what_was_asked_and_found(
         assert "Stable rank" in text
     assert "A sequence of 9 tokens holds a key" in text  # of the other run
     assert capsys.readouterr().out.count("report: ") == 2
+
+
+def test_a_report_shows_the_plane_and_what_stands_beside_a_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for name in ("addition", "prontoqa"):
+        paths.append(str(tmp_path / name))
+        config = preset(name, **SHORT | {"steps": 5, "n_heads": 1})
+        train(config, paths[-1], device="cpu", threads=1, quiet=True)
+    assert main(["report", *paths, "--out", str(tmp_path / "page.html"), "--quiet"]) == 0
+    text = words(tmp_path / "page.html")
+    assert "right answers over a and b, on examples of all splits. Training leaves out the" in text
+    shortcut = "chance 0.500, subject that occurs more often 1.000"
+    assert f"what training leaves out; on deeper: {shortcut}" in text
+    assert re.search(r"OOD accuracy 0\.\d+ 0\.75", text)
+    assert main(["evaluate", paths[1], "--n", "20", "--quiet"]) == 0
+    assert re.search(rf"id \(id\) +accuracy 0.\d+ \({shortcut}\), loss", capsys.readouterr().out)
+    (plane,) = (found.plane for found in gather(paths) if found.plane is not None)
+    assert plane.plane.square == (40, 60)
+    assert len(set(zip(plane.x, plane.y, strict=True))) == 10_000  # every pair, once
+
+
+def test_answers_without_an_end_have_as_many_tokens_as_asked(run: Run) -> None:
+    alone = replace(run, config=replace(run.config, task=Wrong()))
+    with pytest.raises(ConfigError, match=r"the task wrong have no end token .*; say with most"):
+        alone.answer(["a"])
+    (answer,) = alone.answer(["a b"], most=3)
+    assert all(word in Wrong.words or re.fullmatch(r"<\d+>", word) for word in answer.split())
+    assert len(answer.split()) == 3
 
 
 def test_the_diagram_and_the_status_of_a_sweep(

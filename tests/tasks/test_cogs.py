@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from short import SHORT
 
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp.runs.presets import preset
-from anchor_interp.tasks import cogs_files
+from anchor_interp.runs.train import train
+from anchor_interp.tasks import cogs, cogs_files
 from anchor_interp.tasks.cogs import TASKS, Cogs, corpus_rows
 from anchor_interp.tasks.cogs_corpus import GAPS, STRUCTURAL, TYPES, Row, own_corpus
 from anchor_interp.tasks.cogs_files import FOLDER_VARIABLE, SHA256, official_rows
@@ -357,6 +359,17 @@ def test_wrong_files_are_one_clear_line(
     assert "train.tsv.xz is not xz-compressed" in message()
     (files / "train.tsv").mkdir()
     assert "train.tsv is a folder; expected a regular file" in message()
+
+
+def test_a_wrong_file_leaves_no_run_behind(
+    files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cogs, "official_rows", cogs_files.official_rows)
+    (files / "train.tsv").write_text("two\tcolumns\n")
+    config = preset("cogs", data="official", exposures=2, **SHORT)
+    with pytest.raises(ConfigError, match=r"is not the official train.tsv: its SHA-256"):
+        train(config, tmp_path / "run", device="cpu", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(OFFICIAL is None, reason=f"{FOLDER_VARIABLE} names no folder")

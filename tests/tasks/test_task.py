@@ -20,7 +20,16 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.sequences import sample
-from anchor_interp.tasks.task import Examples, Split, Task, anchored, draw_aspects, draw_examples
+from anchor_interp.tasks.task import (
+    Examples,
+    Plane,
+    Split,
+    Task,
+    anchored,
+    draw_aspects,
+    draw_baselines,
+    draw_examples,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -116,13 +125,44 @@ def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
         ({"size": [1, "b"]}, None, "has values of type int, str; expected str alone or int alone"),
         ({"size": [1.5, 2.5]}, None, "has values of type float; expected"),
         ([("size", 1)], None, r"aspects is \[.*; expected"),
-        ({"a": np.arange(2)}, ("a", "b"), "plane of the task made names 'b'; its aspects are a"),
+        (
+            {"a": np.arange(2)},
+            Plane("a", "b"),
+            "plane of the task made names 'b'; its aspects are a",
+        ),
     ],
 )
 def test_wrong_aspects_are_refused(given: object, plane: object, message: str) -> None:
     task = made(of([1], [2]), aspects=lambda _self, _examples: given, plane=plane)
     with pytest.raises(ConfigError, match=message):
         draw_aspects(task, draw_examples(task, "train", 2, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"short": [True]},
+            r"the baseline 'short' of the task made has bool values of shape \(1,\)",
+        ),
+        ({"share": [0.5, 1.0]}, r"has float64 values of shape \(2,\); expected bool and \(2,\)"),
+    ],
+)
+def test_wrong_baselines_are_refused(given: object, message: str) -> None:
+    task = made(of([1], [2]), baselines=lambda _self, _examples: given)
+    with pytest.raises(ConfigError, match=message):
+        draw_baselines(task, draw_examples(task, "train", 2, seed=0))
+
+
+def test_chance_is_a_share() -> None:
+    with pytest.raises(
+        ConfigError, match=r"the chance of the task made is 50.0; expected at most 1"
+    ):
+        draw_examples(made(of([1], [2]), chance=50.0), "train", 2, seed=0)
+
+
+def test_a_token_without_a_word_is_spelled_as_its_number() -> None:
+    assert Scan().spelled(np.array([0, 2, 57])) == (".", "walk", "<57>")
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:

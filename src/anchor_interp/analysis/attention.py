@@ -113,7 +113,7 @@ def _sequence(model: HookedTransformer, task: Task, split: str, seed: int) -> Se
         split=split,
         words=tuple(words[token] for token in tokens[:-1]),
         answer=tuple(words[token] for token in tokens[mask]),
-        predicted=tuple(words[token] if token < len(words) else str(token) for token in predicted),
+        predicted=task.spelled(predicted),
         patterns=_patterns(model, read.cpu().numpy())[:, 0],
     )
 

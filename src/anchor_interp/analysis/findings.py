@@ -1,8 +1,12 @@
 """What a report shows of one run. Models are loaded here, so that pages load none."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
@@ -10,10 +14,15 @@ from anchor_interp.analysis.attention import AttentionExample, attention_example
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
+from anchor_interp.runs.evaluation import EVALUATION_SEED
 from anchor_interp.runs.phase import Decision, Evaluation, decide
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
+from anchor_interp.tasks.task import Plane, draw_aspects, draw_examples
+
+_IN_PLANE = 10_000  # most examples, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +39,39 @@ class Findings:
     evaluation: Evaluation
     decision: Decision
     attention: tuple[AttentionExample, ...]
+    plane: "PlaneOfAnswers | None"
+    """Of a task whose errors span one."""
     complexity: Complexity
     complexity_at_init: Complexity
     sessions: Sequence[Row]
     total_decay: float
     """Learning rate x weight decay, summed over the run's steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlaneOfAnswers:
+    """How right a model is over the plane that two aspects of its task span."""
+
+    plane: Plane
+    x: Int[np.ndarray, " n"]
+    y: Int[np.ndarray, " n"]
+    right: Float[np.ndarray, " n"]
+    """From 0 to 1."""
+
+
+def _plane(run: Run) -> PlaneOfAnswers | None:
+    """Examples of all splits, training too, in proportion to the sizes of the splits."""
+    task = run.config.task
+    if (plane := task.plane) is None:
+        return None
+    sizes = {split.name: split.size or _IN_PLANE for split in task.splits}
+    share, parts = min(1.0, _IN_PLANE / sum(sizes.values())), []
+    for name, size in sizes.items():
+        drawn = draw_examples(task, name, math.ceil(share * size), seed=EVALUATION_SEED)
+        found = draw_aspects(task, drawn)
+        right = right_answers(run.model, task, drawn)
+        parts.append((np.array(found[plane.x]), np.array(found[plane.y]), right))
+    return PlaneOfAnswers(plane, *map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _attention(run: Run) -> tuple[AttentionExample, ...]:
@@ -79,6 +116,7 @@ def _findings(path: Path, name: str) -> Findings:
         evaluation=evaluation,
         decision=decide(evaluation),
         attention=_attention(run),
+        plane=_plane(run),
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_model(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),

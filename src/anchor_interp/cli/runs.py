@@ -133,7 +133,10 @@ def evaluate(
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
     for score in evaluation.splits:
-        numbers = f"accuracy {score.accuracy:.3f}, loss {score.loss:.4g}, {score.n} examples"
+        beside = f" ({score.beside})" if score.beside else ""
+        numbers = (
+            f"accuracy {score.accuracy:.3f}{beside}, loss {score.loss:.4g}, {score.n} examples"
+        )
         lines.append(f"  {f'{score.name} ({score.role})':<22} {numbers}")
     both = {
         "seen pairs": (cells.seen_train_keys, cells.seen_test_keys),

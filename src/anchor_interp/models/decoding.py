@@ -32,7 +32,7 @@ def greedy(
     model: HookedTransformer,
     prompts: Sequence[Sequence[int]],
     *,
-    end: int,
+    end: int | None,
     most: int | None = None,
     cache: bool | None = None,
 ) -> list[tuple[int, ...]]:
@@ -43,7 +43,7 @@ def greedy(
     Args:
         model: any HookedTransformer; its hooks act, and then nothing is cached.
         prompts: tokens, at least one each.
-        end: the token after which an answer stops.
+        end: the token after which an answer stops; None if there is none.
         most: most tokens of an answer; if None, each goes on to the end of the model's context.
         cache: whether keys and values are kept; if None, wherever the fast path can be taken
             (:func:`anchor_interp.models.forward.takes_fast_path`).
@@ -53,7 +53,7 @@ def greedy(
             has, or logits that are not finite.
     """
     checked(model, HookedTransformer, "model")
-    checked(end, int, "end", low=0, high=model.cfg.d_vocab_out - 1)
+    checked(end, int | None, "end", low=0, high=model.cfg.d_vocab_out - 1)
     checked(most, int | None, "most", low=1)
     if not prompts:
         return []
@@ -72,7 +72,7 @@ def greedy(
         written = check_finite(reader.logits, "the model's logits").argmax(-1)
         answers[rows[~ended], place] = written[~ended]
         full = room[rows] == place + 1
-        ended |= (written == end) | full
+        ended |= full if end is None else (written == end) | full
         if place == longest - 1 or ended.all():
             break
         if full.any() or ended.float().mean() > _ENDED:

@@ -14,8 +14,9 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import checked_path, to_dict
 from anchor_interp.pages import run_figures
+from anchor_interp.pages.error_figures import plane_of_errors
 from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, save_pictures
-from anchor_interp.runs.phase import PAPER, Evaluation
+from anchor_interp.runs.phase import PAPER, Evaluation, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.task import Split, Task, draw_examples
 
@@ -98,10 +99,14 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     e, t = evaluation, PAPER
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if not e.pair_accuracy:
+        meanings = {"id": "held out, as the training data", "ood": "what training leaves out"}
+        for split in e.splits:
+            if split.beside and split.role != "train":
+                meanings[split.role] += f"; on {split.name}: {split.beside}"
         return [
             Measure(*train, t.train),
-            Measure("ID accuracy", "held out, as the training data", e.id_accuracy, t.id),
-            Measure("OOD accuracy", "what training leaves out", e.ood_accuracy, t.ood),
+            Measure("ID accuracy", meanings["id"], e.id_accuracy, t.id),
+            Measure("OOD accuracy", meanings["ood"], e.ood_accuracy, ood_threshold(e)),
         ]
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
@@ -160,6 +165,13 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
         figure = run_figures.aspect_scores(run.evaluation, aspect)
         name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")
         yield Picture(name, f"Accuracy by {aspect}.", figure)
+    if run.plane is not None:
+        plane = run.plane.plane
+        caption = f"Share of right answers over {plane.x} and {plane.y}, on examples of all splits."
+        if plane.square is not None:
+            caption += " Training leaves out the framed square."
+        figure = plane_of_errors(plane, run.plane.x, run.plane.y, run.plane.right)
+        yield Picture("plane", caption, figure)
     if run.evaluation.unseen:
         caption = "Most frequent answers on the unseen pairs, relative to the key x."
         figure = run_figures.unseen_answers(run.config, run.evaluation)

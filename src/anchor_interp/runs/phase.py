@@ -9,7 +9,8 @@ phase            rule
 ``undertrained``  accuracy on the training sequences < 0.9 (without them, on fresh sequences of the
                   seen pairs with training keys)
 ``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
-``inferential``   OOD accuracy (the composed answer) >= 0.5
+``inferential``   OOD accuracy (the composed answer) >= 0.5; half of the way from chance to 1 on
+                  a task where a guess is right with some chance (0.75 if that is 0.5)
 ``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
                   a task without: commutativity >= 0.7 and predictions that depend on the key
 ``composite``     commutativity < 0.7: each ordered pair is a mapping of its own
@@ -108,6 +109,15 @@ class AspectScore(_Checked):
 
 
 @dataclass(frozen=True)
+class Baseline(_Checked):
+    """How well a shortcut does on the examples of a split."""
+
+    name: str
+    """See :meth:`anchor_interp.tasks.task.Task.baselines`."""
+    accuracy: float = field(metadata=_SHARE)
+
+
+@dataclass(frozen=True)
 class SplitScore(_Checked):
     """How well a model does on one split of a task."""
 
@@ -121,6 +131,16 @@ class SplitScore(_Checked):
     """Examples."""
     aspects: tuple[AspectScore, ...] = ()
     """The accuracy by every aspect of the task."""
+    chance: float = field(default=0.0, metadata=_SHARE)
+    """The accuracy of a guess."""
+    baselines: tuple[Baseline, ...] = ()
+    """The accuracies of the task's baselines on the same examples."""
+
+    @property
+    def beside(self) -> str:
+        """What stands beside the accuracy: chance and baselines; empty without any."""
+        chance = (Baseline("chance", self.chance),) if self.chance else ()
+        return ", ".join(f"{b.name} {b.accuracy:.3f}" for b in (*chance, *self.baselines))
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,12 +218,20 @@ def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
     return decide(evaluation, thresholds).phase
 
 
+def ood_threshold(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> float:
+    """The least OOD accuracy of an inferential model: ``ood`` of the way from chance to 1."""
+    chances = [score.chance for score in evaluation.splits if score.role == "ood"]
+    chance = sum(chances) / len(chances) if chances else 0.0
+    return chance + thresholds.ood * (1 - chance)
+
+
 def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     """The same, with the rule that gave it."""
     e: Evaluation = checked(evaluation, Evaluation, "evaluation")
     t: Thresholds = checked(thresholds, Thresholds, "thresholds")
     train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
-    inferred = ood is not None and ood >= t.ood
+    least = ood_threshold(e, t)
+    inferred = ood is not None and ood >= least
     if train is None:
         train = e.cells.seen_train_keys
         if train is None:
@@ -215,13 +243,13 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
     if seen is not None and seen < t.id:
         if inferred:
-            return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {t.ood:g}")
+            return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {least:g}")
         return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
     known = f"training accuracy {train:.2f}" if seen is None else f"ID {seen:.2f}"
     if inferred:
-        return Decision("inferential", f"{known}, OOD {ood:.2f} >= {t.ood:g}")
+        return Decision("inferential", f"{known}, OOD {ood:.2f} >= {least:g}")
     if ood is not None and e.splits:
-        return Decision("other", f"{known}, OOD {ood:.2f} < {t.ood:g}; the task has no anchors")
+        return Decision("other", f"{known}, OOD {ood:.2f} < {least:g}; the task has no anchors")
     if ood is None or e.key_dependence is None:
         lacks = "OOD split" if e.splits else "unseen pair"
         return Decision("other", f"{known}; the task has no {lacks} to decide on")

@@ -176,18 +176,27 @@ class Run(Readable):
 
         Args:
             prompts: texts in the words of the task.
-            most: most tokens of an answer; if None, each goes on to the end of the model's context.
+            most: most tokens of an answer; if None, 1 where answers have one token, and else each
+                goes on to its end token or the end of the model's context.
+
+        Returns:
+            Answers in the words of the task. A token that no word has is such as ``<57>``.
 
         Raises:
             ConfigError: a word that the task does not have, a prompt without a word or too long, or
-                a task whose answers have no end token.
+                no ``most`` for longer answers without an end token.
         """
         task = self.config.task
-        if task.end is None:
-            raise ConfigError(f"the answers of the task {task.kind} have no end token to stop at")
+        if task.answers_last and most is None:
+            most = 1
+        if task.end is None and most is None:
+            raise ConfigError(
+                f"the answers of the task {task.kind} have no end token to stop at; say with most "
+                "how many tokens they have"
+            )
         tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
         written = greedy(self.model, tokens, end=task.end, most=most)
-        return [task.decode(answer) for answer in written]
+        return [" ".join(task.spelled(answer)) for answer in written]
 
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).

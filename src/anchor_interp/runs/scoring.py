@@ -7,6 +7,7 @@ pass tells. Where answers have no end, each token to predict counts by itself.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ from anchor_interp.models.forward import fast_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.runs.config import MOST_POSITIONS
 from anchor_interp.runs.objectives import IGNORED, masked_batch
-from anchor_interp.runs.phase import AspectScore, SplitScore
-from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects
+from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
+from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects, draw_baselines
 
 MOST_VALUES = 32
 """Most numbers of an aspect that are counted one by one; more are counted in as many ranges."""
@@ -30,12 +31,19 @@ def score_split(
     model: HookedTransformer, task: Task, split: Split, examples: Examples
 ) -> SplitScore:
     """The accuracy, also by the task's aspects, and the loss on examples of one split."""
-    shares = right_answers(model, task, examples)
-    losses = token_losses(model, examples)
-    mean = float(np.average(losses, weights=examples.mask.sum(1)))
+    tokens, losses = _of_tokens(model, examples)
+    shares = right_answers(model, task, examples, tokens)
     aspects = draw_aspects(task, examples).items()
-    by_aspect = tuple(score for name, values in aspects for score in _by(name, values, shares))
-    return SplitScore(split.name, split.role, float(shares.mean()), mean, len(examples), by_aspect)
+    return SplitScore(
+        name=split.name,
+        role=split.role,
+        accuracy=float(shares.mean()),
+        loss=float(np.average(losses, weights=examples.mask.sum(1))),
+        n=len(examples),
+        aspects=tuple(score for name, values in aspects for score in _by(name, values, shares)),
+        chance=task.chance,
+        baselines=tuple(starmap(Baseline, draw_baselines(task, examples).items())),
+    )
 
 
 def _by(
@@ -55,41 +63,51 @@ def _by(
 
 
 def right_answers(
-    model: HookedTransformer, task: Task, examples: Examples
+    model: HookedTransformer,
+    task: Task,
+    examples: Examples,
+    tokens: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " n"]:
-    """How right each answer is, 0 or 1; without an end token the share of right tokens."""
-    end = task.end
-    if end is None:
-        return _of_tokens(model, examples, losses=False)
-    if type(task).score is Task.score:
-        found: Float[np.ndarray, " n"] = np.floor(_of_tokens(model, examples, losses=False))
-        return found  # 1 if all tokens are right
-    return decoded_answers(model, task, examples)
+    """How right each answer is, 0 or 1; without an end token the share of right tokens.
+
+    ``tokens`` are those shares, after the true tokens before each, if they are known.
+    """
+    if task.end is not None and type(task).score is not Task.score:
+        return decoded_answers(model, task, examples)
+    if tokens is None:
+        tokens, _ = _of_tokens(model, examples)
+    return tokens if task.end is None else np.floor(tokens)  # 1 if all tokens are right
 
 
 def decoded_answers(
     model: HookedTransformer, task: Task, examples: Examples
 ) -> Float[np.ndarray, " n"]:
-    """The task's own score, 0 or 1, of what the model writes after each prompt."""
+    """The task's own score, 0 or 1, of what the model writes after each prompt.
+
+    An answer with a token that the task does not have is wrong, and the task is not asked.
+    """
     assert task.end is not None
     found = np.empty(len(examples))
     for rows, part in _parts(examples):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
-        found[rows] = task.score(part, greedy(model, prompts, end=task.end))
+        written = greedy(model, prompts, end=task.end)
+        known = [max(answer) < task.n_tokens for answer in written]
+        told = [a if of_task else (task.end,) for a, of_task in zip(written, known, strict=True)]
+        found[rows] = np.logical_and(task.score(part, told), known)
     return found
 
 
 def token_losses(model: HookedTransformer, examples: Examples) -> Float[np.ndarray, " n"]:
     """The mean cross-entropy, in nats, over the tokens to predict of each example."""
-    return _of_tokens(model, examples, losses=True)
+    return _of_tokens(model, examples)[1]
 
 
 @torch.no_grad()
 def _of_tokens(
-    model: HookedTransformer, examples: Examples, *, losses: bool
-) -> Float[np.ndarray, " n"]:
-    """The mean over each example's tokens to predict of their loss, or of their being right."""
-    found, fast = np.empty(len(examples)), takes_fast_path(model)
+    model: HookedTransformer, examples: Examples
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """The mean over each example's tokens to predict of their being right, and of their loss."""
+    found, fast = np.empty((2, len(examples))), takes_fast_path(model)
     for rows, part in _parts(examples):
         batch = masked_batch(part, model.cfg.n_ctx, device(model))
         assert batch.places is not None
@@ -98,14 +116,13 @@ def _of_tokens(
         else:
             logits = model(batch.tokens).flatten(0, 1)[batch.places]
         logits = at_least_float32(check_finite(logits, "the model's logits"))
-        if losses:
-            each = F.cross_entropy(logits, batch.targets, reduction="none", ignore_index=IGNORED)
-        else:
-            each = (logits.argmax(-1) == batch.targets).double()
+        right = (logits.argmax(-1) == batch.targets).double()
+        losses = F.cross_entropy(logits, batch.targets, reduction="none", ignore_index=IGNORED)
         n_tokens = part.mask.sum(1)
-        values = each[: n_tokens.sum()].cpu().numpy().astype(np.float64)
-        found[rows] = np.add.reduceat(values, np.cumsum(n_tokens) - n_tokens) / n_tokens
-    return found
+        values = torch.stack((right, losses.double()))[:, : n_tokens.sum()].cpu().numpy()
+        sums = np.add.reduceat(values, np.cumsum(n_tokens) - n_tokens, axis=1)
+        found[:, rows] = sums / n_tokens
+    return found[0], found[1]
 
 
 def _parts(examples: Examples) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:

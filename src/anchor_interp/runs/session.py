@@ -19,7 +19,13 @@ from anchor_interp.runs.run import evaluate_run, model_at
 from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
-from anchor_interp.tasks.task import Examples, SplitRole, draw_aspects, draw_examples
+from anchor_interp.tasks.task import (
+    Examples,
+    SplitRole,
+    draw_aspects,
+    draw_baselines,
+    draw_examples,
+)
 
 _PROBES = 512
 _LOGGER = logging.getLogger(__name__)
@@ -156,6 +162,7 @@ class Probes:
             n = _PROBES if split.size is None else min(_PROBES, split.size)
             part = training.rows(slice(_PROBES)) if split.role == "train" else draw(split.name, n)
             draw_aspects(task, part)  # a fault is found before the training, not after it
+            draw_baselines(task, part)
             self._sets.append((split.role, part))
 
     @functools.cached_property

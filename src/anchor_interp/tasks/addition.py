@@ -32,7 +32,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, shown
 from anchor_interp.tasks.anchor import Ints
 from anchor_interp.tasks.hashing import random_bits, shuffled_rows
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.task import Examples, Plane, Split, Task
 
 _PLUS, _EQUALS = 0, 1
 _SYMBOLS = ("+", "=")
@@ -155,6 +155,11 @@ class Addition(Task):
         # a carry takes 10 from one digit and adds 1 to the next
         carries = (_digit_sum(a) + _digit_sum(b) - _digit_sum(a + b)) // 9
         return {"a": a.tolist(), "b": b.tolist(), "carries": carries.tolist()}
+
+    @property
+    def plane(self) -> Plane:
+        """The operands, with the square if training leaves it out."""
+        return Plane("a", "b", self.square if self.holdout == "square" else None)
 
     @property
     def _base(self) -> int:

@@ -21,7 +21,10 @@ at the same depth a rule with the opposite sign, the *distractor*. The rules com
 ================  ==============================================================================
 
 The second chain is never reached. ``Prontoqa.baselines`` gives the score of that shortcut, which
-belongs beside every result.
+stands beside every result.
+
+The judgement is scored, the last word before the end: whatever the proof before it says, and if it
+is longer than the right one. An answer that does not end within the model's context is wrong.
 
 The ontologies of the test sets are those of one hash value in eight, so none is in the training
 set, in whatever order and with whatever question. ``id`` asks for as many hops as training,
@@ -124,9 +127,14 @@ class Prontoqa(Task):
         return Examples(tokens, inside & (place >= starts[:, None]), lengths)
 
     def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
-        """Whether the judgement is right: the last word before the end. The proof may be wrong."""
+        """Whether the judgement is right: the last word before the end; see the module."""
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given[-2:]) == wanted[-2:] for given, wanted in pairs], bool)
+
+    @property
+    def chance(self) -> float:
+        """Half of all guesses are right."""
+        return 0.5
 
     def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
         """By what errors are grouped: the hops, whether the statement is negated, the judgement."""

@@ -15,7 +15,9 @@ question            type              meaning
 ``end``             ``int | None``    the token that ends an answer; None if answers are not decoded
 ``score(...)``      ``bool[n]``       which decoded answers are right; by default, exact matches
 ``aspects(...)``    ``Mapping``       what errors are counted by; by default, the answer's length
-``plane``           ``tuple | None``  two aspects that span a plane of errors; by default, None
+``plane``           ``Plane | None``  two aspects that span a plane of errors; by default, None
+``chance``          ``float``         the accuracy of a guess; by default, 0
+``baselines(...)``  ``Mapping``       what shortcuts get right, shown beside scores; by default, {}
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Two further questions have an
@@ -67,6 +69,16 @@ class Split:
     role: SplitRole
     size: int | None = None
     """How many different examples it has; None if there is no end of them."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Two aspects of whole numbers that span a plane of errors."""
+
+    x: str
+    y: str
+    square: tuple[int, int] | None = None
+    """The smallest and the largest number, on both axes, of a square that is drawn in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +216,22 @@ class Task:
         return {"length": (examples.mask.sum(1) - (self.end is not None)).tolist()}
 
     @property
-    def plane(self) -> tuple[str, str] | None:
-        """The names of two aspects whose whole numbers span a plane of errors; None without any."""
+    def plane(self) -> Plane | None:
+        """Two aspects whose whole numbers span a plane of errors; None without any."""
         return None
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of a guess, from 0 to 1, which the rule for OOD accuracy counts from."""
+        return 0.0
+
+    def baselines(self, examples: Examples) -> Mapping[str, Bool[np.ndarray, " n"]]:
+        """Which examples each shortcut gets right, by its name; :func:`draw_baselines` checks them.
+
+        Their accuracies stand beside those of a model.
+        """
+        del examples  # there is none by default
+        return {}
 
     @property
     def answers_last(self) -> bool:
@@ -251,6 +276,11 @@ class Task:
                 raise ConfigError(f"a token of the task {self.kind} is {token}; {expected}")
         return " ".join(words[token] for token in found)
 
+    def spelled(self, tokens: Iterable[int]) -> tuple[str, ...]:
+        """The text of each token that a model writes; one that no word has is such as ``<57>``."""
+        words = self.words
+        return tuple(words[t] if t < len(words) else f"<{t}>" for t in map(int, tokens))
+
     @classmethod
     def among(cls, data: Mapping[str, Any]) -> "type[Task]":
         """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
@@ -278,6 +308,7 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
     checked(task, Task, "task")
     checked(n, int, "n", low=0, high=MAX_EXAMPLES)
     checked(seed, int, "seed", low=0)
+    checked(task.chance, float, f"the chance of the task {task.kind}", low=0, high=1)
     find_split(task, split)
     found: Examples = checked(task.examples(split, n, seed=seed), Examples, "examples")
     where = f"the split {split} of the task {task.kind}"
@@ -350,12 +381,31 @@ def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[i
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise ConfigError(f"{what} has values of type {names}; expected str alone or int alone")
         found[checked(name, str, "the name of an aspect")] = plain
-    for name in task.plane or ():
+    plane = task.plane
+    for name in () if plane is None else (plane.x, plane.y):
         if name not in found:
             known = ", ".join(found) or "none"
             raise ConfigError(
                 f"the plane of the task {task.kind} names {shown(name)}; its aspects are {known}"
             )
+    return found
+
+
+def draw_baselines(task: Task, examples: Examples) -> dict[str, float]:
+    """The accuracies of the task's own baselines on examples, after a check.
+
+    Raises:
+        ConfigError: a baseline does not say of every example whether it is right.
+    """
+    found = {}
+    for name, right in checked(task.baselines(examples), Mapping, "baselines").items():
+        rights = np.asarray(right)
+        if rights.shape != (len(examples),) or rights.dtype != bool:
+            raise ConfigError(
+                f"the baseline {shown(name)} of the task {task.kind} has {rights.dtype} values of "
+                f"shape {rights.shape}; expected bool and {(len(examples),)}"
+            )
+        found[checked(name, str, "the name of a baseline")] = float(rights.mean())
     return found
 
 
