@@ -188,7 +188,7 @@ def test_runs_are_those_of_training_alone(
     again = run_all(engine, {"good": short}, tmp_path, (MEASURE,))
     assert again["good"].error is None
     assert len(RunFolder(tmp_path / "good").provenance()) == 1
-    assert "RunConfig" in str(kept(tmp_path / "good", MEASURE, short.train.steps))
+    assert "good at step 40 of 40" in str(kept(tmp_path / "good", MEASURE, short.train.steps))
 
 
 @pytest.mark.parametrize("shared", [None, False])
