@@ -100,6 +100,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade 'pip>=25.1' # dependency groups
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/bin/python
 	@echo "installing into $(VENV) (a few minutes the first time)"
@@ -107,7 +108,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable . --group dev
 	@touch $@
 
 clean:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import tomllib
 from collections import namedtuple
@@ -43,6 +44,7 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     assert main(["doctor", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "no problem found" in text
+    assert re.search(r"^products  (oneDNN's|PyTorch's: )", text, re.M)
     assert f"OMP_WAIT_POLICY is {os.environ.get('OMP_WAIT_POLICY', 'not set')} here" in text
     assert "os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch" in text
     assert f"folder    {tmp_path}: writable, locks work" in text

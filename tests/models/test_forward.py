@@ -11,6 +11,7 @@ from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.models import linear as linear_module
 from anchor_interp.models.forward import (
     _is_supported,
     fast_last_logits,
@@ -193,6 +194,28 @@ def test_onednn_linear_equals_float64(relu: bool, shape: tuple[int, ...]) -> Non
     want = torch.autograd.grad(expected, [x, weight, bias], upstream.double())
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fault", ["wrong", "changed"])
+def test_a_product_that_differs_or_fails_is_left_to_pytorch(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+        if fault == "changed":
+            raise TypeError("_linear_pointwise() takes 3 arguments")
+        return x @ weight.mT + 0.001
+
+    monkeypatch.setattr(linear_module, "_product", product)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", None, raising=False)
+    linear_module.onednn_fault.cache_clear()
+    try:
+        expected = {"wrong": "differ from", "changed": "takes 3 arguments"}[fault]
+        assert expected in linear_module.onednn_fault()
+        x = torch.ones(2, 3)
+        assert torch.equal(linear(x, torch.eye(3)), x)
+    finally:
+        linear_module.onednn_fault.cache_clear()
 
 
 def test_bfloat16_autocast_is_close() -> None:

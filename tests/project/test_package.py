@@ -9,6 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 from short import SHORT
 
 import anchor_interp
@@ -75,6 +77,24 @@ def test_versions_agree() -> None:
     assert project["version"] == anchor_interp.__version__
     assert f"## {anchor_interp.__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert f"version: {anchor_interp.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_long_description_has_absolute_links() -> None:
+    text = ProjectMetadata(str(ROOT), PluginManager()).core.readme
+    targets = re.findall(r"\]\(([^)#]+)", text) + re.findall(r'(?:src|srcset|href)="([^"#]+)', text)
+    assert len(targets) > 5
+    own = r"https://(github|raw.githubusercontent).com/anchor-interp/anchor-interp/(blob/)?main/"
+    for target in targets:
+        assert re.match("https?://", target), target
+        assert not re.match(own, target) or (ROOT / re.sub(own, "", target)).exists(), target
+
+
+def test_the_constraints_are_the_locked_versions() -> None:
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    versions = {f"{package['name']}=={package['version']}" for package in locked}
+    pins = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)
+    pinned = {f"{re.sub('[_.]', '-', name).lower()}=={version}" for name, version in pins}
+    assert pinned <= versions, pinned - versions
 
 
 def test_readme_code_runs(

@@ -14,10 +14,10 @@ import torch
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
+from anchor_interp._util.limits import memory_limit
 from anchor_interp._util.schema import to_dict
 from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.memory import memory_limit
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train

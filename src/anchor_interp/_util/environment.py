@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from anchor_interp._util.errors import ConfigError, InterruptedRunError
+from anchor_interp._util.limits import available_cores
 from anchor_interp._util.schema import checked, shown, suggestion
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
@@ -80,15 +81,17 @@ def resolve_device(name: str | torch.device) -> torch.device:
 
 @contextlib.contextmanager
 def limited_threads(threads: int | None) -> Iterator[None]:
-    """Use this many CPU threads inside the block; None keeps PyTorch's setting.
+    """Use this many CPU threads inside the block.
+
+    None keeps PyTorch's setting, lowered to the cores that this process may use: PyTorch does not
+    know a container's quota.
 
     Raises:
         ConfigError: the number is not within 1 to 1024.
     """
     if threads is None:
-        yield
-        return
-    if not 1 <= checked(threads, int, "threads") <= MAX_THREADS:
+        threads = min(torch.get_num_threads(), available_cores())
+    elif not 1 <= checked(threads, int, "threads") <= MAX_THREADS:
         raise ConfigError(f"threads is {shown(threads)}; expected 1 to {MAX_THREADS}")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

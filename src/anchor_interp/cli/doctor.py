@@ -58,8 +58,8 @@ def describe(found: Mapping[str, Any]) -> str:
     lines = [
         f"anchor-interp {found['version']}, Python {found['python']}, {found['system']}",
         f"cpu       {found['cpu']}, {found['cores']} cores usable, {found['threads']} PyTorch "
-        f"threads, {found['cpu_capability']}, oneDNN path "
-        f"{'taken' if found['onednn'] else 'not available'}",
+        f"threads, {found['cpu_capability']}",
+        f"products  {found['products']}",
         f"waiting   OMP_WAIT_POLICY is {found['omp_wait_policy'] or 'not set'} here. PASSIVE lets "
         "idle threads sleep; without it, a busy machine can make training 8 times slower",
         "          in a notebook: os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch",
@@ -118,12 +118,12 @@ def _machine(problems: list[str]) -> dict[str, Any]:
         import torch
 
         from anchor_interp._util.environment import cpu_model
-        from anchor_interp.models.linear import has_onednn_avx512
-        from anchor_interp.sweeps.local import available_cores
+        from anchor_interp._util.limits import available_cores
+        from anchor_interp.models.linear import onednn_fault
     except Exception:  # the problems of the packages say why
         return {
             "cpu": platform.processor(), "cpu_capability": "unknown", "cores": os.cpu_count() or 1,
-            "threads": 0, "onednn": False, "devices": [],
+            "threads": 0, "onednn": False, "products": "unknown", "devices": [],
         }  # fmt: skip
     names = {"cpu": cpu_model()}
     for index in range(torch.cuda.device_count()):
@@ -140,12 +140,14 @@ def _machine(problems: list[str]) -> dict[str, Any]:
         if reason:
             problems.append(f"the device {name} cannot be used: {reason}")
         devices.append({"name": name, "description": description, "usable": not reason})
+    fault = onednn_fault()
     return {
         "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": available_cores(),
         "threads": torch.get_num_threads(),
-        "onednn": has_onednn_avx512(),
+        "onednn": not fault,
+        "products": f"PyTorch's: {fault}" if fault else "oneDNN's, checked against PyTorch's",
         "devices": devices,
     }
 

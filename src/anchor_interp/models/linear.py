@@ -6,6 +6,7 @@ ships for convolutions and bfloat16, is 2.3 times as fast at the same full float
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,14 +41,40 @@ def linear(
     return out.view(*x.shape[:-1], weight.shape[1])
 
 
-@functools.cache
 def has_onednn_avx512() -> bool:
-    """Whether this CPU and build of PyTorch take the oneDNN path."""
-    return (
-        torch._C._has_mkldnn
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """Whether float32 products on this CPU are oneDNN's."""
+    return not onednn_fault()
+
+
+@functools.cache
+def onednn_fault() -> str:
+    """Why products are left to PyTorch; empty if oneDNN's agree with PyTorch's and are taken."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return "the CPU or PyTorch's build has no AVX-512"
+    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return "this PyTorch lacks oneDNN's operator"
+    try:
+        return "" if _agrees_with_pytorch() else "oneDNN's products differ from PyTorch's"
+    except (RuntimeError, TypeError) as error:  # the operator is private and may change
+        return f"oneDNN's operator fails: {str(error).splitlines()[0]}"
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _agrees_with_pytorch() -> bool:
+    """Compare a product and its derivatives, computed both ways."""
+
+    def some(*shape: int) -> Tensor:
+        numbers = torch.arange(math.prod(shape), dtype=torch.float32, device="cpu")
+        return numbers.sin().view(shape).requires_grad_()
+
+    x, weight, bias = some(3, 5), some(5, 7), some(7)
+    apply: Callable[..., Tensor] = _OneDNNLinear.apply
+    both = apply(x, weight, bias, True), torch.addmm(bias, x, weight).relu()
+    found, expected = (
+        (out, *torch.autograd.grad(out.square().sum(), [x, weight, bias])) for out in both
     )
+    return all(torch.allclose(a, b, 1e-4, 1e-5) for a, b in zip(found, expected, strict=True))
 
 
 class _OneDNNLinear(torch.autograd.Function):

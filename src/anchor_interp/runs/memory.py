@@ -1,19 +1,16 @@
 """The memory that a run needs at least, and one clear error when it runs out."""
 
 import contextlib
-import os
-import resource
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from anchor_interp._util.errors import ConfigError, OutOfMemoryError
+from anchor_interp._util.limits import memory_limit
 from anchor_interp.models.shapes import ModelConfig, n_parameters
 from anchor_interp.runs.config import RunConfig, memory_bytes
 
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def check_model_fits(model: ModelConfig) -> None:
@@ -33,18 +30,6 @@ def check_training_fits(config: RunConfig, device: torch.device) -> None:
         _check(needed, there, what, "the GPU has")
         needed = 4 * n_parameters(config.model) + sizes["training sequences"]  # made on the CPU
     _check(needed, memory_limit(), what, "this machine has")
-
-
-def memory_limit() -> int:
-    """Bytes that this process may use: the machine's memory, or a lower limit set on it."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if address_space != resource.RLIM_INFINITY:
-        limits.append(address_space)
-    for path in _CGROUPS:
-        with contextlib.suppress(OSError, ValueError):  # no such limit, or the text "max"
-            limits.append(int(Path(path).read_text(encoding="ascii")))
-    return min(limits)
 
 
 @contextlib.contextmanager

@@ -14,10 +14,11 @@ import torch
 
 from anchor_interp._util import environment
 from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, OutOfMemoryError
+from anchor_interp._util.limits import memory_limit
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
-from anchor_interp.runs.memory import check_training_fits, explained, memory_advice, memory_limit
+from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
 from anchor_interp.runs.objectives import training_examples
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from anchor_interp._util import errors
 from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
+from anchor_interp._util.limits import available_cores, memory_limit
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes
@@ -72,18 +73,10 @@ class LocalEngine:
         return _run(folder, self.device, self.slots(), Queue(jobs), Meters(folder, progress))
 
 
-def available_cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _run(
     folder: Path, device: str, slots: int, queue: Queue, meters: Meters
 ) -> Generator[RunResult, None, None]:
     from anchor_interp._util.environment import interruptible
-    from anchor_interp.runs.memory import memory_limit
 
     memory = MEMORY_SHARE * memory_limit()
     workers: list[_Worker] = []
