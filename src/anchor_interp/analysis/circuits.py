@@ -34,7 +34,7 @@ from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
 _NAMED = 6
 """Edges that a circuit's text names."""
 _AT_ONCE = 64
-"""Edges that are tried between two looks at the clock."""
+"""Edges that are tried between two reports and looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,13 @@ def prune(
     with reporting_late("prune", n_edges, quiet=quiet) as progress:
         while n and kept.any():
             edges, alone = single_edges(kept)
-            progress.update(n_edges - len(edges), {"doing": f"{len(edges)} edges left"})
-            at_once = len(alone) if max_seconds is None else _AT_ONCE
             tried = []
-            for start in range(0, len(alone), at_once):
+            for start in range(0, len(alone), _AT_ONCE):
+                doing = f"{len(edges)} edges left, {start} of them tried"
+                progress.update(n_edges - len(edges), {"doing": doing})
                 if time.monotonic() >= ends:
                     return Circuit(kept, bench.roles, finished=False)
-                tried.append(bench.faithfulness(kept & ~alone[start : start + at_once]))
+                tried.append(bench.faithfulness(kept & ~alone[start : start + _AT_ONCE]))
             scores = np.concatenate(tried, axis=1)
             faithful = np.all(scores >= least, axis=0)
             least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]

@@ -1,4 +1,4 @@
-"""Measurements of finished runs: each keeps its own at once, so this can be stopped at any moment."""
+"""Measurements of finished runs. A run keeps each at once, so this can stop at any moment."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
