@@ -169,7 +169,8 @@ class _PartOf:
         self._whole = whole
 
     def update(self, step: int, facts: Facts) -> None:
-        """Report that a step of the part is done."""
+        """Report that a step of the part is done; its number does not matter to the whole."""
+        del step
         of_whole, doing = self._whole.last
         self._whole.show(of_whole, {"doing": _joined(describe(doing), describe(facts))})
 

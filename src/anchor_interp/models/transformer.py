@@ -228,21 +228,21 @@ def model_of_weights(
         mlp = weights.get(first + "mlp.W_in")
         positions = weights.get("pos_embed.W_pos")
         positional = "alibi" if positions is None else "standard"
-        shape: dict[str, Any] = dict(
-            n_layers=1 + max(int(name.split(".")[1]) for name in weights if "blocks." in name),
-            n_heads=n_heads,
-            d_model=d_model,
-            d_head=d_head,
-            d_mlp=None if mlp is None else mlp.shape[1],
-            attn_only=mlp is None,
-            gated_mlp=first + "mlp.W_gate" in weights,
-            n_key_value_heads=None if grouped is None else len(grouped),
-            d_vocab=len(weights["embed.W_E"]),
-            d_vocab_out=weights["unembed.W_U"].shape[1],
-            n_ctx=told.get("n_ctx", 1) if positions is None else len(positions),
-            positional_embedding_type=told.get("positional_embedding_type", positional),
-            dtype=weights["embed.W_E"].dtype,
-        )
+        shape: dict[str, Any] = {
+            "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
+            "n_heads": n_heads,
+            "d_model": d_model,
+            "d_head": d_head,
+            "d_mlp": None if mlp is None else mlp.shape[1],
+            "attn_only": mlp is None,
+            "gated_mlp": first + "mlp.W_gate" in weights,
+            "n_key_value_heads": None if grouped is None else len(grouped),
+            "d_vocab": len(weights["embed.W_E"]),
+            "d_vocab_out": weights["unembed.W_U"].shape[1],
+            "n_ctx": told.get("n_ctx", 1) if positions is None else len(positions),
+            "positional_embedding_type": told.get("positional_embedding_type", positional),
+            "dtype": weights["embed.W_E"].dtype,
+        }
         cfg = HookedTransformerConfig(**(told | shape | _LOADED))
         with torch.device("meta"):
             model = _built(cfg)
