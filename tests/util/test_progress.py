@@ -48,8 +48,28 @@ def test_quiet_work_and_parts_of_other_work_are_silent(
         inner.update(1, {})
     with reporting_all(1, 1.0, quiet=True):
         work()
-    with reporting_late("outer", 2):
+    with reporting_late("outer", 2, quiet=True):
         work()
     assert spoken(capsys) == []
     work()
     assert spoken(capsys) == ["part: step 1/1"]
+
+
+def test_a_part_of_long_work_is_what_that_work_is_doing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0)
+    with reporting_late("outer", 2) as outer:
+        outer.update(1, {"doing": "prune"})
+        with reporting_late("inner", 5) as inner:
+            inner.update(4, {"doing": "7 edges left"})
+            with reporting_late("innermost", 1) as innermost:
+                innermost.update(1, {})
+        outer.update(2, {"doing": "done"})
+    lines = [line.split("  ")[:3] for line in spoken(capsys)]
+    assert lines == [
+        ["outer: step 1/2", "prune"],
+        ["outer: step 1/2", "prune", "7 edges left"],
+        ["outer: step 2/2", "done"],
+    ]

@@ -14,6 +14,8 @@ PLAIN_SECONDS = 10.0
 LATE_SECONDS = 2.0
 """Work that ends sooner than this need not report."""
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
+_WHOLE: ContextVar["_Late | None"] = ContextVar("whole", default=None)
+"""The work whose parts report through it."""
 
 Facts = Mapping[str, Any]
 """The latest line of metrics."""
@@ -91,11 +93,12 @@ class Bar:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Within the ``with`` block :func:`reporting_late` reports nothing."""
-    token = _SILENT.set(True)
+    token, whole = _SILENT.set(True), _WHOLE.set(None)
     try:
         yield
     finally:
         _SILENT.reset(token)
+        _WHOLE.reset(whole)
 
 
 @contextlib.contextmanager
@@ -122,13 +125,18 @@ def reporting_late(
 ) -> Iterator[Progress]:
     """Report the progress of one piece of work, if it takes longer than :data:`LATE_SECONDS`.
 
-    Work that is part of other reported work is silent.
+    Work that is part of such work reports through it, as what it is ``doing``. Parts of
+    other reported work, and of ``quiet`` work, are silent.
     """
+    whole = _WHOLE.get()
     if quiet or _SILENT.get():
-        yield Silent()
+        with silence():
+            yield Silent() if quiet or whole is None else _PartOf(whole)
         return
     with silence(), contextlib.ExitStack() as shown:
-        yield _Late(shown, name, (steps, batch_size))
+        late = _Late(shown, name, (steps, batch_size))
+        _WHOLE.set(late)
+        yield late
 
 
 class _Late:
@@ -137,14 +145,34 @@ class _Late:
     def __init__(self, shown: contextlib.ExitStack, name: str, shape: tuple[int, int]) -> None:
         self._shown, self._run, self._began = shown, {name: shape}, time.monotonic()
         self._progress: Progress | None = None
+        self.last: tuple[int, Facts] = 0, {}
 
     def update(self, step: int, facts: Facts) -> None:
         """Report that a step is done."""
+        self.last = step, facts
+        self.show(step, facts)
+
+    def show(self, step: int, facts: Facts) -> None:
+        """Report if the work is long."""
         if self._progress is None and time.monotonic() - self._began > LATE_SECONDS:
             bars = self._shown.enter_context(reporting(self._run, at_once=True))
+            _WHOLE.set(self)  # which the bars have unset
             (self._progress,) = bars.values()
         if self._progress is not None:
             self._progress.update(step, facts)
+
+
+class _PartOf:
+    """Reports a part of longer work as what that work is doing."""
+
+    def __init__(self, whole: _Late) -> None:
+        self._whole = whole
+
+    def update(self, step: int, facts: Facts) -> None:
+        """Report that a step of the part is done; its number does not matter to the whole."""
+        del step
+        of_whole, doing = self._whole.last
+        self._whole.show(of_whole, {"doing": _joined(describe(doing), describe(facts))})
 
 
 class Overall:

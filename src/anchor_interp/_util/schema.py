@@ -166,14 +166,16 @@ def to_dict(value: Any) -> Any:
     return value
 
 
-def from_dict(cls: type[T], data: Any) -> T:
+def from_dict(cls: type[T], data: Any, where: str = "") -> T:
     """Build ``cls`` from plain JSON values; missing fields take their defaults.
+
+    Messages call the value ``where``.
 
     Raises:
         ConfigError: an unknown schema, an unknown name (with the nearest known one), a missing
             field, or a value that :func:`check_fields` refuses.
     """
-    result: T = _conform(data, cls, "", build=True)
+    result: T = _conform(data, cls, where, build=True)
     return result
 
 

@@ -7,7 +7,7 @@ A circuit is judged by the model's answers when every edge outside of it is abla
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
 _NAMED = 6
 """Edges that a circuit's text names."""
 _AT_ONCE = 64
-"""Edges that are tried between two looks at the clock."""
+"""Edges that are tried between two reports and looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,9 @@ class CircuitComparison:
     """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
     p_logit_difference: float
     others: tuple[Baseline, ...]
+    """The attention rollout with as many edges, and the published routes."""
+    rollouts: tuple[Baseline, ...]
+    """The attention rollout with one edge fewer, as many, one and two more, and twice as many."""
 
 
 def route_circuit(
@@ -183,13 +186,13 @@ def prune(
     with reporting_late("prune", n_edges, quiet=quiet) as progress:
         while n and kept.any():
             edges, alone = single_edges(kept)
-            progress.update(n_edges - len(edges), {"doing": f"{len(edges)} edges left"})
-            at_once = len(alone) if max_seconds is None else _AT_ONCE
             tried = []
-            for start in range(0, len(alone), at_once):
+            for start in range(0, len(alone), _AT_ONCE):
+                doing = f"{len(edges)} edges left, {start} of them tried"
+                progress.update(n_edges - len(edges), {"doing": doing})
                 if time.monotonic() >= ends:
                     return Circuit(kept, bench.roles, finished=False)
-                tried.append(bench.faithfulness(kept & ~alone[start : start + at_once]))
+                tried.append(bench.faithfulness(kept & ~alone[start : start + _AT_ONCE]))
             scores = np.concatenate(tried, axis=1)
             faithful = np.all(scores >= least, axis=0)
             least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
@@ -252,17 +255,16 @@ def compare_circuit(
     """A circuit's faithfulness beside random circuits, attention rollout and the published routes.
 
     Random circuits have as many edges in every layer, drawn from those that can reach the output.
-    The rollout has as many in all, those with the largest :func:`attention_rollout`. Published
-    routes are left out if there is only one layer or no key. Errors as in :func:`score_circuit`.
+    The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`): a
+    circuit of five edges may beat it where one edge more makes them equal. Published routes are
+    left out if there is only one layer or no key. Errors as in :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     inside = _fitting(bench, circuit)
-    share = attention_rollout(carried(bench.model, bench.tokens).patterns)
-    by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
-    rollout = np.zeros_like(inside)
-    rollout.flat[by_share[: inside.sum()]] = True
-    rivals = {"attention rollout": rollout}
+    size = int(inside.sum())
+    by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size))
+    rivals = {}
     if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for route in (ROUTES["symmetric"], ROUTES["inferential"]):
@@ -276,17 +278,40 @@ def compare_circuit(
     own, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
     p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
     return CircuitComparison(
-        size=int(inside.sum()),
+        size=size,
         ablation=bench.ablation,
         faithfulness=Performance(*own[:, 0].tolist()),
         random_accuracy=by_chance[0],
         random_logit_difference=by_chance[1],
         p_accuracy=p_accuracy,
         p_logit_difference=p_difference,
-        others=tuple(
-            Baseline(name, int(edges.sum()), Performance(*score.tolist()))
-            for (name, edges), score in zip(rivals.items(), others.T, strict=True)
+        others=(
+            *(one for one in by_size if one.size == size),
+            *(
+                Baseline(name, int(edges.sum()), Performance(*score.tolist()))
+                for (name, edges), score in zip(rivals.items(), others.T, strict=True)
+            ),
         ),
+        rollouts=by_size,
+    )
+
+
+def rollouts(bench: Bench, sizes: Iterable[int]) -> tuple[Baseline, ...]:
+    """The faithfulness of the edges with the largest :func:`attention_rollout`, for each size.
+
+    A size below 1 or above the number of edges that can reach the output is left out.
+    """
+    checked(bench, Bench, "bench")
+    share = attention_rollout(carried(bench.model, bench.tokens).patterns)
+    by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
+    fitting = [n for n in dict.fromkeys(sizes) if 1 <= n <= bench.reachable.sum()]
+    circuits = np.zeros((len(fitting), *bench.reachable.shape), np.bool_)
+    for circuit, n in zip(circuits, fitting, strict=True):
+        circuit.flat[by_share[:n]] = True
+    scores = bench.faithfulness(circuits).T.tolist() if fitting else []
+    return tuple(
+        Baseline("attention rollout", n, Performance(*score))
+        for n, score in zip(fitting, scores, strict=True)
     )
 
 

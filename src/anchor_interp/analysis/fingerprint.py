@@ -7,6 +7,9 @@ sequence, no state put together from its anchors and no target (:func:`seen_pair
 """
 
 import contextlib
+import logging
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -36,6 +39,7 @@ from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 
 Numbers = dict[str, Any]
+_LOGGER = logging.getLogger(__name__)
 
 
 def fingerprint(
@@ -44,12 +48,13 @@ def fingerprint(
     step: int | None = None,
     device: str = "cpu",
     seed: int = 0,
+    max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Fingerprint:
     """The mechanism of a Run, run folder or named model in numbers, in seconds on one core.
 
     Without ``step`` the checkpoint is the newest, or the Run's own. Use one seed for models to
-    compare. ``quiet`` shows no progress.
+    compare. For ``max_seconds`` and ``quiet`` see :func:`fingerprint_model`.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -62,7 +67,12 @@ def fingerprint(
     else:
         found = load(run, step=step, device=device)
     numbers = fingerprint_model(
-        found.model, found.config.anchor_task, initial=found.initial, seed=seed, quiet=quiet
+        found.model,
+        found.config.anchor_task,
+        initial=found.initial,
+        seed=seed,
+        max_seconds=max_seconds,
+        quiet=quiet,
     )
     name = None if found.path is None else run_id(found.config)
     return replace(numbers, run_id=name, step=found.step)
@@ -74,13 +84,18 @@ def fingerprint_model(
     *,
     initial: HookedTransformer | None = None,
     seed: int = 0,
+    max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Fingerprint:
     """The fingerprint of any model of an anchor task.
 
     ``task`` is the one that it was trained on; nothing of its unseen pairs is used. Some numbers
-    compare with ``initial``, the model before training.
+    compare with ``initial``, the model before training. Measurements that have not begun after
+    ``max_seconds`` are None, and a warning says how many; such a fingerprint has no verdict. Work
+    of more than two seconds shows its progress, unless ``quiet``.
     """
+    checked(max_seconds, float | None, "max_seconds", above=0)
+    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     checked(task, AnchorTask, "task")
     check_fits(model, task)
     numbers: Numbers = dict.fromkeys(NUMBERS)
@@ -90,6 +105,10 @@ def fingerprint_model(
         measures = list(_of_activations(model, seen, seed))
         with reporting_late("fingerprint", len(measures), quiet=quiet) as progress:
             for done, measure in enumerate(measures, 1):
+                if time.monotonic() >= ends:
+                    left = len(measures) - done + 1
+                    _LOGGER.warning("max_seconds ended the fingerprint: %d numbers left", left)
+                    break
                 with contextlib.suppress(ConfigError):  # the model or the task has no such number
                     numbers |= measure()
                 progress.update(done, {})

@@ -5,7 +5,8 @@ The module of each part says what it means and how it is measured;
 """
 
 import itertools
-import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +53,6 @@ _CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 _N_PARTS = 18
 """Analyses of a mechanism."""
-_LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -129,11 +129,17 @@ class Analysis:
 
 
 def analyze(
-    path: str | Path | Run, *, step: int | None = None, device: str = "cpu", quiet: bool = False
+    path: str | Path | Run,
+    *,
+    step: int | None = None,
+    device: str = "cpu",
+    max_seconds: float | None = None,
+    quiet: bool = False,
 ) -> Analysis:
     """Analyse a run folder, a named model or a Run (on its own device) at one checkpoint.
 
-    Without ``step`` the checkpoint is the newest, or the Run's own. ``quiet`` shows no progress.
+    Without ``step`` the checkpoint is the newest, or the Run's own. For ``max_seconds`` and
+    ``quiet`` see :func:`analyze_model`.
 
     Raises:
         StoreError: no such run or checkpoint, or a damaged file.
@@ -146,11 +152,12 @@ def analyze(
         folder = run.folder.path  # a named model's lies elsewhere
         is_path = folder.is_dir() and folder == Path(str(path))
         name = folder.resolve().name if is_path else str(path)
-    _LOGGER.info("%s: behaviour", name)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     task = run.config.task.anchored
-    found = analyze_model(run.model, task, name=name, initial=run.initial, quiet=quiet)
+    found = analyze_model(
+        run.model, task, name=name, initial=run.initial, max_seconds=max_seconds, quiet=quiet
+    )
     if task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
         attention = sequence_attention(run.model, run.config.task)
@@ -172,23 +179,27 @@ def analyze_model(
     name: str = "model",
     initial: HookedTransformer | None = None,
     seed: int = 0,
+    max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Analysis:
     """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
 
-    ``initial`` is the model at initialisation, to compare the complexity with.
+    ``initial`` is the model at initialisation, to compare the complexity with. Analyses that have
+    not begun after ``max_seconds`` are left out, the circuit first: it is pruned last, in half of
+    the time that is left. Work of more than two seconds shows its progress, unless ``quiet``.
 
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
     """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask | None, "task")
+    checked(max_seconds, float | None, "max_seconds", above=0)
+    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     mechanism = None
     left_out = ["everything but the complexity: the model has no anchor task"]
     if task is not None:
         with reporting_late(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
-            mechanism, left_out = _mechanism(model, task, initial, seed, name, progress)
-    _LOGGER.info("%s: complexity of the weights", name)
+            mechanism, left_out = _mechanism(model, task, initial, seed, ends, progress)
     query = first_query_matrix(model)
     return Analysis(
         name=name,
@@ -209,7 +220,7 @@ def _mechanism(
     task: AnchorTask,
     initial: HookedTransformer | None,
     seed: int,
-    name: str,
+    ends: float,
     progress: Progress,
 ) -> tuple[MechanismAnalysis, list[str]]:
     """All analyses, and the reasons of those that refused the model."""
@@ -217,9 +228,10 @@ def _mechanism(
     part = itertools.count()
 
     def attempt(what: str, measure: Callable[[], T]) -> T | None:
-        _LOGGER.info("%s: %s", name, what)
         progress.update(next(part), {"doing": what})
         try:
+            if time.monotonic() >= ends:
+                raise ConfigError("max_seconds was over before it began; give more")
             return measure()
         except ConfigError as error:
             left_out.append(f"{what}: {error}")
@@ -232,18 +244,12 @@ def _mechanism(
         start = None if initial is None else key_embeddings(initial, task)
         return embedding_structure(key_embeddings(model, task), start)
 
-    circuit, scores, comparison = None, None, None
-    found = ask("circuit", _circuit)
-    if found is not None:
-        circuit = found[1]
-        scores = attempt("circuit, scores", lambda: circuits.score_circuit(*found, seed=seed))
-        comparison = attempt("circuit, rivals", lambda: circuits.compare_circuit(*found, seed=seed))
     analysis = MechanismAnalysis(
         flow=ask("information flow", _flow),
         routes=ask("routes", route_scores),
-        circuit=circuit,
-        scores=scores,
-        comparison=comparison,
+        circuit=None,
+        scores=None,
+        comparison=None,
         leaks=ask("masks", _leaks) or (),
         patches=_done(*(ask(f"patching, {kind}", _patched, contrast=kind) for kind in _CONTRASTS)),
         interchanges=ask("interchange", _interchanges) or (),
@@ -262,6 +268,19 @@ def _mechanism(
         attention=attention_examples(model, task),
         sensitivity=ask("sensitivity", sensitivity),
     )
+    found = ask("circuit", _circuit, ends=ends)  # last, because it can take long
+    if found is not None:
+        circuit = found[1]
+        if not circuit.finished:
+            left_out.append("circuit, the end of its pruning: max_seconds was over; give more")
+        analysis = replace(
+            analysis,
+            circuit=circuit,
+            scores=attempt("circuit, scores", lambda: circuits.score_circuit(*found, seed=seed)),
+            comparison=attempt(
+                "circuit, rivals", lambda: circuits.compare_circuit(*found, seed=seed)
+            ),
+        )
     progress.update(_N_PARTS, {"doing": "done"})
     return analysis, left_out
 
@@ -275,7 +294,7 @@ def _probe_position(task: AnchorTask) -> int:
 
 
 def _circuit(
-    model: HookedTransformer, task: AnchorTask, *, seed: int
+    model: HookedTransformer, task: AnchorTask, *, seed: int, ends: float
 ) -> tuple[Bench, circuits.Circuit]:
     """Sequences to judge a circuit on, and one pruned on others."""
     position = _probe_position(task)
@@ -292,7 +311,8 @@ def _circuit(
             f"{n_edges:,} edges can reach the output; pruning tries each and stops at "
             f"{MOST_EDGES:,}: call anchor_interp.analysis.circuits.prune for it"
         )
-    return others, circuits.prune(own)
+    half = (ends - time.monotonic()) / 2
+    return others, circuits.prune(own, max_seconds=half if half < math.inf else None)
 
 
 def _flow(model: HookedTransformer, task: AnchorTask, *, seed: int) -> InformationFlow:

@@ -89,7 +89,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
     is_train = arguments and arguments[0] == "train"
     commands: list[Callable[..., int | None]] = [
         quickstart, runs.train_with_flags(arguments[1:]) if is_train else runs.train,
-        runs.evaluate, runs.export, runs.report, runs.analyze,
+        runs.evaluate, runs.export, runs.report, runs.analyze, runs.verdict,
         sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram,
         runs.presets, doctor, completion,
     ]  # fmt: skip

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 _MOST_ERRORS = 20
 Folder = Annotated[Path, Parameter(help="The sweep folder.")]
+_MEASURE = (
+    "A function of a run, as module:function or file.py:function, that returns a number or a "
+    "dictionary of numbers: a column of the table. May be repeated."
+)
+Functions = Annotated[tuple[str, ...], Parameter(name="--measure", help=_MEASURE)]
 
 
 def sweep(
@@ -29,6 +34,7 @@ def sweep(
     device: Device = "auto",
     address: str | None = None,
     gpus: float = 0.0,
+    measure: Functions = (),
     dry_run: Switch = False,
     output: Outputs = PLAIN,
 ) -> int:
@@ -59,7 +65,9 @@ def sweep(
         raise ConfigError("batch is 0, which is for the local engine; expected a number of runs")
     from anchor_interp.sweeps.folder import SweepFolder
     from anchor_interp.sweeps.local import LocalEngine
+    from anchor_interp.sweeps.measuring import own_measures, unmeasured
 
+    measures = own_measures(measure)
     runner: Engine
     if engine == "ray":
         from anchor_interp.sweeps.ray import RayEngine
@@ -70,8 +78,9 @@ def sweep(
     if not dry_run:
         from anchor_interp.sweeps.sweep import sweep
 
-        done = sweep(plan, out, engine=runner, batch=batch, quiet=output.quiet)
-        return _show_status(SweepFolder(done.path), output)
+        done = sweep(plan, out, engine=runner, measures=measures, batch=batch, quiet=output.quiet)
+        failed = bool(measures and unmeasured(done, measures, plan.configs()))
+        return max(_show_status(done, output), failed)
     from anchor_interp._util.progress import format_seconds
     from anchor_interp.sweeps.estimate import estimate
 
@@ -116,7 +125,13 @@ def _show_status(folder: "SweepFolder", output: Output) -> int:
 
 
 def table(
-    sweep: Folder, /, *, csv: Switch = False, mechanism: Switch = False, output: Outputs = PLAIN
+    sweep: Folder,
+    /,
+    *,
+    csv: Switch = False,
+    mechanism: Switch = False,
+    measure: Functions = (),
+    output: Outputs = PLAIN,
 ) -> int:
     """Bring a sweep's table.parquet up to date; print it as CSV or JSON if asked to.
 
@@ -125,12 +140,14 @@ def table(
         mechanism: First measure the mechanism of finished runs that lack it; seconds a run.
     """
     from anchor_interp.sweeps.folder import sweep_folder
-    from anchor_interp.sweeps.table import measure_mechanisms, to_csv, to_json, write_table
+    from anchor_interp.sweeps.measuring import measure_mechanisms, measure_runs, own_measures
+    from anchor_interp.sweeps.table import to_csv, to_json, write_table
 
     if csv and output.json:
         raise ConfigError("csv and json are two forms of one output; use one of them")
-    folder = sweep_folder(sweep)
+    folder, measures = sweep_folder(sweep), own_measures(measure)
     failed = measure_mechanisms(folder, quiet=output.quiet) if mechanism else 0
+    failed += measure_runs(folder, measures, quiet=output.quiet) if measures else 0
     found = write_table(folder)
     if csv:
         print(to_csv(found), end="")
@@ -149,6 +166,7 @@ def diagram(
     x: str | None = None,
     y: str | None = None,
     best_over: str | None = None,
+    maps: Annotated[tuple[str, ...], Parameter(name="--map")] = (),
     output: Outputs = PLAIN,
 ) -> None:
     """Draw a sweep's phase diagrams: a page, figures and numbers.
@@ -161,13 +179,13 @@ def diagram(
         y: Field of the vertical axis; found from the runs if none.
         best_over: Field, such as lr; the best accuracy of each seed over its values counts, as in
             figure 2 of the NeurIPS paper. Every run counts if none.
+        maps: Further column with numbers to map, such as a measure of your own. May be repeated.
     """
     from anchor_interp.pages.diagram_page import write_diagrams
     from anchor_interp.sweeps.diagrams import read_where
     from anchor_interp.sweeps.table import read_table
 
     rows, name = read_table(sweep), sweep.resolve().name
-    page, numbers, table, *figures = write_diagrams(
-        rows, out, x=x, y=y, where=read_where(where), best_over=best_over or (), name=name
-    )
+    choices = {"x": x, "y": y, "where": read_where(where), "best_over": best_over or ()}
+    page, numbers, table, *figures = write_diagrams(rows, out, name=name, maps=maps, **choices)
     output.show_pages(page, numbers, len(figures), f"table: {table}")

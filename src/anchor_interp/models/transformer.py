@@ -201,42 +201,56 @@ def _built(cfg: HookedTransformerConfig, *, post: bool = False) -> HookedTransfo
         return PostLNTransformer(cfg) if post else HookedTransformer(cfg, move_to_device=False)
 
 
-def model_of_weights(weights: Mapping[str, Tensor]) -> HookedTransformer:
-    """A HookedTransformer of any shape around its ``state_dict``, to look at its weights.
+_LOADED = {
+    "init_weights": False,
+    "device": "cpu",
+    "seed": None,  # a seed here would reseed torch, numpy and random globally
+    "n_devices": 1,
+    "tokenizer_name": None,  # which would be fetched
+}
 
-    Do *not* run it: a state dict tells neither the activation function nor the normalisation.
-    LayerNorms and buffers are left out. A matrix that is missing or does not fit is a ConfigError.
+
+def model_of_weights(
+    weights: Mapping[str, Tensor], settings: Mapping[str, Any] | None = None
+) -> HookedTransformer:
+    """A HookedTransformer of any shape around its ``state_dict``.
+
+    A state dict tells neither the activation function nor the normalisation. Without ``settings``,
+    the other arguments of its ``HookedTransformerConfig``, do *not* run it: look at its weights.
+    LayerNorms and buffers are then left out. A matrix that is missing or does not fit, or a setting
+    that TransformerLens refuses, is a ConfigError.
     """
+    told = dict(settings or {"act_fn": "relu", "normalization_type": None})
     first = "blocks.0."
     try:
         n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
         grouped = weights.get(first + "attn._W_K")
         mlp = weights.get(first + "mlp.W_in")
         positions = weights.get("pos_embed.W_pos")
-        cfg = HookedTransformerConfig(
-            n_layers=1 + max(int(name.split(".")[1]) for name in weights if "blocks." in name),
-            n_heads=n_heads,
-            d_model=d_model,
-            d_head=d_head,
-            d_mlp=None if mlp is None else mlp.shape[1],
-            attn_only=mlp is None,
-            gated_mlp=first + "mlp.W_gate" in weights,
-            n_key_value_heads=None if grouped is None else len(grouped),
-            act_fn="relu",
-            d_vocab=len(weights["embed.W_E"]),
-            d_vocab_out=weights["unembed.W_U"].shape[1],
-            n_ctx=1 if positions is None else len(positions),
-            positional_embedding_type="alibi" if positions is None else "standard",
-            normalization_type=None,
-            init_weights=False,
-            device="cpu",
-            dtype=weights["embed.W_E"].dtype,
-        )
+        positional = "alibi" if positions is None else "standard"
+        shape: dict[str, Any] = {
+            "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
+            "n_heads": n_heads,
+            "d_model": d_model,
+            "d_head": d_head,
+            "d_mlp": None if mlp is None else mlp.shape[1],
+            "attn_only": mlp is None,
+            "gated_mlp": first + "mlp.W_gate" in weights,
+            "n_key_value_heads": None if grouped is None else len(grouped),
+            "d_vocab": len(weights["embed.W_E"]),
+            "d_vocab_out": weights["unembed.W_U"].shape[1],
+            "n_ctx": told.get("n_ctx", 1) if positions is None else len(positions),
+            "positional_embedding_type": told.get("positional_embedding_type", positional),
+            "dtype": weights["embed.W_E"].dtype,
+        }
+        cfg = HookedTransformerConfig(**(told | shape | _LOADED))
         with torch.device("meta"):
             model = _built(cfg)
-        needed = {name: part for name, part in model.named_parameters() if ".b_" not in name}
+        is_run = settings is not None
+        parts = model.state_dict() if is_run else dict(model.named_parameters())
+        needed = {name: part for name, part in parts.items() if is_run or ".b_" not in name}
         wrong = [name for name in needed if weights[name].shape != needed[name].shape]
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, TypeError, AssertionError) as error:
         what = f"have no {error}" if isinstance(error, KeyError) else f"do not fit: {error}"
         raise ConfigError(
             f"the weights {what}; expected a HookedTransformer's state dict"

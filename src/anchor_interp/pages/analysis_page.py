@@ -118,7 +118,10 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
         caption = "The share of the tokens' effect on the answer that each route carries."
         yield Picture("routes", caption, figures.route_bars(m.routes))
     if m.comparison is not None:
-        caption = "Faithfulness of the pruned circuit beside circuits of the same size."
+        caption = (
+            "Faithfulness of the pruned circuit beside random circuits of its size, the edges with "
+            "most attention to the answer (rollout) at several sizes, and the published routes."
+        )
         yield Picture("circuit", caption, figures.circuit_baselines(m.comparison))
     for patched in m.patches:
         caption = (

@@ -13,7 +13,14 @@ import numpy as np
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import BEST_OF, MEASURES, PHASE_INDEX, Cell, RunMark
+from anchor_interp.sweeps.cells import (
+    BEST_OF,
+    MEASURES,
+    PHASE_INDEX,
+    Cell,
+    RunMark,
+    measure_label,
+)
 from anchor_interp.sweeps.diagrams import Diagram
 from anchor_interp.sweeps.settings import word
 
@@ -70,6 +77,8 @@ def accuracy_map(
     diagram: Diagram, measure: str, *, best_over: Mapping[str, int] | None = None
 ) -> "Figure":
     """One measure of every run over both axes, with its mean below.
+
+    Shares have colours from 0 to 1, a user's own measure from its least to its largest value.
 
     On OOD accuracy and symmetric answers, stripes and an outline mark poor ID accuracy (the shaded
     zone of the NeurIPS paper, figure 2) and triangles mark poor commutativity (complexity-control
@@ -161,7 +170,8 @@ def _draw_accuracies(
     from matplotlib.patches import Patch, Rectangle
 
     best = (best_over or {}) if measure in BEST_OF else {}
-    image = ScalarMappable(Normalize(0, 1), "cividis")
+    low, high = (0.0, 1.0) if measure in MEASURES else _range(diagram, measure)
+    image = ScalarMappable(Normalize(low, high), "cividis")
     places = _Places(diagram, best=bool(best))
     triangle: dict[str, Any] = {"marker": "^", "color": TRIANGLE, "mec": BLACK, "mew": 0.6}
     marked = measure in MARKED
@@ -186,7 +196,7 @@ def _draw_accuracies(
                           ms=min(7, 0.62 * places.points), **triangle)  # fmt: skip
                 triangles = True
     outlined = marked and _draw_outline(axes, diagram)
-    title = ", ".join(filter(None, (MEASURES[measure], diagram_marks.best_words(best))))
+    title = ", ".join(filter(None, (measure_label(measure), diagram_marks.best_words(best))))
     _finish(axes, diagram, measure, image, title)
     handles = {
         Patch(facecolor="#7C7B78", edgecolor="white", hatch="/////", linewidth=0,
@@ -203,8 +213,7 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.lines import Line2D
 
-    known = [v for c in diagram.cells for v in c.measures[measure].values.values() if v is not None]
-    low, high = min(known), max(known)
+    low, high = _range(diagram, measure)
     logarithmic = measure == "stable_rank" and low > 0
     norm = LogNorm(low / 1.05, high * 1.05) if logarithmic else Normalize(0, max(1, high))
     image = ScalarMappable(norm, "cividis")
@@ -229,6 +238,12 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
                **outline)
         for index, (marker, size, text) in _BUBBLES.items() if index or odd
     ]  # fmt: skip
+
+
+def _range(diagram: Diagram, measure: str) -> tuple[float, float]:
+    """The least and the largest value of a measure that some run has."""
+    known = [v for c in diagram.cells for v in c.measures[measure].values.values() if v is not None]
+    return min(known), max(known)
 
 
 def _draw_state(axes: "Axes", run: RunMark, corner: tuple[float, float], places: _Places) -> None:
@@ -275,9 +290,10 @@ def _finish(
     from matplotlib.colors import LogNorm
 
     logarithmic = isinstance(image.norm, LogNorm)
+    form = ".1f" if logarithmic else ".2f" if measure in MEASURES else ".3g"
     for cell, (column, row) in _centres(diagram):
         found = cell.measures[measure]
-        text = "\N{EN DASH}" if found.mean is None else f"{found.mean:.{1 if logarithmic else 2}f}"
+        text = "\N{EN DASH}" if found.mean is None else f"{found.mean:{form}}"
         text += f" ({found.n})" if 0 < found.n < len(found.values) else ""
         axes.text(column, row - 0.29, text, ha="center", va="center_baseline", fontsize=7,
                   color=INK)  # fmt: skip

@@ -20,7 +20,7 @@ from anchor_interp.pages import diagram_maps, style
 from anchor_interp.pages.diagram_curves import along_axis, over_decay
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
 from anchor_interp.pages.page import Picture, fill_page, output_folder, save_pictures, template_text
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
 
@@ -71,7 +71,7 @@ def write_diagrams(
 ) -> list[Path]:
     """Write the diagrams of a sweep called ``name`` as a page, figures and numbers.
 
-    Rows and choices (``x``, ``y``, ``where``, ``best_over``) are those of
+    Rows and choices (``x``, ``y``, ``where``, ``best_over``, ``maps``) are those of
     :func:`anchor_interp.sweeps.diagrams.phase_diagrams`. The folder ``out`` is created if needed;
     complete new files replace files of the same names.
 
@@ -104,7 +104,8 @@ def render_diagrams(found: Diagrams, parts: Sequence[Part], *, name: str = "swee
     """The page as HTML, with the pictures that have a caption."""
     first = found.diagrams[0]
     places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
-    measures = [m for m in MEASURES if any(cell.measures[m].n for cell in found.cells)]
+    all_measures = (*MEASURES, *found.maps)
+    measures = [m for m in all_measures if any(cell.measures[m].n for cell in found.cells)]
     drawn = [{"part": part, "figures": [(p, _inline(p)) for p in part.pictures if p.caption]}
              for part in parts]  # fmt: skip
     return fill_page(
@@ -114,7 +115,7 @@ def render_diagrams(found: Diagrams, parts: Sequence[Part], *, name: str = "swee
         title=f"Phases of {name}",
         script=template_text("diagrams.js"),
         marks=STATE_MARKS,
-        measures={measure: MEASURES[measure] for measure in measures},
+        measures={measure: measure_label(measure) for measure in measures},
         found=found,
         best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),
         where=_listed(found.where),
@@ -151,7 +152,7 @@ def _parts(found: Diagrams) -> Iterator[Part]:
         end = f"-{number}" if len(found.diagrams) > 1 else ""
         pictures = tuple(
             Picture(f"{name}{end}", caption, figure)
-            for name, caption, figure in _figures(diagram, found.best_over)
+            for name, caption, figure in _figures(diagram, found.best_over, found.maps)
         )
         yield Part(f"diagram-{number}", title[0].upper() + title[1:], pictures)
     if any(len(series.points) > 2 for panel in found.decay for series in panel.series):
@@ -159,7 +160,9 @@ def _parts(found: Diagrams) -> Iterator[Part]:
         yield Part("decay", "Over effective decay", (picture,))
 
 
-def _figures(diagram: Diagram, best_over: Mapping[str, int]) -> Iterator[tuple[str, str, Any]]:
+def _figures(
+    diagram: Diagram, best_over: Mapping[str, int], maps: Sequence[str]
+) -> Iterator[tuple[str, str, Any]]:
     """Name, caption and figure of everything that is drawn of one diagram."""
     yield "overview", "", diagram_maps.overview(diagram, best_over=best_over)
     yield "phases", _PHASES, diagram_maps.phase_map(diagram)
@@ -175,5 +178,8 @@ def _figures(diagram: Diagram, best_over: Mapping[str, int]) -> Iterator[tuple[s
         if has(diagram, rank):
             figure = diagram_maps.rank_map(diagram, rank)
             yield rank.replace("_", "-"), caption + _BUBBLES, figure
+    for name in filter(lambda name: has(diagram, name), maps):
+        figure = diagram_maps.accuracy_map(diagram, name)
+        yield "map-" + re.sub(r"[^\w-]", "-", name), f"{name}.{_MEANS}", figure
     caption = f"ID and OOD accuracy along {diagram.x.label}: {_ALONG}"
     yield "along", caption, along_axis(diagram, best_over=best_over)

@@ -172,9 +172,14 @@ def route_bars(scores: "RouteScores") -> "Figure":
 
 
 def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
-    """Faithfulness of a circuit beside circuits that ignore causal effects."""
-    names = ["pruned by effect", *(other.name for other in comparison.others), "random"]
-    values = [comparison.faithfulness, *(other.faithfulness for other in comparison.others)]
+    """Faithfulness of a circuit beside circuits that ignore causal effects, with their sizes."""
+    routes = [other for other in comparison.others if other not in comparison.rollouts]
+    rivals = [*comparison.rollouts, *routes]
+    names = [f"{name}, {size} edges" for name, size in (
+        ("pruned by effect", comparison.size), *((rival.name, rival.size) for rival in rivals),
+        ("random", comparison.size),
+    )]  # fmt: skip
+    values = [comparison.faithfulness, *(rival.faithfulness for rival in rivals)]
     accuracy = [value.accuracy for value in values]
     difference = [value.logit_difference for value in values]
     with panel(5.6, 0.9 + 0.42 * len(names)) as (figure, axes):

@@ -7,10 +7,10 @@ This module does not import torch.
 
 import math
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import (
@@ -29,6 +29,7 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
 from anchor_interp.tasks.task import MAX_EXAMPLES, Task, anchored
 
+T = TypeVar("T")
 SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
@@ -278,7 +279,30 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
 def read_config(path: str | Path) -> RunConfig:
     """Read a configuration from a JSON file such as ``RUN/config.json``; ConfigError if damaged."""
     path = checked_path(path, "the path of the configuration")
-    unreadable = f"cannot read the configuration {path}"
+    return _built(RunConfig, _json_of(path, "configuration"), path)
+
+
+def read_task(given: str | Path) -> Task:
+    """A task from its name or from a JSON file; ConfigError if it is neither.
+
+    The file holds the task's fields, or a configuration, such as ``RUN/config.json``, that has them
+    under ``task``.
+    """
+    path = checked_path(given, "the task")
+    if (named := NAMED_TASKS.get(str(path))) is not None:
+        return named
+    if not path.exists():
+        expected = f"expected a JSON file or one of {', '.join(NAMED_TASKS)}"
+        close = suggestion(str(path), NAMED_TASKS)
+        raise ConfigError(f"there is no task {shown(str(path))}{close}; {expected}")
+    data = _json_of(path, "task")
+    within = data.get("task") if isinstance(data, Mapping) else None
+    return _built(Task, data if within is None else within, path)
+
+
+def _json_of(path: Path, what: str) -> Any:
+    """The values of a small JSON file."""
+    unreadable = f"cannot read the {what} {path}"
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for its writer
             raise ConfigError(f"{unreadable}: it is not a regular file")
@@ -287,13 +311,18 @@ def read_config(path: str | Path) -> RunConfig:
     except OSError as error:
         raise ConfigError(f"{unreadable}: {error.strerror}") from error
     if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(
-            f"{path} is larger than {MAX_CONFIG_BYTES} bytes; it is not a configuration"
-        )
+        raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; it is not a {what}")
     try:
-        return from_dict(RunConfig, parse_json(data.decode("utf-8-sig")))
+        return parse_json(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         found = f"{error.reason} at byte {error.start}"
         raise ConfigError(f"{unreadable}: it is not UTF-8 text ({found})") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _built(cls: type[T], data: Any, path: Path) -> T:
+    try:
+        return from_dict(cls, data)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

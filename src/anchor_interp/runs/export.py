@@ -18,6 +18,8 @@ A pre-LayerNorm model does not need this package::
     model = HookedTransformer(cfg)
     model.load_state_dict(safetensors.torch.load_file(path))
 
+A model of your own is written by :func:`save_transformer`: the last key alone, with every argument.
+
 A post-LayerNorm model has blocks that TransformerLens lacks. Open it with :func:`load_weights`, or
 as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
 """
@@ -25,6 +27,7 @@ as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,13 +36,27 @@ from torch import Tensor
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.files import open_regular, write_output
-from anchor_interp._util.schema import canonical_json, checked_path, from_dict, parse_json
+from anchor_interp._util.files import open_regular, output_file, write_output
+from anchor_interp._util.schema import (
+    canonical_json,
+    checked,
+    checked_path,
+    from_dict,
+    parse_json,
+    to_dict,
+)
 from anchor_interp.models.shapes import ModelConfig
-from anchor_interp.models.transformer import HookedTransformer, empty_model, model_of_weights, place
+from anchor_interp.models.transformer import (
+    HookedTransformer,
+    PostLNTransformer,
+    empty_model,
+    model_of_weights,
+    place,
+)
 from anchor_interp.runs.config import MAX_CONFIG_BYTES, RunConfig, run_id
 
 FORMAT = "anchor-interp weights"
+_CONFIG = "HookedTransformerConfig"
 SCHEMA = "1"
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _TRANSFORMER_LENS = (
@@ -58,7 +75,7 @@ def save_weights(model: HookedTransformer, path: Path, config: RunConfig, *, ste
         "run_id": run_id(config),
         "step": str(step),
         "config": canonical_json(config),
-        "HookedTransformerConfig": json.dumps(arguments | {"init_weights": False}),
+        _CONFIG: json.dumps(arguments | {"init_weights": False}),
     }
     write_output(path, save(state, metadata))
 
@@ -76,17 +93,50 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
     return place(_filled(path, _model_config(path, metadata), state), target)
 
 
-def load_transformer(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
-    """A model around any HookedTransformer's weights, to be looked at and not run.
+def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
+    """Write any HookedTransformer's weights and its configuration as one file; replaces a file.
 
-    The file is one that ``safetensors.torch.save_file(model.state_dict(), path)`` writes.
+    Raises:
+        ConfigError: the model is not a HookedTransformer.
+        StoreError: the file cannot be written.
+    """
+    checked(model, HookedTransformer, "model")
+    if isinstance(model, PostLNTransformer):
+        raise ConfigError("a post-LayerNorm model has blocks of this package; use Run.export")
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    arguments = to_dict(vars(model.cfg))
+    plain = {n: v for n, v in arguments.items() if isinstance(v, bool | int | float | str | None)}
+    path = checked_path(path, "path")
+    output_file(path)
+    write_output(path, save(state, {_CONFIG: json.dumps(plain)}))
+    return path
+
+
+def load_transformer(
+    path: str | Path, *, device: str | torch.device = "cpu", to_run: bool = False
+) -> HookedTransformer:
+    """A model around any HookedTransformer's weights.
+
+    The file is one of :func:`save_transformer` or :meth:`anchor_interp.runs.run.Run.export`; or of
+    ``safetensors.torch.save_file(model.state_dict(), path)``, whose model can be looked at and not
+    run. ``to_run`` refuses that.
 
     Raises:
         StoreError: the file is missing, or does not hold a HookedTransformer's weights.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
+    metadata, state = _read(path, "cpu")
+    if metadata.get("format") == FORMAT:
+        return load_weights(path, device=device)
+    if _CONFIG not in metadata and to_run:
+        raise StoreError(
+            f"{path} has weights without their configuration, such as the activation function, so "
+            "the model cannot be run; write it with anchor_interp.runs.export.save_transformer"
+        )
     try:
-        return model_of_weights(_read(path, str(target))[1])
+        text = metadata.get(_CONFIG)
+        settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)
+        return place(model_of_weights(state, settings), target)
     except ConfigError as error:
         raise StoreError(f"{path}: {error}") from error
 

@@ -6,13 +6,16 @@ empty. Reading kept values does not load torch.
 """
 
 import contextlib
+import hashlib
+import inspect
 import itertools
 import json
 import operator
 import pkgutil
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,46 +49,114 @@ class Measure:
     version: int = 1
     steps: tuple[int, ...] = ()
     """Checkpoints to measure; the last one if empty."""
+    column: bool = False
+    """Whether tables of sweeps show it. The value is then a number, or a dictionary of numbers."""
 
     def __post_init__(self) -> None:
         check_fields(self, "measure")
         if not _FUNCTION.fullmatch(self.function):
             raise ConfigError(f"function is {shown(self.function)}; expected module:function")
 
+    def resolve(self) -> Callable[["Run"], Any]:
+        """The function itself; ConfigError if it cannot be imported."""
+        try:
+            found = pkgutil.resolve_name(self.function)
+            if not callable(found):
+                raise ValueError(f"it is {shown(found)}, which is not a function")
+        except Exception as error:  # a user's module may raise anything
+            kind = type(error).__name__
+            raise ConfigError(
+                f"cannot import the measure {self.function} ({kind}: {error}); expected "
+                "module:function, of a module in this folder, or file.py:function"
+            ) from error
+        return found
+
     def __call__(self, run: "Run") -> Any:
         """The value at the run's checkpoint, as plain JSON values.
 
         Raises:
-            ConfigError: there is no such function, or its value is None or is not JSON.
-            AnchorInterpError: the function failed.
+            ConfigError: there is no such function, it failed, or its value is None, is not JSON or
+                is not the number that a column needs.
         """
-        try:
-            function = pkgutil.resolve_name(self.function)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"cannot import the measure {self.function}: {error}") from error
+        function = self.resolve()
         try:
             value = to_dict(function(run))
         except AnchorInterpError:
             raise
         except Exception as error:
-            raise AnchorInterpError(
+            raise ConfigError(
                 f"{self.name} of {run.name} at step {run.step} failed "
                 f"({type(error).__name__}: {error})"
             ) from error
+        returned = f"{self.function} returned"
+        if self.column and not _is_column(value):
+            raise ConfigError(
+                f"{returned} {shown(value)} for {run.name}; expected a number, or a dictionary of "
+                "numbers"
+            )
         try:
             json.dumps(value, allow_nan=False)
         except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"{self.function} returned a value that is not JSON: {error}"
-            ) from error
+            raise ConfigError(f"{returned} a value that is not JSON: {error}") from error
         if value is None:
-            raise ConfigError(f"{self.function} returned None; expected a JSON value")
+            raise ConfigError(f"{returned} None; expected a JSON value")
         return value
+
+
+def column_measure(function: str) -> Measure:
+    """The measure of a user's function of a run, which becomes a column of sweep tables.
+
+    Its version follows from the text of the function's file. After a change of the file, runs are
+    measured again.
+
+    Args:
+        function: ``module:function``, of an installed module or one in the current folder, or
+            ``file.py:function``. Its folder joins ``sys.path``.
+
+    Raises:
+        ConfigError: the function cannot be imported.
+    """
+    place, _, name = function.rpartition(":")
+    if not (place and name):
+        expected = "module:function or file.py:function"
+        raise ConfigError(f"the measure is {shown(function)}; expected {expected}")
+    file = Path(place) if place.endswith(".py") else None
+    folder = str((file.parent if file else Path()).resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    measure = Measure(name, f"{file.stem if file else place}:{name}", column=True)
+    code, text = inspect.unwrap(measure.resolve()), b""
+    with contextlib.suppress(TypeError, OSError):  # built in, or defined in no file
+        text = Path(inspect.getfile(code)).read_bytes()
+    return replace(measure, version=int(hashlib.sha256(text).hexdigest()[:12], 16))
+
+
+def _is_column(value: Any) -> bool:
+    numbers = value.values() if isinstance(value, Mapping) else [value]
+    most = sys.float_info.max
+    return all(type(one) in (int, float) and -most <= one <= most for one in numbers)
 
 
 def kept(path: Path, measure: Measure, step: int) -> Any | None:
     """The value that a run folder keeps of a measure; None if it has to be measured."""
     return _value(_entries(path), path, measure, step)
+
+
+def kept_columns(path: Path, step: int) -> dict[str, float]:
+    """What a run folder keeps for columns of tables, by the column's name.
+
+    A number has the name of its function; of a dictionary, each has the function's and its own,
+    such as ``norms.first``.
+    """
+    found: dict[str, float] = {}
+    with contextlib.suppress(StoreError):
+        for entry in _entries(path):
+            name, value = entry["name"], entry["value"]
+            is_ours = entry.get("column") and entry["step"] == step and _is_column(value)
+            if is_ours and entry["weights"] == _digest(path, step):
+                parts = value if isinstance(value, Mapping) else {"": value}
+                found |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
+    return found
 
 
 def lacking(path: Path, measures: Iterable[Measure], last: int) -> list[tuple[Measure, int]]:
@@ -102,7 +173,10 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a measurement in")
     entry = _wanted(measure, run.step) | {"weights": _digest(run.path, run.step), "value": value}
-    place = operator.itemgetter("name", "step")
+
+    def place(entry: dict[str, Any]) -> tuple[Any, ...]:
+        return entry["name"], entry["step"], entry.get("column", False)
+
     with writing(run.path, run.config) as writer:
         try:
             found = files.read_json(run.path / FILE)["schema"]
@@ -118,7 +192,8 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
     """Take every measurement that a finished run lacks, and keep each at once.
 
-    AnchorInterpError if one fails or cannot be kept, InterruptedRunError on SIGINT or SIGTERM.
+    AnchorInterpError, after all others, if some fail or cannot be kept; InterruptedRunError on
+    SIGINT or SIGTERM.
     """
     from anchor_interp._util.environment import stop_signals
     from anchor_interp._util.progress import silence
@@ -129,15 +204,23 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
         return
     by_step = operator.itemgetter(1)
     todo = sorted(lacking(path, measures, load(path).step), key=by_step)
+    failed: list[AnchorInterpError] = []
     with stop_signals() as stopped, silence():
         for step, group in itertools.groupby(todo, key=by_step):
             run = load(path, step=step)  # one model in memory at a time
             for measure, _ in group:
-                with stopped.at_once(_STOPPED):
-                    value = measure(run)
-                keep(run, measure, value)
+                try:
+                    with stopped.at_once(_STOPPED):
+                        value = measure(run)
+                    keep(run, measure, value)
+                except InterruptedRunError:
+                    raise
+                except AnchorInterpError as error:
+                    failed.append(error)
                 if stopped():  # a signal came while it was kept
                     raise InterruptedRunError(_STOPPED)
+    if failed:
+        raise type(failed[0])("; ".join(map(str, failed)))
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
@@ -160,7 +243,8 @@ def _value(entries: list[dict[str, Any]], path: Path, measure: Measure, step: in
 
 
 def _wanted(measure: Measure, step: int) -> dict[str, Any]:
-    return {"name": measure.name, "version": measure.version, "step": step}
+    about = {"name": measure.name, "version": measure.version, "step": step}
+    return about | ({"column": True} if measure.column else {})
 
 
 def _digest(path: Path, step: int) -> str:

@@ -47,7 +47,8 @@ MEASURES: dict[str, str] = {
     "stable_rank": "stable rank of W_Q(1)",
     "stable_rank_ratio": "stable rank / at initialisation",
 }
-"""The measures in words: shares, and stable ranks. All but the last are columns of the table."""
+"""The measures in words: shares, and stable ranks. All but the last are columns of the table.
+Further columns with numbers are measures if a diagram maps them."""
 BEST_OF = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
 """The measures that ``best_over`` applies to."""
 
@@ -70,7 +71,7 @@ class RunMark:
     total_decay: float | None
     seconds: float | None
     values: dict[str, float | None]
-    """Its :data:`MEASURES`."""
+    """Its :data:`MEASURES`, and the further columns that are mapped."""
     poor_id: bool
     """ID accuracy below 0.9."""
     poor_commutativity: bool
@@ -111,15 +112,18 @@ class Cell:
     """Mean commutativity below 0.7; see :attr:`RunMark.poor_commutativity`."""
 
 
-def make_mark(row: TableRow, slot: int) -> RunMark:
-    """The mark of one run; ConfigError if a row has an invalid status, phase or measure."""
+def make_mark(row: TableRow, slot: int, maps: Sequence[str] = ()) -> RunMark:
+    """The mark of one run; ConfigError if a row has an invalid status, phase or measure.
+
+    ``maps`` are further columns that are measures.
+    """
     run_id = str(row.get("run_id"))
     status: RunStatus = checked(row.get("status"), RunStatus, f"status of run {run_id}")
     phase: Phase | None = None
-    values: dict[str, float | None] = dict.fromkeys(MEASURES)
+    values: dict[str, float | None] = dict.fromkeys((*MEASURES, *maps))
     if status == "done":
         phase = checked(row.get("phase"), Phase, f"phase of run {run_id}")
-        values |= {name: _number(row, name) for name in MEASURES}
+        values |= {name: _number(row, name) for name in values}
         now, start = values["stable_rank"], _number(row, "stable_rank_at_init")
         values["stable_rank_ratio"] = now / start if now is not None and start else None
     undone: RunState = status if status in ("diverged", "failed", "missing") else "unfinished"
@@ -137,7 +141,8 @@ def seed_of(row: TableRow) -> int:
 
 def make_cell(number: int, x: Value, y: Value, runs: tuple[RunMark, ...], *, best: bool) -> Cell:
     """A cell of these runs; with ``best``, each seed counts with its best accuracies."""
-    measures = {name: measured(runs, name, best=best and name in BEST_OF) for name in MEASURES}
+    names = runs[0].values
+    measures = {name: measured(runs, name, best=best and name in BEST_OF) for name in names}
     phases = Counter(run.phase for run in runs if run.phase).most_common(2)
     tie = len(phases) == 2 and phases[0][1] == phases[1][1]
     phase = phases[0][0] if phases and not tie else None
@@ -157,13 +162,19 @@ def measured(runs: Sequence[RunMark], name: str, *, best: bool = False) -> Measu
     if len(known) < 2:
         return Measured(values, len(known), known[0] if known else None, None, None)
     low, high = mean_interval(known)
-    high = high if name.startswith("stable_rank") else min(high, 1)
-    return Measured(values, len(known), math.fsum(known) / len(known), max(low, 0.0), high)
+    if name in MEASURES:
+        low, high = max(low, 0.0), high if name.startswith("stable_rank") else min(high, 1)
+    return Measured(values, len(known), math.fsum(known) / len(known), low, high)
 
 
 def in_order(states: Mapping[RunState, int]) -> dict[RunState, int]:
     """The states that occur, in the order of :data:`STATE_MARKS`."""
     return {state: states[state] for state in STATE_MARKS if states.get(state)}
+
+
+def measure_label(name: str) -> str:
+    """A measure in words; a user's own has its column's name."""
+    return MEASURES.get(name, name)
 
 
 def _number(row: TableRow, name: str) -> float | None:

@@ -20,6 +20,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.sweeps import settings
 from anchor_interp.sweeps.cells import (
+    MEASURES,
     Cell,
     RunMark,
     RunState,
@@ -109,6 +110,8 @@ class Diagrams:
     """Settings that vary with the axes but not within a cell."""
     left_out: int
     """How many rows ``where`` left out."""
+    maps: tuple[str, ...] = ()
+    """Columns that are mapped beside the :data:`anchor_interp.sweeps.cells.MEASURES`."""
     schema: int = 1
 
     @property
@@ -129,6 +132,7 @@ def phase_diagrams(
     y: str | None = None,
     where: Mapping[str, Any] | None = None,
     best_over: str | Sequence[str] = (),
+    maps: str | Sequence[str] = (),
 ) -> Diagrams:
     """The diagrams of a sweep's table (:mod:`anchor_interp.sweeps.table`).
 
@@ -140,6 +144,7 @@ def phase_diagrams(
         where: the value, or a list of values, to keep, by column (see :func:`read_where`).
         best_over: settings such as ``lr``: each seed counts with its best accuracy over their
             values, each measure by itself (NeurIPS paper, figure 2). By default every run counts.
+        maps: further columns with numbers to map, such as a user's measures.
 
     Raises:
         ConfigError: there is no row, no finished run, no such column or no setting that varies; or
@@ -165,7 +170,8 @@ def phase_diagrams(
     for name in sorted(others, key=lambda name: name not in settings.PREFERRED):
         if not follows(kept, name, [*axes, *inside]):
             inside.append(name)
-    kept = _with_marks(kept, [*axes, *inside], best)
+    further = _further(kept, (maps,) if isinstance(maps, str) else tuple(maps))
+    kept = _with_marks(kept, [*axes, *inside], best, further)
     facets = group(kept, inside)
     if len(facets) > MAX_DIAGRAMS:
         raise ConfigError(_too_many(kept, inside, len(facets), axes))
@@ -188,7 +194,7 @@ def phase_diagrams(
     best_of = {name: _choices(kept, name, [*axes, *inside]) for name in best}
     following = {name: values_of(kept, name) for name in others if name not in inside}
     decay, left_out = decay_panels(kept, varying), len(rows) - len(kept)
-    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out)
+    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out, further)
 
 
 def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -257,6 +263,24 @@ def _check_column(rows: Sequence[TableRow], name: Any, what: str, known: Sequenc
         raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
 
 
+def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
+    """The columns to map, without the measures that are mapped anyway."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    numeric = [name for name in columns if _is_numeric([row.get(name) for row in rows])]
+    for name in maps:
+        if checked(name, str, "map") not in numeric:
+            has = "holds no numbers" if name in columns else "is not a column of the table"
+            close = suggestion(name, numeric)
+            raise ConfigError(f"map is {shown(name)}, which {has}{close}; expected one of "
+                              f"{', '.join(numeric)}")  # fmt: skip
+    return tuple(dict.fromkeys(name for name in maps if name not in MEASURES))
+
+
+def _is_numeric(values: Sequence[Value]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(type(value) in (int, float) for value in known)
+
+
 def _axes(
     rows: Sequence[TableRow], x: str | None, y: str | None, columns: list[str], varying: list[str]
 ) -> tuple[str, str | None]:
@@ -306,7 +330,7 @@ def _too_many(rows: Sequence[TableRow], names: list[str], n: int, axes: list[str
 
 
 def _with_marks(
-    rows: Sequence[TableRow], place: Sequence[str], best: Sequence[str]
+    rows: Sequence[TableRow], place: Sequence[str], best: Sequence[str], maps: Sequence[str]
 ) -> list[TableRow]:
     """Copies of the rows with their marks; a seed has the same slot in every cell.
 
@@ -321,5 +345,6 @@ def _with_marks(
         times[cell] += 1
     slots = {key: slot for slot, key in enumerate(sorted(set(keys)))}
     return [
-        {**row, "mark": make_mark(row, slots[key])} for row, key in zip(rows, keys, strict=True)
+        {**row, "mark": make_mark(row, slots[key], maps)}
+        for row, key in zip(rows, keys, strict=True)
     ]

@@ -106,7 +106,8 @@ class SweepFolder:
 
         from anchor_interp.sweeps.table import COLUMNS, rows  # which reads folders of this class
 
-        return pandas.DataFrame(rows(self), columns=list(COLUMNS))
+        found = rows(self)
+        return pandas.DataFrame(found, columns=list(found[0] if found else COLUMNS))
 
     def state(self, name: str) -> State:
         """What a run's folder shows."""

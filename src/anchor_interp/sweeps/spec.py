@@ -11,6 +11,9 @@ fields by name (as :func:`anchor_interp.runs.config.override` does) and multipli
         zip: [{lr: [0.001, 0.002], steps: [4000, 2000]}]       # these move together
         seeds: 3                                 # 0, 1, 2; or a list
 
+The anchors of a task change in the same way: ``anchors``, ``overrides`` and ``unseen`` are fields
+(``examples/own_anchors.yaml``), and ``task`` is a whole task, by its name or its fields.
+
 A run is its configuration: grids that ask for the same one share it, and a new value on an axis
 does not change the names (:func:`anchor_interp.runs.config.run_id`) of the other runs.
 """
@@ -24,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
@@ -41,6 +44,12 @@ MAX_BYTES = 1 << 24  # of a sweep file that is read or written
 MAX_RUNS = 1_000_000  # more is a mistake in an axis
 Axes = Mapping[str, tuple[Any, ...]]
 """Values by field name."""
+_SPELLED = {
+    "anchors": "[{token: 1, function: {add: 5}}, ...]",
+    "overrides": "[{pair: [3, 4], function: {add: -6}}, ...]",
+    "unseen": "[[3, 4], ...]",
+}
+"""How a file gives the fields of an anchor task that are neither numbers nor names."""
 
 # The safe loader, in C where PyYAML has it. It reads 1e-3 as a number, as JSON does.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
@@ -65,8 +74,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         checked(self.start, RunConfig, "start")
-        object.__setattr__(self, "axes", _frozen(self.axes, "axes"))
-        groups = tuple(_frozen(group, "zip", once=False) for group in self.together)
+        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start))
+        groups = tuple(_frozen(g, "zip", self.start, once=False) for g in self.together)
         object.__setattr__(self, "together", groups)
         for group in groups:
             if not group:
@@ -226,8 +235,6 @@ def _grid(entry: Any, where: str, folder: Path) -> Grid:
     else:
         start = preset(entry.get("preset", "tiny"))
     changes = dict(_mapping(entry.get("set", {}), f"{where}.set"))
-    if "task" in changes:
-        changes["task"] = _task(changes["task"])
     groups = entry.get("zip", [])
     if not isinstance(groups, list):
         raise ConfigError(f"{where}.zip is {shown(groups)}; expected a list of groups of axes")
@@ -235,22 +242,24 @@ def _grid(entry: Any, where: str, folder: Path) -> Grid:
     try:
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             seeds = tuple(range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS)))
+        changes = {name: _entry(name, value, start) for name, value in changes.items()}
         return Grid(override(start, **changes), entry.get("axes", {}), tuple(groups), seeds)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _frozen(axes: Any, where: str, *, once: bool = True) -> Axes:
+def _frozen(axes: Any, where: str, start: RunConfig, *, once: bool = True) -> Axes:
     """Axes that cannot be changed; with ``once``, without repeated values."""
     found = {}
     for name, values in _mapping(axes, where).items():
         at = f"{where}.{name} is {shown(values)}; expected"
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise ConfigError(f"{at} a list of one or more values")
+        given = [_entry(name, value, start) for value in values]
         try:
-            given = [_task(value) if name == "task" else value for value in values]
             different = tuple(dict.fromkeys(given))
         except TypeError as error:  # a list or a mapping has no hash
+            override(start, **{name: given[0]})  # which says what is wrong with the name or value
             raise ConfigError(f"{at} numbers, names or tasks") from error
         found[name] = different if once else tuple(given)
     return MappingProxyType(found)
@@ -260,7 +269,19 @@ def _task(given: Any) -> Any:
     """A task from its name or its entries."""
     if isinstance(given, str):
         return named_task(given)
-    return from_dict(Task, given) if isinstance(given, Mapping) else given
+    return from_dict(Task, given, "task") if isinstance(given, Mapping) else given
+
+
+def _entry(name: str, value: Any, start: RunConfig) -> Any:
+    """A field's value: a whole task and the fields of :data:`_SPELLED` from plain values."""
+    hint = get_type_hints(type(start.task)).get(name) if name in _SPELLED else None
+    if hint is None or isinstance(value, tuple):
+        return _task(value) if name == "task" else value
+    try:
+        return from_dict(hint, value, name)
+    except ConfigError as error:
+        how = f"in a sweep file write {_SPELLED[name]}, and an axis as a list of these"
+        raise ConfigError(f"{error}; {how}") from error
 
 
 def _mapping(data: Any, where: str) -> Mapping[str, Any]:

@@ -2,10 +2,12 @@
 
 For every run of the sweep, ``table.parquet`` holds its status, the fields of its configuration,
 the measurements of its final checkpoint, and how the run took place. What a run lacks is null. The
-fields of a task that :data:`COLUMNS` lacks have columns such as ``task.held_out``.
+fields of a task that :data:`COLUMNS` lacks have columns such as ``task.held_out``; other further
+columns are a user's measures.
 
-The numbers of the mechanism (:data:`anchor_interp.analysis.mechanism.NUMBERS`) are those of the
-run's ``measurements.json``; :func:`measure_mechanisms` makes the missing ones.
+The numbers of the mechanism (:data:`anchor_interp.analysis.mechanism.NUMBERS`) and a user's own
+measures (:func:`anchor_interp.runs.measurements.column_measure`) are those of the run's
+``measurements.json``; :mod:`anchor_interp.sweeps.measuring` makes the missing ones.
 
 A row of an existing table is reused while the run's ``result.json`` and
 ``measurements.json`` are the same files; remove the table to rebuild every row.
@@ -16,7 +18,6 @@ import csv
 import functools
 import io
 import json
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,12 +27,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
-from anchor_interp._util.progress import reporting_all
+from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import checked_path, digest, shown
 from anchor_interp.analysis.mechanism import NUMBERS, kept_fingerprint
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, total_decay
+from anchor_interp.runs.measurements import kept_columns
 from anchor_interp.runs.phase import CellAccuracy, Phase
 from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
 from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
@@ -53,7 +54,6 @@ _MECHANISM = tuple(name for name in NUMBERS if name not in _MEASURED)
 _LAST = ("machine", "cpu", "device", "threads")  # of the last session
 _VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
 _MAX_BYTES = 1 << 30
-_LOGGER = logging.getLogger(__name__)
 
 
 def _kind(hint: Any) -> Kind:
@@ -103,7 +103,9 @@ def _rows(folder: SweepFolder, spec: str) -> list[TableRow]:
     if kept is None:
         kept = _aligned([_configuration(*run) for run in folder.spec().configs().items()])
     states = folder.states(row["run_id"] for row in kept)
-    return [_row(folder, row, states[row["run_id"]]) for row in kept]
+    found = [_row(folder, row, states[row["run_id"]]) for row in kept]
+    same = all(row.keys() == found[0].keys() for row in found)
+    return found if same else _aligned(found)  # some have other measures
 
 
 def write_table(folder: SweepFolder) -> list[TableRow]:
@@ -120,40 +122,6 @@ def write_table(folder: SweepFolder) -> list[TableRow]:
     except OSError as error:
         raise StoreError(f"cannot write to the sweep folder {folder.path}: {error}") from error
     return found
-
-
-def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
-    """Take the fingerprint of every finished run that keeps none.
-
-    Each run keeps its fingerprint at once, so this can be stopped at any moment.
-
-    Args:
-        folder: the sweep.
-        quiet: report no progress.
-
-    Returns:
-        How many runs failed; warnings say why.
-    """
-    from anchor_interp.analysis.fingerprint import keep_fingerprint
-    from anchor_interp.runs.run import load
-
-    configs = folder.spec().configs()
-    done = [name for name, state in folder.states(configs).items() if state == "done"]
-    todo = [
-        name
-        for name in done
-        if kept_fingerprint(folder.runs / name, name, configs[name].train.steps) is None
-    ]
-    failed = 0
-    with reporting_all(len(todo), len(todo), what="fingerprints", quiet=quiet) as progress:
-        for name in todo:
-            try:
-                keep_fingerprint(load(folder.runs / name))
-            except AnchorInterpError as error:
-                failed += 1
-                _LOGGER.warning("%s: %s", name, error)
-            progress.end(name, 1)
-    return failed
 
 
 def read_table(path: str | Path) -> list[TableRow]:
@@ -201,16 +169,16 @@ def to_csv(found: Sequence[TableRow]) -> str:
 def from_csv(text: str) -> list[TableRow]:
     """Read the rows of :func:`to_csv`; a column that an older table lacks is empty.
 
-    A column of a task's own field holds numbers if all its values can be read as such.
+    A further column holds numbers if all its values can be read as such.
 
     Raises:
-        ValueError: the table has other columns, or a field does not fit its column.
+        ValueError: the table lacks a column, or a field does not fit its column.
     """
     reader = csv.DictReader(io.StringIO(text), strict=True)
     names = list(reader.fieldnames or ())
     _check_columns([*names, *(name for name in _ADDED if name not in names)])
     lines = list(reader)
-    own = {name: _kind_of_texts([line[name] for line in lines]) for name in names if _is_own(name)}
+    own = {n: _kind_of_texts([line[n] for line in lines]) for n in names if n not in COLUMNS}
     columns = _with_own(own).items()
     return [{name: parsed(name, line.get(name) or "", kind) for name, kind in columns}
             for line in lines]  # fmt: skip
@@ -233,7 +201,7 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     """Read the rows and the digest of :func:`to_parquet`; ``older`` adds columns lacking in them.
 
     Raises:
-        ValueError: the data is damaged or not a table, or has another schema or other columns.
+        ValueError: the data is damaged or not a table, has another schema or lacks a column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -249,7 +217,7 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
     types = {kind: name for name, kind in _parquet_types().items()}
     fields_of = {entry.name: types.get(entry.type, "text") for entry in table.schema}
-    wanted = _parquet_schema(_with_own({n: k for n, k in fields_of.items() if _is_own(n)}))
+    wanted = _parquet_schema(_with_own({n: k for n, k in fields_of.items() if n not in COLUMNS}))
     for name in set(_ADDED) - set(table.column_names) if older else ():
         entry = wanted.field(name)
         table = table.append_column(entry, pa.nulls(table.num_rows, entry.type))
@@ -312,6 +280,7 @@ def _row(folder: SweepFolder, row: TableRow, state: State) -> TableRow:
     if state == "done" and row["status"] == "done" and written.items() <= row.items():
         return row
     derived = ("error", "phase", "reason", *_MEASURED, *_CELLS, *_MECHANISM, *CIRCUMSTANCES)
+    row = {key: value for key, value in row.items() if key in COLUMNS or key.startswith(OWN)}
     row = row | dict.fromkeys(derived) | {"status": state, "censored": True} | written
     if state != "missing":
         row |= _circumstances(folder, name)
@@ -319,7 +288,7 @@ def _row(folder: SweepFolder, row: TableRow, state: State) -> TableRow:
         row["error"] = failure.message
     if state == "done":
         try:
-            row |= _mechanism(result.parent, row) | _result(name, files.read_json(result))
+            row |= _measured(result.parent, row) | _result(name, files.read_json(result))
         except (StoreError, LookupError, TypeError, ValueError) as error:
             row |= {"status": "failed", "error": f"{result} is damaged ({error}); remove it"}
     return row
@@ -338,9 +307,10 @@ def _result(name: str, data: Any) -> TableRow:
     return found | {"phase": phase, "reason": str(data["reason"]), "censored": censored}
 
 
-def _mechanism(run: Path, row: TableRow) -> TableRow:
+def _measured(run: Path, row: TableRow) -> TableRow:
     found = kept_fingerprint(run, row["run_id"], row["steps"])
-    return {} if found is None else {name: getattr(found, name) for name in _MECHANISM}
+    own = kept_columns(run, row["steps"])
+    return own if found is None else own | {name: getattr(found, name) for name in _MECHANISM}
 
 
 def _written(path: Path) -> int | None:
@@ -391,28 +361,27 @@ def _aligned(found: list[TableRow]) -> list[TableRow]:
     columns = _columns(found)
 
     def fitting(name: str, value: Any) -> Any:
-        return word(value) if _is_own(name) and columns[name] == "text" and value else value
+        return word(value) if name.startswith(OWN) and columns[name] == "text" and value else value
 
     return [{name: fitting(name, row.get(name)) for name in columns} for row in found]
 
 
 def _columns(found: Iterable[TableRow]) -> dict[str, Kind]:
-    """What each column of some rows holds."""
+    """What each column of some rows holds; a measure that no row has is left out."""
     found = list(found)
-    own = dict.fromkeys(name for row in found for name in row if _is_own(name))
-    return _with_own({name: _kind_of([row.get(name) for row in found]) or "text" for name in own})
+    own = dict.fromkeys(name for row in found for name in row if name not in COLUMNS)
+    kinds = {name: _kind_of([row.get(name) for row in found]) for name in own}
+    return _with_own({n: kind or "text" for n, kind in kinds.items() if kind or n.startswith(OWN)})
 
 
 def _with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The columns with those of tasks' own fields, which follow the shared ones."""
+    """The columns with those of tasks' own fields and of a user's measures."""
     names = list(COLUMNS)
-    place = names.index(TASK_SETTINGS[-1]) + 1
-    ordered = (*names[:place], *own, *names[place:])
+    place, end = names.index(TASK_SETTINGS[-1]) + 1, len(names) - len(CIRCUMSTANCES)
+    fields_of = [name for name in own if name.startswith(OWN)]
+    measures = [name for name in own if not name.startswith(OWN)]
+    ordered = (*names[:place], *fields_of, *names[place:end], *measures, *names[end:])
     return {name: COLUMNS.get(name) or own[name] for name in ordered}
-
-
-def _is_own(column: str) -> bool:
-    return column.startswith(OWN)
 
 
 def _kind_of(values: Iterable[Any]) -> Kind | None:
@@ -438,9 +407,8 @@ def _kind_of_texts(texts: Iterable[str]) -> Kind:
 def _check_columns(found: Sequence[str]) -> None:
     if twice := [name for name, times in Counter(found).items() if times > 1]:
         raise ValueError(f"the column {shown(twice[0])} occurs twice")
-    if odd := sorted({name for name in found if not _is_own(name)} ^ set(COLUMNS)):
-        one = f"the column {shown(odd[0])} is in only one"
-        raise ValueError(f"{one} of this table and this version")
+    if lacking := sorted(set(COLUMNS) - set(found)):
+        raise ValueError(f"it lacks the column {shown(lacking[0])}")
 
 
 def parsed(name: str, text: str, kind: Kind) -> Any:

@@ -1,0 +1,92 @@
+"""Measurements of finished runs. A run keeps each at once, so this can stop at any moment."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
+from anchor_interp._util.progress import reporting_all
+from anchor_interp._util.schema import shown
+from anchor_interp.analysis.mechanism import kept_fingerprint
+from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
+from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.table import COLUMNS
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def own_measures(functions: Iterable[str]) -> tuple[Measure, ...]:
+    """The measures of a user's functions, each given as ``module:function``.
+
+    Raises:
+        ConfigError: a function cannot be imported, or has the name of a column or of another one.
+    """
+    found = tuple(map(column_measure, functions))
+    names = [measure.name for measure in found]
+    for name in names:
+        if name in COLUMNS or names.count(name) > 1:
+            whose = "a column of every table" if name in COLUMNS else "two measures"
+            raise ConfigError(f"{shown(name)} is the name of {whose}; rename the function")
+    return found
+
+
+def unmeasured(
+    folder: SweepFolder, measures: Sequence[Measure], names: Iterable[str] | None = None
+) -> list[str]:
+    """The finished runs, of all or of these names, that lack a value of a measure."""
+    configs = folder.spec().configs()
+    chosen = configs if names is None else names
+    return [name for name in _done(folder, chosen)
+            if lacking(folder.runs / name, measures, configs[name].train.steps)]  # fmt: skip
+
+
+def measure_runs(folder: SweepFolder, measures: Sequence[Measure], *, quiet: bool = False) -> int:
+    """Take the measurements that finished runs lack, one run after the other.
+
+    Args:
+        folder: the sweep.
+        measures: what to measure.
+        quiet: report no progress.
+
+    Returns:
+        How many runs failed; warnings say why.
+    """
+    act = partial(measure_run, measures=measures)
+    return _each(folder, unmeasured(folder, measures), act, "measurements", quiet)
+
+
+def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
+    """Take the fingerprint of every finished run that keeps none; as :func:`measure_runs`."""
+    from anchor_interp.analysis.fingerprint import keep_fingerprint
+    from anchor_interp.runs.run import load
+
+    configs = folder.spec().configs()
+    todo = [
+        name
+        for name in _done(folder, configs)
+        if kept_fingerprint(folder.runs / name, name, configs[name].train.steps) is None
+    ]
+    return _each(folder, todo, lambda path: keep_fingerprint(load(path)), "fingerprints", quiet)
+
+
+def _done(folder: SweepFolder, names: Iterable[str]) -> list[str]:
+    return [name for name, state in folder.states(names).items() if state == "done"]
+
+
+def _each(
+    folder: SweepFolder, todo: list[str], act: Callable[[Path], object], what: str, quiet: bool
+) -> int:
+    """Do something with each of these runs; how many failed."""
+    failed = 0
+    with reporting_all(len(todo), len(todo), what=what, quiet=quiet) as progress:
+        for name in todo:
+            try:
+                act(folder.runs / name)
+            except InterruptedRunError:
+                raise
+            except AnchorInterpError as error:
+                failed += 1
+                _LOGGER.warning("%s: %s", name, error)
+            progress.end(name, 1)
+    return failed
