@@ -153,6 +153,8 @@ def diagram(
 ) -> None:
     """Draw a sweep's phase diagrams: a page, figures and numbers.
 
+    A run whose folder holds a report.html is linked to it.
+
     Args:
         sweep: The sweep folder, or its table (.parquet or .csv).
         where: Runs to draw, such as lr=0.001 or n_layers=2,3; all if none is given.
@@ -168,6 +170,7 @@ def diagram(
 
     rows, name = read_table(sweep), sweep.resolve().name
     page, numbers, table, *figures = write_diagrams(
-        rows, out, x=x, y=y, where=read_where(where), best_over=best_over or (), name=name
-    )
+        rows, out, x=x, y=y, where=read_where(where), best_over=best_over or (), name=name,
+        runs=sweep / "runs",
+    )  # fmt: skip
     output.show_pages(page, numbers, len(figures), f"table: {table}")
