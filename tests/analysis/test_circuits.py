@@ -90,7 +90,7 @@ def test_what_is_equal_in_all_sequences_needs_no_edge(mechanism: Mechanism, way:
     assert comparison.random_accuracy.max() < 0.5
     assert comparison.p_accuracy == comparison.p_logit_difference == 1 / 20
     for other in comparison.others:
-        if other.name == f"{mechanism} route":
+        if other.name == f"{'gathered' if mechanism == 'lookup' else mechanism} route":
             assert other.faithfulness.accuracy == 1
         elif other.name != "attention rollout":  # a few answers are right by chance
             assert other.faithfulness.accuracy < 0.25
@@ -99,14 +99,14 @@ def test_what_is_equal_in_all_sequences_needs_no_edge(mechanism: Mechanism, way:
 def test_names_of_edges() -> None:
     circuit = route(small_exact("inferential", "post"), "inferential")
     assert circuit.names == (
-        "layer 1: first <- key",
-        "layer 1: second <- key",
-        "layer 2: last <- first",
-        "layer 2: last <- second",
+        "L0H0: first <- key",
+        "L0H0: second <- key",
+        "L1H0: last <- first",
+        "L1H0: last <- second",
     )
     heads = np.zeros((2, 3, 9, 9), bool)
     heads[1, 2, 8, 6] = True
-    assert Circuit(heads, circuit.roles).names == ("layer 2 head 3: last <- noise at 6",)
+    assert Circuit(heads, circuit.roles).names == ("L1H2: last <- noise at 6",)
 
 
 def test_routes_in_more_layers_and_heads() -> None:
@@ -238,7 +238,7 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
 
     monkeypatch.setattr(bench, "faithfulness", watched)
     one, same, other = (compare_circuit(bench, circuit, n_random=12, seed=s) for s in (0, 0, 1))
-    drawn = seen[0][4:]  # after the circuit itself, attention rollout and two routes
+    drawn = seen[0][5:]  # after the circuit itself, attention rollout and three routes
     assert len(drawn) == 12
     assert (drawn.sum((2, 3, 4)) == [2, 2]).all()
     assert not (drawn & ~bench.reachable).any()
@@ -250,7 +250,8 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
     assert (one.random_accuracy == same.random_accuracy).all()
     assert (one.random_logit_difference != other.random_logit_difference).any()
     assert [(o.name, o.size) for o in one.others] == [
-        ("attention rollout", 4), ("symmetric route", 3), ("inferential route", 4)
+        ("attention rollout", 4), ("symmetric route", 3), ("inferential route", 4),
+        ("gathered route", 3),
     ]  # fmt: skip
     assert one.others[2].faithfulness == one.faithfulness
     k = (one.random_logit_difference >= one.faithfulness.logit_difference).sum()

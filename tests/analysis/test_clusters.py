@@ -50,7 +50,7 @@ def test_clusters_of_exact_models(normalization: Normalization) -> None:
     # at the second anchor the lookup model has collected the ordered pair
     lookup = pair_clusters(known_model("lookup", normalization), SMALL, place="second", n=500)
     assert known(lookup.silhouette_order) > 0.1
-    # inferential models have no pair: at the end of layer 1 there is only noise
+    # inferential models have no pair: at the end of layer 0 there is only noise
     inferential = pair_clusters(known_model("inferential", normalization), SMALL, n=500)
     assert abs(inferential.agreement_unordered) < 0.05
     assert known(inferential.silhouette_unordered) < 0
@@ -173,7 +173,7 @@ def test_rounding_has_no_shares() -> None:
 
 @pytest.mark.parametrize("normalization", LAYOUTS)
 def test_merged_anchors_are_told_from_absent_ones(normalization: Normalization) -> None:
-    """After layer 1 the end has both anchors in no order, no anchor, or one of them."""
+    """After layer 0 the end has both anchors in no order, no anchor, or one of them."""
     symmetric, inferential, lookup = (
         order_influence(known_model(m, normalization), SMALL, state="X_ao", layer=0, n=400)
         for m in ("symmetric", "inferential", "lookup")
@@ -187,7 +187,7 @@ def test_merged_anchors_are_told_from_absent_ones(normalization: Normalization) 
 
 
 def test_a_lookup_whose_end_sees_no_anchor_has_nothing_merged() -> None:
-    """Its table stands at the second anchor, so what layer 1 takes to the end says nothing of it.
+    """Its table stands at the second anchor, so what layer 0 takes to the end says nothing of it.
 
     With these edges cut it still answers every sequence whose second anchor is not the last token,
     from a table of ordered pairs. Its change is that of a symmetric model, its ratio is not.

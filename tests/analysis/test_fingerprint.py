@@ -349,7 +349,7 @@ def test_the_verdict_on_an_exact_model(
 
 @pytest.mark.parametrize("without", ["anchors", "key"])
 def test_a_lookup_with_cut_edges_is_not_symmetric(without: str) -> None:
-    """Its end takes no anchor in layer 1, or its answers ignore the key: both commute."""
+    """Its end takes no anchor in layer 0, or its answers ignore the key: both commute."""
     model, length = small_exact("lookup", "post"), FEW_KEYS.length
     cut = no_edges(model, length)
     if without == "anchors":

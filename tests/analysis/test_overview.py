@@ -52,10 +52,10 @@ def test_a_known_mechanism_is_recognized_and_each_part_reported(
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0)
     found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
     lines = [re.split("  +", line)[:2] for line in capsys.readouterr().err.splitlines()]
-    assert [step for step, _ in lines] == [f"analyze model: step {i}/18" for i in range(19)]
+    assert [step for step, _ in lines] == [f"analyze model: step {i}/19" for i in range(20)]
     doing = [what for _, what in lines]
     assert [doing[0], *doing[-2:]] == ["circuit", "sensitivity", "done"]
-    assert len(set(doing)) == 19  # nothing of the pruning among them
+    assert len(set(doing)) == 20  # nothing of the pruning among them
     assert found.mechanism is not None
     m = found.mechanism
     assert m.routes is not None
@@ -83,7 +83,7 @@ def test_the_parts_of_a_symmetric_specimen(specimen: Analysis) -> None:
 
 def test_an_analysis_is_json_with_a_schema(specimen: Analysis) -> None:
     told = json.loads(canonical_json(specimen))
-    assert told["schema"] == 1
+    assert told["schema"] == 2
     assert specimen.mechanism is not None
     assert specimen.mechanism.routes is not None
     assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric

@@ -179,7 +179,7 @@ def test_each_tensor_is_what_its_reader_sees(normalization: Normalization) -> No
 
 
 def test_hooks_in_force_act_on_every_analysis() -> None:
-    """With the values of layer 2 zeroed nothing is parallel any more."""
+    """With the values of layer 1 zeroed nothing is parallel any more."""
     model = known_model("inferential", "post")
     free = value_similarity(model, SMALL, n_contexts=1)
     with hooked(model, {"blocks.1.attn.hook_v": torch.zeros_like}):
@@ -205,7 +205,7 @@ def test_double_precision_has_the_contrasts_of_single(
         assert one.contrast.difference == pytest.approx(two.contrast.difference, abs=0.01)
         np.testing.assert_allclose(one.cosine, two.cosine, atol=0.01)
         np.testing.assert_allclose(one.centred, two.centred, atol=0.01)
-    if mechanism == "lookup":  # no value at the first anchor in layer 2
+    if mechanism == "lookup":  # no value at the first anchor in layer 1
         found = value_similarity(double, SMALL, n_contexts=1)
         assert not found.cosine.any()
         contrast = found.contrast
@@ -214,7 +214,7 @@ def test_double_precision_has_the_contrasts_of_single(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logits_of_rounding_are_absent(dtype: torch.dtype) -> None:
-    """Without the values of layer 2 the lookup has no answer: its logits are rounding."""
+    """Without the values of layer 1 the lookup has no answer: its logits are rounding."""
     model = exact_model("lookup", SMALL, dtype=dtype)
     with hooked(model, {"blocks.1.attn.hook_v": torch.zeros_like}):
         found = block_similarity(model, SMALL, n_contexts=1)

@@ -22,7 +22,8 @@ Patch = pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: Patch) -> None:
     """Requirements that the tests choose, instead of those of the installed package."""
-    needed = ["numpy>=2.0", "torch<3,>=2.13", "wandb>=0.19; extra == 'wandb'", "no; extra == 'dev'"]
+    wandb = ["wandb>=0.19; extra == 'wandb'", "wandb>=0.19; extra == 'all'"]
+    needed = ["numpy>=2.0", "torch<3,>=2.13", *wandb, "no; extra == 'dev'"]
     monkeypatch.setattr(metadata, "requires", lambda _name: needed)
 
 
@@ -32,7 +33,7 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     found = json.loads(captured.out)
     assert captured.err == ""
     assert (found["ok"], found["problems"]) == (True, [])
-    assert [p["name"] for p in found["packages"]][:2] == ["numpy", "torch"]
+    assert [p["name"] for p in found["packages"]] == ["numpy", "torch", "wandb"]
     assert found["packages"][1]["installed"] == metadata.version("torch")
     assert found["devices"][0]["name"] == "cpu"
     assert found["devices"][0]["usable"]

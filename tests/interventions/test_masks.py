@@ -171,7 +171,7 @@ def test_a_full_mask_hides_a_token_from_an_exact_model(
 def test_the_direct_edges_do_not_hide_a_key_that_moves_first(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
-    """In two hops, layer 1 takes the key elsewhere and layer 2 takes it from there to the end."""
+    """In two hops, layer 0 takes the key elsewhere and layer 1 takes it from there to the end."""
     model = small_exact(mechanism, normalization, torch.float64)
     left = leak(model, FEW_KEYS, inner(12), "key", paths="direct")
     assert left < 1e-9 if mechanism == "symmetric" else left > 0.9

@@ -69,7 +69,7 @@ def test_the_page_shows_every_measurement(page: Path, found: Findings) -> None:
     for now, initial in zip(
         found.complexity.matrices, found.complexity_at_init.matrices, strict=True
     ):
-        layer = "" if now.layer is None else f" layer {now.layer + 1}"
+        layer = "" if now.layer is None else f" L{now.layer}"
         assert now.stable_rank is not None
         assert initial.stable_rank is not None
         assert f"{now.name}{layer} {initial.stable_rank:.1f} {now.stable_rank:.1f}" in text
@@ -92,7 +92,7 @@ def test_markup_in_names_stays_text(page: Path) -> None:
     source = page.read_text("utf-8")
     assert "<script>alert" not in source
     assert "<img" not in source
-    assert source.count("</script>") == source.count("<script>") == 2
+    assert source.count("</script>") == source.count("<script>") == 3
     assert HOSTILE in html.unescape(source)
 
 
@@ -177,12 +177,14 @@ def test_the_report_command(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_a_browser_shows_the_page(browser: Any, page: Path, width: int, scheme: str) -> None:
+def test_a_browser_shows_the_page(
+    browser: Any, page: Path, found: Findings, width: int, scheme: str
+) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(page.as_uri())
-    pictures, heads = 2 * 5, 2 * 2 * (1 + 3)  # several heads: each is shown small and one large
+    pictures, heads = 4 + 2 * 5, 2 * 2 * (1 + 3)  # several heads: each is shown small and one large
     shown.locator(".view canvas").nth(heads - 1).wait_for()
     shown.wait_for_timeout(300)  # charts get their layout after they appear
     overflow, background, ink = shown.evaluate(
@@ -212,12 +214,41 @@ def test_a_browser_shows_the_page(browser: Any, page: Path, width: int, scheme: 
     assert shown.evaluate("document.querySelectorAll('table:not(:has(caption))').length") == 0
     ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(entry => entry.id)")
     assert len(ids) == len(set(ids))
+    theme = shown.evaluate("getComputedStyle(document.querySelector('.view')).filter")
+    assert theme.startswith("invert") is (scheme == "dark")
     shown.keyboard.press("Tab")
     assert shown.evaluate("document.activeElement.textContent") == "Skip to the summary"
     assert shown.locator(".skip").bounding_box()["x"] >= 0
+    _compare(shown, found)
     assert watched.complaints == []
     assert watched.requests == [page.as_uri()]
     context.close()
+
+
+def _compare(shown: Any, found: Findings) -> None:
+    """Pointing at the end of a curve shows its value; a legend entry hides the run's curves."""
+    figure = shown.locator(".compared-id-accuracy")
+    figure.scroll_into_view_if_needed()
+    box = figure.locator("svg").bounding_box()
+    end = json.loads(figure.get_attribute("data-curves"))["right"]
+    x, y = box["x"] + box["width"] * end - 2, box["y"] + box["height"] / 2
+    shown.mouse.move(x, y)
+    value = next(row["id_accuracy"] for row in reversed(found.metrics) if "id_accuracy" in row)
+    entries = figure.locator(".readout span[title]")
+    assert [float(text) for text in entries.all_inner_texts()] == pytest.approx(
+        [value] * 2, rel=0.01
+    )
+    assert figure.locator(".readout").inner_text().startswith("step 40")
+    second = shown.locator(".runs-legend button").nth(1)
+    second.click()
+    assert second.get_attribute("aria-pressed") == "false"
+    hidden = shown.locator('.compared [id$="-curve-1"]').evaluate_all(
+        "all => all.map(curve => curve.style.display)"
+    )
+    assert hidden == ["none"] * 4
+    shown.mouse.move(x, y)
+    shown.mouse.move(x - 1, figure.locator("svg").bounding_box()["y"] + 30)
+    assert shown.locator(".readout span[title]").count() == 1
 
 
 def _contrast(*colours: str) -> float:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from anchor_interp.runs.phase import (
     PAPER,
+    PHASES,
     CellAccuracy,
     Evaluation,
     Phase,
@@ -16,6 +17,7 @@ from anchor_interp.runs.phase import (
     Thresholds,
     classify,
     decide,
+    near_lines,
 )
 
 shares = st.floats(0, 1)
@@ -110,3 +112,20 @@ def test_ood_accuracy_counts_from_chance(ood: float, chance: float, phase: Phase
 def test_thresholds_are_the_papers_and_can_be_changed() -> None:
     assert (PAPER.train, PAPER.id, PAPER.ood, PAPER.commutativity) == (0.9, 0.9, 0.5, 0.7)
     assert classify(measured(ood=0.6), Thresholds(ood=0.8)) == "composite"
+
+
+def test_a_number_near_a_line_names_the_phase_beyond_it() -> None:
+    assert near_lines(measured(ood=0.2, commutativity=0.3)) == ()
+    assert near_lines(measured(ood=0.47, commutativity=0.3)) == (
+        "OOD accuracy is 0.47; at 0.52 the phase would be inferential",
+    )
+    assert near_lines(measured(ood=0.53, commutativity=0.3)) == (
+        "OOD accuracy is 0.53; at 0.48 the phase would be composite",
+    )
+    undecided = measured(ood=0.2, symmetric=None, commutativity=0.72)
+    assert near_lines(undecided)[-1].endswith("at 0.67 the phase would be composite")
+    assert near_lines(measured(train=0.5, ood=0.47)) == ()  # another rule decides
+
+
+def test_every_phase_has_a_meaning() -> None:
+    assert tuple(PHASES) == typing.get_args(Phase)

@@ -69,7 +69,7 @@ def test_the_numbers_are_those_of_the_result() -> None:
     found = results()
     assert "inferential (ID 1.00, OOD 1.00 >= 0.5)" in repr(found["Evaluation"])
     assert "resid_pre 0 key" in repr(found["PatchResult"])
-    assert "4 edges of 2 layers\nlayer 1: first <- key" in repr(found["Circuit"])
+    assert "4 edges of 2 layers\nL0H0: first <- key" in repr(found["Circuit"])
     assert "counterfactual 1.00" in repr(found["InterchangeResult"])
     assert "tiny/inferential/1 at step" in repr(found["Run"])
 

@@ -65,11 +65,10 @@ class Circuit(Readable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The edges in words, such as ``layer 1: first <- key`` (layers and heads count from 1)."""
+        """The edges in words, such as ``L0H0: first <- key``."""
         at = [f"noise at {i}" if role == "noise" else role for i, role in enumerate(self.roles)]
-        heads = self.edges.shape[1]
         return tuple(
-            f"layer {layer + 1}{f' head {head + 1}' if heads > 1 else ''}: {at[query]} <- {at[key]}"
+            f"L{layer}H{head}: {at[query]} <- {at[key]}"
             for layer, head, query, key in np.argwhere(self.edges)
         )
 
@@ -252,11 +251,11 @@ def score_circuit(
 def compare_circuit(
     bench: Bench, circuit: Circuit, *, n_random: int = 100, seed: int = 0
 ) -> CircuitComparison:
-    """A circuit's faithfulness beside random circuits, attention rollout and the published routes.
+    """A circuit's faithfulness beside random circuits, attention rollout and the routes.
 
     Random circuits have as many edges in every layer, drawn from those that can reach the output.
     The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`): a
-    circuit of five edges may beat it where one edge more makes them equal. Published routes are
+    circuit of five edges may beat it where one edge more makes them equal. The routes are
     left out if there is only one layer or no key. Errors as in :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
@@ -267,7 +266,7 @@ def compare_circuit(
     rivals = {}
     if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
-        for route in (ROUTES["symmetric"], ROUTES["inferential"]):
+        for route in ROUTES.values():
             found = route_circuit(bench.model, route, length=length, position=position)
             rivals[f"{route.name} route"] = bench.reachable & found.edges
     random = np.zeros((n_random, *inside.shape), np.bool_)

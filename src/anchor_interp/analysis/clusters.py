@@ -116,7 +116,7 @@ def pair_clusters(
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters of a state over sequences; X_ao of layer 1 at the last position by default.
+    """Clusters of a state over sequences; X_ao of layer 0 at the last position by default.
 
     n is 500 to 10,000 (the paper shows 10,000); scores use the first 2,000. Sequences whose second
     anchor is the last token are left out: there the last position holds it anyway. ``centre``

@@ -15,8 +15,7 @@ _SHARE = {"low": 0, "high": 1}
 class Fingerprint:
     """Numbers of the mechanism; None if the model or its task has no such number.
 
-    Here layers count from 1 as in the papers, L is the last one, N the NeurIPS paper and C the
-    complexity-control paper.
+    N is the NeurIPS paper and C the complexity-control paper. Layers count from 0.
     """
 
     run_id: str | None
@@ -30,7 +29,8 @@ class Fingerprint:
     value: float | None
     """Largest contrast of a layer's OV at the first anchor: equal g(x; a1) (N, figure 4c)."""
     answer: float | None
-    """X^ao(L) at the last position: the same for equal answers of seen pairs (N, figure 4a, 4b)."""
+    """As ``value``, for equal answers of seen pairs in the last X_ao at the last position (N,
+    figures 4a, 4b)."""
     interchange: float | None = field(metadata=_SHARE)
     """Largest share of counterfactual answers if one state at the first anchor is exchanged."""
     route_symmetric: float | None
@@ -41,26 +41,26 @@ class Fingerprint:
     order_logits: float | None = field(metadata={"low": 0})
     """Change of the logits if the anchors change places, over that between unrelated sequences."""
     order_first: float | None = field(metadata={"low": 0})
-    """Change of X^ao(1) at the last position if they do, over that of another pair instead: 0 if
-    layer 1 takes the anchors together, None if they are not there."""
+    """Change of X_ao in layer 0 at the last position if they do, over that of another pair instead:
+    0 if layer 0 takes the anchors together, None if they are not there."""
     order_last: float | None = field(metadata={"low": 0})
     key_mask_order: float | None = field(metadata={"low": -1, "high": 1})
     """Silhouette of (a, b) against (b, a) in the logits under a key mask (C, figure 4C)."""
     key_mask_pairs: float | None = field(metadata={"low": -1, "high": 1})
     merged: float | None = field(metadata={"low": -1, "high": 1})
-    """Silhouette of the unordered pairs in X^ao(1) at the last position (N, figure 3b)."""
+    """Silhouette of the unordered pairs in X_ao of layer 0 at the last position (N, figure 3b)."""
     blocks: float | None
     """The same as ``value`` for the logits under a second-anchor mask (C, figure 4D)."""
     virtual_rule: float | None = field(metadata=_SHARE)
-    """Largest share of virtual anchors that a layer's X^ao makes and the later ones answer with the
+    """Largest share of virtual anchors that a layer's X_ao makes and the later ones answer with the
     rule, where it adds what no seen pair adds (interventions.composition)."""
     virtual_alike: float | None = field(metadata={"low": -1, "high": 1})
-    """Mean cosine of the logits of virtual pairs and of their other orders, made in X^ao(L)."""
+    """Mean cosine of the logits of virtual pairs and their other orders, made in the last X_ao."""
     exceptions: float | None = field(metadata=_SHARE)
     """Of the task: share of unseen pairs whose other order was trained on another function than the
     rule's."""
     stable_rank: float | None = field(metadata={"low": 0})
-    """Stable rank of W_Q(1), as the next two numbers are of W_Q(1)."""
+    """Stable rank of W_Q in layer 0, as the next two numbers are of it."""
     rank_share: float | None = field(metadata={"low": 0})
     """Stable rank over that at initialisation."""
     condensation: float | None = field(metadata={"low": 0})

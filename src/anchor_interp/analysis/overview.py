@@ -23,9 +23,12 @@ from anchor_interp.analysis.attention import (
     sequence_attention,
 )
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import InformationFlow, information_flow
+from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
+from anchor_interp.analysis.verdict import verdict
 from anchor_interp.interventions.ablation import Bench
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.masks import Paths, leak
@@ -41,17 +44,17 @@ from anchor_interp.models.complexity import (
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.phase import Decision, decide
+from anchor_interp.runs.phase import Decision, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
 
-SCHEMA = 1  # of analysis.json
+SCHEMA = 2  # of analysis.json
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 _CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
-_N_PARTS = 18
+_N_PARTS = 19
 """Analyses of a mechanism."""
 T = TypeVar("T")
 
@@ -78,6 +81,7 @@ class Patched:
 class MechanismAnalysis:
     """What a model of an anchor task does inside; :attr:`Analysis.left_out` explains each None."""
 
+    fingerprint: Fingerprint | None
     flow: InformationFlow | None
     routes: RouteScores | None
     circuit: circuits.Circuit | None
@@ -96,7 +100,7 @@ class MechanismAnalysis:
 
 @dataclass(frozen=True, eq=False)
 class Development:
-    """The complexity of named matrices, a row for each step; layers count from 1."""
+    """The complexity of named matrices, a row for each step."""
 
     steps: tuple[int, ...]
     names: tuple[str, ...]
@@ -110,8 +114,8 @@ class Analysis:
     """Everything measured of one checkpoint.
 
     A model that is not a run has no identity, configuration, step and decision, and one without an
-    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q(1). ``attention``
-    is of a run on a task without anchors.
+    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in layer 0.
+    ``attention`` is of a run on a task without anchors.
     """
 
     name: str
@@ -119,6 +123,11 @@ class Analysis:
     config: RunConfig | None
     step: int | None
     decision: Decision | None
+    """The phase by behaviour."""
+    near: tuple[str, ...]
+    """The measurements that lie near a line of its rule."""
+    verdict: Decision | None
+    """The phase by mechanism."""
     mechanism: MechanismAnalysis | None
     complexity: Complexity
     neurons: CosineMatrix | None
@@ -168,6 +177,7 @@ def analyze(
         config=run.config,
         step=run.step,
         decision=decide(evaluation),
+        near=near_lines(evaluation),
         development=_development(run) if len(run.steps) > 1 else None,
     )
 
@@ -201,12 +211,15 @@ def analyze_model(
         with reporting_late(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
             mechanism, left_out = _mechanism(model, task, initial, seed, ends, progress)
     query = first_query_matrix(model)
+    kept = None if mechanism is None else mechanism.fingerprint
     return Analysis(
         name=name,
         run_id=None,
         config=None,
         step=None,
         decision=None,
+        near=(),
+        verdict=None if kept is None else verdict(kept),
         mechanism=mechanism,
         complexity=complexity(model, initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
@@ -245,6 +258,7 @@ def _mechanism(
         return embedding_structure(key_embeddings(model, task), start)
 
     analysis = MechanismAnalysis(
+        fingerprint=ask("fingerprint", fingerprint_model, initial=initial, quiet=True),
         flow=ask("information flow", _flow),
         routes=ask("routes", route_scores),
         circuit=None,
@@ -261,7 +275,7 @@ def _mechanism(
         ),
         clusters=_done(
             ask("clusters, key masked", key_mask_clusters, tsne=True),
-            ask("clusters, X_ao of layer 1", pair_clusters, n=800, tsne=True),
+            ask("clusters, X_ao of layer 0", pair_clusters, n=800, tsne=True),
         ),
         keys=tuple(task.keys.tolist()),
         embedding=attempt("embedding", embedding),
@@ -357,7 +371,7 @@ def _interchanges(
 def _development(run: Run) -> Development:
     found = run.at_every_step(lambda model: complexity(model).matrices)
     names = tuple(
-        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer + 1}"
+        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer}"
         for entry in next(iter(found.values()))
     )
     numbers = {

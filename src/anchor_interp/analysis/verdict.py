@@ -9,7 +9,7 @@ phase          rule
 =============  =====================================================================================
 memorizing     ``position_share`` is high: the place of the key decides much of the logits, so the
                model knows sequences by heart
-symmetric      ``order_first`` is low: layer 1 takes the anchors together, whatever their order
+symmetric      ``order_first`` is low: layer 0 takes the anchors together, whatever their order
 symmetric *    ``order_logits`` is low: the logits hardly depend on the order
 inferential    ``virtual_rule`` is high: anchors that nobody trained are answered with the rule; or
                ``value`` with ``answer`` is: what the rule makes equal is parallel
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.runs.phase import Decision
+from anchor_interp.runs.phase import Decision, Phase
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,26 @@ class VerdictThresholds:
 
     def __post_init__(self) -> None:
         check_fields(self, "thresholds")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A number of the fingerprint beside its line, and the phase that it speaks for."""
+
+    name: str
+    meaning: str
+    value: float | None
+    least: bool
+    """Whether the phase needs at least the line, not at most."""
+    line: float
+    phase: Phase
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the number is on the phase's side of the line."""
+        if self.value is None:
+            return False
+        return self.value >= self.line if self.least else self.value <= self.line
 
 
 THRESHOLDS = VerdictThresholds()  # those that docs/results.md judges
@@ -90,3 +110,29 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         return Decision("inferential", f"{found}, value and answer {equal:.2f} >= {t.equal:g}")
     found += f" < {t.rule:g}, virtual_alike {'-' if alike is None else f'{alike:.3f}'}"
     return Decision("symmetric" if exception else "composite", found)
+
+
+def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> tuple[Line, ...]:
+    """The numbers that :func:`verdict` reads, in its order; the first that speaks decides.
+
+    A symmetric model has to meet further conditions (see the module).
+    """
+    f, t = fingerprint, thresholds
+    equal = None if f.value is None or f.answer is None else f.value + f.answer
+    exception = Line(
+        "order_logits", "change of the logits when the anchors change places, over that between "
+        "unrelated sequences; beside an exception to the rule", f.order_logits, False,
+        t.order_exception, "symmetric",
+    )  # fmt: skip
+    return (
+        Line("position_share", "share of the logits' variance that the key's place has a part in",
+             f.position_share, True, t.position, "memorizing"),
+        Line("order_first", "change of the state after attention of layer 0 when the anchors "
+             "change places, over that when another pair comes", f.order_first, False, t.order,
+             "symmetric"),
+        *((exception,) if f.exceptions else ()),
+        Line("virtual_rule", "share of virtual anchors, which nobody trained, that are answered "
+             "with the rule", f.virtual_rule, True, t.rule, "inferential"),
+        Line("value + answer", "how much more parallel states of equal g(x; a1), and of equal "
+             "answers, are than those of near misses", equal, True, t.equal, "inferential"),
+    )  # fmt: skip

@@ -93,7 +93,10 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
         return
     if not Requirement(f"python{python}").specifier.contains(platform.python_version()):
         problems.append(f"Python is {platform.python_version()}; expected {python}")
+    named: dict[str, Requirement] = {}  # several extras may ask for one package
     for requirement in needed:
+        named.setdefault(requirement.name, requirement)
+    for requirement in named.values():
         name, required = requirement.name, str(requirement.specifier)
         optional = requirement.marker is not None
         if optional and name not in _OPTIONAL:

@@ -221,6 +221,7 @@ def analyze(
         step: Checkpoint of the run; the newest if none.
         max_seconds: Analyses that have not begun after this time are left out.
     """
+    from anchor_interp.analysis.conclusions import conclude
     from anchor_interp.analysis.overview import analyze, analyze_model
     from anchor_interp.pages.analysis_page import analysis_folder, write_analysis
     from anchor_interp.runs.export import load_transformer
@@ -241,11 +242,13 @@ def analyze(
     for reason in found.left_out:
         _LOGGER.warning("left out: %s", reason)
     lines = []
-    if found.mechanism is not None and (routes := found.mechanism.routes) is not None:
-        inferential = f"inferential route {routes.inferential:.2f}"
-        lines.append(f"symmetric route {routes.symmetric:.2f}, {inferential}")
-        if found.mechanism.circuit is not None:
-            lines.append(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
+    for by, decision in (("answers", found.decision), ("mechanism", found.verdict)):
+        if decision is not None:
+            lines.append(f"by its {by}: {decision.phase} ({decision.reason})")
+    lines += [f"near a line: {words}" for words in found.near]
+    lines += [says for section, says in conclude(found).items() if section != "phase"]
+    if found.mechanism is not None and found.mechanism.circuit is not None:
+        lines.append(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
     output.show_pages(page, numbers, len(figures), *lines)
 
 

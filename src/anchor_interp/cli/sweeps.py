@@ -171,6 +171,8 @@ def diagram(
 ) -> None:
     """Draw a sweep's phase diagrams: a page, figures and numbers.
 
+    A run whose folder holds a report.html is linked to it.
+
     Args:
         sweep: The sweep folder, or its table (.parquet or .csv).
         where: Runs to draw, such as lr=0.001 or n_layers=2,3; all if none is given.
@@ -187,5 +189,7 @@ def diagram(
 
     rows, name = read_table(sweep), sweep.resolve().name
     choices = {"x": x, "y": y, "where": read_where(where), "best_over": best_over or ()}
-    page, numbers, table, *figures = write_diagrams(rows, out, name=name, maps=maps, **choices)
+    page, numbers, table, *figures = write_diagrams(
+        rows, out, name=name, maps=maps, runs=sweep / "runs", **choices
+    )
     output.show_pages(page, numbers, len(figures), f"table: {table}")

@@ -1,6 +1,6 @@
 """How complex a model's weights are: ranks, spectra, condensation, distance from the start.
 
-Both papers read a model's complexity off its first query matrix W_Q(1), with all heads merged into
+Both papers read a model's complexity off W_Q of layer 0, their W_Q(1), with all heads merged into
 one d_model x (n_heads d_head) matrix. :func:`complexity` measures every matrix, and for every head
 the two products that act on the residual stream, QK = W_Q W_K^T and OV = W_V W_O. Beside each
 number stand its value at initialisation (if given) and that of a Gaussian matrix of the same shape.
@@ -234,7 +234,7 @@ def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
-    """W_Q(1) of a HookedTransformer with its heads merged."""
+    """W_Q in layer 0 of a HookedTransformer with its heads merged."""
     return _merged(model.blocks[0].attn.W_Q)
 
 

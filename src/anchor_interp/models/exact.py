@@ -4,16 +4,16 @@ Three HookedTransformers of two layers and one head solve the same task in three
 every tool of this package against:
 
 ``symmetric``
-    Layer 1 carries both anchors to the last position as a sum, which loses their order; its MLP
-    turns the sum into the unordered pair. Layer 2 carries the key there; its MLP adds the pair's
+    Layer 0 carries both anchors to the last position as a sum, which loses their order; its MLP
+    turns the sum into the unordered pair. Layer 1 carries the key there; its MLP adds the pair's
     offset (NeurIPS paper, figure 3a).
 ``inferential``
-    Layer 1 carries the key to both anchors. At the first anchor its MLP computes g(x; a1), at the
-    second it keeps a2 (the key's position tells which anchor is which). Layer 2 carries both to the
+    Layer 0 carries the key to both anchors. At the first anchor its MLP computes g(x; a1), at the
+    second it keeps a2 (the key's position tells which anchor is which). Layer 1 carries both to the
     last position, where its MLP computes g(g(x; a1); a2) (NeurIPS paper, figure 3c).
 ``lookup``
-    Layer 1 carries key and first anchor to the second anchor, where the MLP has one neuron for
-    every (x, a1, a2), which holds the answer: ordered pairs by heart. Layer 2 carries the answer to
+    Layer 0 carries key and first anchor to the second anchor, where the MLP has one neuron for
+    every (x, a1, a2), which holds the answer: ordered pairs by heart. Layer 1 carries the answer to
     the end.
 
 On the complexity-control task all three answer *every* sequence correctly. On a task with
@@ -238,7 +238,7 @@ def _wiring(mechanism: Mechanism, task: AnchorTask) -> _Wiring:
 
 def _symmetric(w: _Wiring) -> None:
     task = w.task
-    # Layer 1 averages both anchors and their positions.
+    # Layer 0 averages both anchors and their positions.
     seen, seen_at = w.features(w.anchors), w.features(w.position)
     moves = {w.anchors[a]: seen[a] for a in seen} | {w.position[i]: seen_at[i] for i in seen_at}
     w.looks_at(w.is_anchor, moves)
@@ -250,7 +250,7 @@ def _symmetric(w: _Wiring) -> None:
     w.mlps[0].extend(
         _Neuron({seen[a]: 1.0, seen[b]: 1.0}, 0.75, {pairs[a, b]: 4.0}) for a, b in pairs if a != b
     )
-    # Layer 2 looks at the key: the position with anchors 1 and 2 places after it.
+    # Layer 1 looks at the key: the position with anchors 1 and 2 places after it.
     after = [{seen_at[j]: 2 * _SHARP for j in (i + 1, i + 2) if j in seen_at} for i in w.position]
     key = w.features(w.keys)
     moves = {w.keys[x]: key[x] for x in key}
@@ -263,7 +263,7 @@ def _symmetric(w: _Wiring) -> None:
 
 def _inferential(w: _Wiring) -> None:
     task = w.task
-    # Layer 1 looks at the latest token that is not an anchor; for both anchors that is the key.
+    # Layer 0 looks at the latest token that is not an anchor; for both anchors that is the key.
     key = w.features(w.keys)
     (key_place,) = w.features(["key's place"]).values()
     latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), -float(task.length))
@@ -282,7 +282,7 @@ def _inferential(w: _Wiring) -> None:
         for x, v in table.items():
             reads = is_a | {key[x]: 2.0} | _scaled(distance, -2.0)
             w.mlps[0].append(_Neuron(reads, 7.0, {value[v]: 1.0}))
-    # Layer 2 averages g(x; a1) from the first anchor and a2 from the second.
+    # Layer 1 averages g(x; a1) from the first anchor and a2 from the second.
     got_value, got_second = w.features(value), w.features(second)
     moves = {value[v]: got_value[v] for v in value} | {second[a]: got_second[a] for a in second}
     w.looks_at(w.is_anchor, moves)
@@ -295,7 +295,7 @@ def _inferential(w: _Wiring) -> None:
 
 def _lookup(w: _Wiring) -> None:
     task = w.task
-    # Layer 1 averages the two tokens before.
+    # Layer 0 averages the two tokens before.
     recent = w.features(w.token)
     before = [{w.position[j]: _SHARP for j in (i - 1, i - 2) if j >= 0} for i in w.position]
     moves = {w.token[t]: recent[t] for t in recent}
@@ -306,7 +306,7 @@ def _lookup(w: _Wiring) -> None:
         answers = _answer("lookup", task, (first, second), task.keys).tolist()
         for x, y in zip(w.keys, answers, strict=True):
             w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {found[y]: 1.0}))
-    # Layer 2 looks at the latest anchor, which is the second one.
+    # Layer 1 looks at the latest anchor, which is the second one.
     latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), float(task.length))
     w.looks_at(latest, {found[y]: w.answer[y] for y in found})
 

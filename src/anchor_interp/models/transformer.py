@@ -10,16 +10,16 @@ with the same hook names. What each hook holds (l is the layer):
 =============================  ====================================================================
 hook                           post-LayerNorm meaning
 =============================  ====================================================================
-``hook_resid_pre``             X^(l), the block's input: layer 0 X^(1) = X^em + X^pos, else
+``hook_resid_pre``             X, the block's input: X^em + X^pos, or
                                ``hook_resid_post`` of the layer below
-``attn.hook_q/k/v/z/pattern``  as in TransformerLens; computed from X^(l) itself (no LayerNorm)
+``attn.hook_q/k/v/z/pattern``  as in TransformerLens; computed from X itself (no LayerNorm)
 ``hook_attn_out``              attn(X), before the sum and its LayerNorm
 ``ln1.hook_scale/normalized``  of LN(X + attn(X)), before gain and bias
-``hook_resid_mid``             X^ao(l) = LN(X + attn(X)), the MLP's input
+``hook_resid_mid``             X^ao = LN(X + attn(X)), the MLP's input
 ``mlp.hook_pre/post``          as in TransformerLens
 ``hook_mlp_out``               mlp(X^ao), before the sum and its LayerNorm
 ``ln2.hook_scale/normalized``  of LN(X^ao + mlp(X^ao)), before gain and bias
-``hook_resid_post``            X^do(l) = LN(X^ao + mlp(X^ao)) = X^(l+1)
+``hook_resid_post``            X^do = LN(X^ao + mlp(X^ao)), the next block's X
 =============================  ====================================================================
 
 So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input``,

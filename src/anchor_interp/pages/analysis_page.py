@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
+from anchor_interp.analysis.conclusions import conclude
+from anchor_interp.analysis.verdict import lines
 from anchor_interp.pages import mechanism_figures as figures
 from anchor_interp.pages.attention_views import View, sequence_view
 from anchor_interp.pages.page import (
@@ -16,6 +18,7 @@ from anchor_interp.pages.page import (
     output_folder,
     save_pictures,
 )
+from anchor_interp.runs.phase import PHASES
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import SequenceAttention
@@ -68,6 +71,12 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         title=f"How {analysis.name} works",
         found=analysis,
         mechanism=mechanism,
+        says=conclude(analysis),
+        phases=PHASES,
+        named=dict.fromkeys(d.phase for d in (analysis.decision, analysis.verdict) if d),
+        lines=()
+        if mechanism is None or not mechanism.fingerprint
+        else lines(mechanism.fingerprint),
         pictures={picture.name: draw_picture(picture, "a") for picture in drawn},
         attention=attention,
         sequences=sequences,
@@ -88,7 +97,7 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
     caption = "Singular values of each head's QK and OV product, relative to the largest."
     yield Picture("spectra", caption, figures.spectra(analysis.complexity))
     if analysis.neurons is not None:
-        caption = "Cosines between the input weights of the neurons of W_Q in layer 1."
+        caption = "Cosines between the input weights of the neurons of W_Q L0, the papers' W_Q(1)."
         yield Picture("condensation", caption, figures.condensation_map(analysis.neurons))
     if m is not None and m.embedding is not None:
         caption = "Embedded keys on their first two principal components."
@@ -147,13 +156,15 @@ _DEVELOPMENT = {
 }
 _CONTRASTS = {"key": "The key", "first": "The first anchor", "second": "The second anchor"}
 _SIMILARITIES = {
-    "V": "Cosines of V in layer 2 at the first anchor, across keys and first anchors.",
+    "V": "Cosines of V in layer 1 (the papers' layer 2) at the first anchor, across keys and first "
+    "anchors.",
     "OV": "Cosines of what the heads write there (V through W_O), which does not depend on the "
     "basis inside a head.",
-    "X_ao": "Cosines after attention of layer 2 at the last position, across keys and pairs.",
+    "X_ao": "Cosines after attention of layer 1 (the papers' layer 2) at the last position, across "
+    "keys and pairs.",
     "logits": "Cosines of the logits with the second anchor masked, across keys and first anchors.",
 }
 _CLUSTERS = {
     "logits": "Logits with the key masked",
-    "X_ao": "The state after attention of layer 1 at the last position",
+    "X_ao": "The state after attention of layer 0 (the papers' layer 1) at the last position",
 }

@@ -99,7 +99,7 @@ class AttentionViews:
     @staticmethod
     def _figure(view: View, layer: int) -> str:
         place = f'<div class="view" role="img" aria-label="attention" id="{view.id}">{_BLANK}</div>'
-        return f"<figure><figcaption>layer {layer + 1}</figcaption>{place}</figure>"
+        return f"<figure><figcaption>layer {layer}</figcaption>{place}</figure>"
 
     _repr_html_ = html
 
@@ -180,7 +180,7 @@ def _view(patterns: Any, tokens: list[str], id: str) -> View:
     heads = patterns.round(4).tolist()
     if len(heads) == 1:
         return View("AttentionPattern", id, {"tokens": tokens, "attention": heads[0]})
-    names = [f"H{head + 1}" for head in range(len(heads))]  # a longer name is broken in two
+    names = [f"H{head}" for head in range(len(heads))]  # a longer name is broken in two
     props = {"tokens": tokens, "attention": heads, "attentionHeadNames": names}
     return View("AttentionHeads", id, props)
 

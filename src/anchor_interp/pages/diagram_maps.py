@@ -91,7 +91,7 @@ def accuracy_map(
 
 
 def rank_map(diagram: Diagram, measure: RankMeasure) -> "Figure":
-    """Stable rank of W_Q(1): one bubble per run, coloured by it, sized by the phase's index.
+    """Stable rank of W_Q L0: one bubble per run, coloured by it, sized by the phase's index.
 
     Source: complexity-control paper, figure 5C.
     """

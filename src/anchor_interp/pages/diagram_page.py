@@ -7,12 +7,14 @@ table of runs can be filtered.
 
 import csv
 import io
-import re
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
@@ -20,11 +22,11 @@ from anchor_interp.pages import diagram_maps, style
 from anchor_interp.pages.diagram_curves import along_axis, over_decay
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
 from anchor_interp.pages.page import Picture, fill_page, output_folder, save_pictures, template_text
+from anchor_interp.runs.phase import PHASES
 from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
 
-_SMALLEST = 0.75  # the share of its size to which a figure shrinks; on narrower pages it scrolls
 _PHASES = "The phase of every run, one place per seed. A letter or mark tells it without colour."
 _CAPTIONS = {
     "ood_accuracy": "OOD accuracy: unseen pairs answered with the composition.",
@@ -38,8 +40,8 @@ _MEANS = (
     "measurement."
 )
 _RANKS: dict[RankMeasure, str] = {
-    "stable_rank": "Stable rank of W_Q(1)",
-    "stable_rank_ratio": "Stable rank of W_Q(1) as a share of the value at initialisation",
+    "stable_rank": "Stable rank of W_Q L0, the papers' W_Q(1)",
+    "stable_rank_ratio": "Stable rank of W_Q L0, the papers' W_Q(1), over that at initialisation",
 }
 _BUBBLES = (
     " as colour, one bubble per seed; its size is the index of the phase: 1 memorizing, 2 "
@@ -67,13 +69,19 @@ class Part:
 
 
 def write_diagrams(
-    rows: Sequence[TableRow], out: str | Path, *, name: str = "sweep", **choices: Any
+    rows: Sequence[TableRow],
+    out: str | Path,
+    *,
+    name: str = "sweep",
+    runs: Path | None = None,
+    **choices: Any,
 ) -> list[Path]:
     """Write the diagrams of a sweep called ``name`` as a page, figures and numbers.
 
     Rows and choices (``x``, ``y``, ``where``, ``best_over``, ``maps``) are those of
     :func:`anchor_interp.sweeps.diagrams.phase_diagrams`. The folder ``out`` is created if needed;
-    complete new files replace files of the same names.
+    complete new files replace files of the same names. ``runs`` is the folder of the run folders: a
+    run whose folder holds a ``report.html`` is linked to it.
 
     Returns:
         ``index.html``, ``diagram.json`` (:class:`anchor_interp.sweeps.diagrams.Diagrams`),
@@ -96,18 +104,48 @@ def write_diagrams(
     write_output(table, text.getvalue().encode("utf-8", "replace"))
     pictures = (picture for part in parts for picture in part.pictures)
     written = save_pictures(pictures, out / "figures")
-    write_output(page, render_diagrams(found, parts, name=name).encode("utf-8", "replace"))
+    reports = _reports(found, runs, out)
+    text = render_diagrams(found, parts, name=name, reports=reports)
+    write_output(page, text.encode("utf-8", "replace"))
     return [page, numbers, table, *written]
 
 
-def render_diagrams(found: Diagrams, parts: Sequence[Part], *, name: str = "sweep") -> str:
-    """The page as HTML, with the pictures that have a caption."""
+def _reports(found: Diagrams, runs: Path | None, out: Path) -> dict[str, str]:
+    """The report of every run that has one, as a link from the page."""
+    if runs is None:
+        return {}
+    known = {run.run_id: runs.resolve() / run.run_id / "report.html" for run in found.runs}
+    start = out.resolve()
+    return {
+        run_id: quote(Path(os.path.relpath(report, start)).as_posix())
+        for run_id, report in known.items()
+        if report.is_file()
+    }
+
+
+def render_diagrams(
+    found: Diagrams,
+    parts: Sequence[Part],
+    *,
+    name: str = "sweep",
+    reports: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The page as HTML, with the pictures that have a caption; ``reports`` are links by run id."""
     first = found.diagrams[0]
     places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
     all_measures = (*MEASURES, *found.maps)
     measures = [m for m in all_measures if any(cell.measures[m].n for cell in found.cells)]
-    drawn = [{"part": part, "figures": [(p, _inline(p)) for p in part.pictures if p.caption]}
-             for part in parts]  # fmt: skip
+    drawn = [
+        {
+            "part": part,
+            "figures": [
+                (picture, style.inline_svg(picture.figure, picture.name))
+                for picture in part.pictures
+                if picture.caption
+            ],
+        }
+        for part in parts
+    ]
     return fill_page(
         "diagrams.html.jinja",
         [],
@@ -115,6 +153,8 @@ def render_diagrams(found: Diagrams, parts: Sequence[Part], *, name: str = "swee
         title=f"Phases of {name}",
         script=template_text("diagrams.js"),
         marks=STATE_MARKS,
+        reports=reports,
+        phases=PHASES,
         measures={measure: measure_label(measure) for measure in measures},
         found=found,
         best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),
@@ -133,16 +173,6 @@ def render_diagrams(found: Diagrams, parts: Sequence[Part], *, name: str = "swee
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:
     return [(label(name), listed(several)) for name, several in values.items()]
-
-
-def _inline(picture: Picture) -> str:
-    """A figure for the page; it shrinks, but not until its letters are too small to read."""
-    return re.sub(
-        r'style="width: ([\d.]+)rem"',
-        lambda m: f'style="width: {m[1]}rem; min-width: {_SMALLEST * float(m[1]):.2f}rem"',
-        style.inline_svg(picture.figure, picture.name),
-        count=1,
-    )
 
 
 def _parts(found: Diagrams) -> Iterator[Part]:

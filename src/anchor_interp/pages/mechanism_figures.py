@@ -44,15 +44,15 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
     reachable = np.asarray(flow.reachable.any(1))
     kept = np.zeros_like(reachable) if circuit is None else np.asarray(circuit.edges.any(1))
     n_layers, length = len(attention), len(flow.roles)
-    with panel(0.75 * length + 1.3, 1.25 * n_layers + 1.6) as (figure, axes):
+    with panel(0.36 * length + 0.7, 0.95 * n_layers + 1.25) as (figure, axes):
         for layer, query, key in np.argwhere((attention > 0.02) | kept).tolist():
             chosen, counts = bool(kept[layer, query, key]), bool(reachable[layer, query, key])
             axes.plot(
                 (key, query),
                 (layer + 0.13, layer + 0.87),
-                linewidth=0.6 + 5 * attention[layer, query, key],
-                color=CHOSEN if chosen else style.ATTENTION,
-                alpha=1 if chosen else 0.2 + 0.8 * relative[layer, query, key] if counts else 0.1,
+                linewidth=0.5 + 3.5 * attention[layer, query, key],
+                color=CHOSEN if chosen else INK,
+                alpha=1 if chosen else 0.3 + 0.7 * relative[layer, query, key] if counts else 0.15,
                 zorder=3 if chosen else 2,
                 solid_capstyle="round",
             )
@@ -60,7 +60,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
         for position, role in enumerate(flow.roles):
             name = _ROLE_NAMES.get(role, "")
             for layer in range(n_layers + 1):
-                axes.scatter(position, layer, s=60, zorder=4, edgecolors=INK,
+                axes.scatter(position, layer, s=40, zorder=4, edgecolors=INK,
                              facecolors=_ROLE_COLOURS.get(role, "#ffffff"),
                              linewidths=1.2 if name else 0.6)  # fmt: skip
             below = f"{flow.tokens[0, position]}\n{name}" if one else name
@@ -71,7 +71,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
                           weight="bold" if position == length - 1 else "normal")  # fmt: skip
         axes.set(xlim=(-0.5, length - 0.5), ylim=(-0.75, n_layers + 0.45), xticks=[])
         axes.set_yticks(
-            [layer + 0.5 for layer in range(n_layers)], [f"layer {i + 1}" for i in range(n_layers)]
+            [layer + 0.5 for layer in range(n_layers)], [f"L{layer}" for layer in range(n_layers)]
         )
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
@@ -88,7 +88,7 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
     order = np.lexsort((similarity.keys, similarity.values))
     matrix = (similarity.centred if centred else similarity.cosine)[np.ix_(order, order)]
     values = similarity.values[order]
-    with panel(5.0, 4.2) as (figure, axes):
+    with panel(4.0, 3.4) as (figure, axes):
         style.signed_map(
             axes, matrix, "centred cosine" if centred else "cosine", interpolation="nearest"
         )
@@ -99,11 +99,11 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
                 axes, (start - 0.5, start - 0.5), stop - start, edgecolor=INK, linewidth=0.9
             )
             middle = (start + stop - 1) / 2
-            if not ticks or middle - ticks[-1] >= len(values) / 15:  # else labels would overlap
+            if not ticks or middle - ticks[-1] >= len(values) / 11:  # else labels would overlap
                 ticks.append(middle)
         labels = [str(values[round(tick)]) for tick in ticks]
-        axes.set_xticks(ticks, labels, fontsize=8)
-        axes.set_yticks(ticks, labels, fontsize=8)
+        axes.set_xticks(ticks, labels, fontsize=9)
+        axes.set_yticks(ticks, labels, fontsize=9)
         what = "value by the rule" if similarity.state == "X_ao" else "g(x; a1)"
         axes.set(xlabel=what, ylabel=what)
     return figure
@@ -119,8 +119,9 @@ def cluster_map(clusters: "Clusters") -> "Figure":
     """
     if clusters.embedding is None:
         raise ConfigError("these clusters have no t-SNE; make them with tsne=True")
-    unordered = sorted({(min(pair), max(pair)) for pair in clusters.pairs})
-    with panel(5.4, 4.0) as (figure, axes):
+    anchors = sorted({anchor for pair in clusters.pairs for anchor in pair})
+    unordered = list(itertools.combinations_with_replacement(anchors, 2))  # alike in every panel
+    with panel(4.0, 4.2) as (figure, axes):
         for index, pair in enumerate(clusters.pairs):
             across, up = clusters.embedding[clusters.pair == index, :2].T
             axes.scatter(
@@ -133,7 +134,7 @@ def cluster_map(clusters: "Clusters") -> "Figure":
                 label=f"({pair[0]}, {pair[1]})",
             )
         axes.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
-        style.legend_beside(axes)
+        style.legend_below(figure, axes, columns=4)
     return figure
 
 
@@ -143,24 +144,24 @@ def patch_map(result: "PatchResult") -> "Figure":
     by_head = any(getattr(site, "head", None) for site in sites)
     cells = {}
     for site, value in zip(sites, np.nanmean(result.recovery(), axis=1), strict=True):
-        row = f"{site.activation}, layer {site.layer + 1}"
-        row += f", head {site.head + 1}" if by_head and site.head is not None else ""
+        row = f"{site.activation} L{site.layer}"
+        row += f"H{site.head}" if by_head and site.head is not None else ""
         cells[row, str(site.position)] = value
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
     grid = np.array([[cells.get((row, column), np.nan) for column in columns] for row in rows])
-    with panel(2.6 + 0.75 * len(columns), 1.1 + 0.3 * len(rows)) as (figure, axes):
+    with panel(1.95 + 0.52 * len(columns), 1.1 + 0.3 * len(rows)) as (figure, axes):
         style.signed_map(axes, grid, "recovery", aspect="auto")
-        style.cell_values(axes, grid, white=abs(grid) > 0.6, fontsize=8)
+        style.cell_values(axes, grid, white=abs(grid) > 0.6, fontsize=9)
         axes.set_xticks(range(len(columns)), columns)
-        axes.set_yticks(range(len(rows)), rows, fontsize=8)
+        axes.set_yticks(range(len(rows)), rows, fontsize=9)
     return figure
 
 
 def route_bars(scores: "RouteScores") -> "Figure":
     """The share of the tokens' effect that each route carries."""
     values = {name: getattr(scores, name) for name in ("symmetric", "inferential", "gathered")}
-    with panel(4.2, 1.9) as (figure, axes):
+    with panel(4.0, 1.9) as (figure, axes):
         axes.barh(
             list(values), list(values.values()), color=[style.SYMMETRIC, style.INFERENTIAL, NEITHER]
         )
@@ -182,7 +183,7 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     values = [comparison.faithfulness, *(rival.faithfulness for rival in rivals)]
     accuracy = [value.accuracy for value in values]
     difference = [value.logit_difference for value in values]
-    with panel(5.6, 0.9 + 0.42 * len(names)) as (figure, axes):
+    with panel(4.0, 1.1 + 0.42 * len(names)) as (figure, axes):
         axes.plot(accuracy, range(len(values)), "o", color=CHOSEN, label="accuracy")
         axes.plot(difference, range(len(values)), "s", mfc="none", color=REFERENCE,
                   label="logit difference")  # fmt: skip
@@ -195,7 +196,7 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
-        axes.set(xlabel="faithfulness (0: everything ablated, 1: full model)")
+        axes.set(xlabel="faithfulness (1: full model)")
         style.legend_above(axes, columns=2)
         axes.grid(alpha=0.25, axis="x")
     return figure
@@ -209,7 +210,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
     entries = [entry for entry in complexity.matrices if entry.stable_rank is not None]
     if len({entry.layer for entry in entries}) > 5:
         return _stable_ranks_by_layer(complexity)
-    with panel(5.4, 0.9 + 0.24 * len(entries)) as (figure, axes):
+    with panel(4.0, 0.9 + 0.24 * len(entries)) as (figure, axes):
         places = range(len(entries))
         gaussian = [style.or_nan(entry.gaussian.stable_rank) for entry in entries]
         axes.plot(gaussian, places, "|", color=INK, ms=9, label="Gaussian")
@@ -218,7 +219,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
             axes.plot(start, places, "o", mfc="none", color=REFERENCE, label="at initialisation")
         now = [style.or_nan(entry.stable_rank) for entry in entries]
         axes.plot(now, places, "o", color=CHOSEN, label="now")
-        axes.set_yticks(places, [_matrix_name(e.name, e.layer) for e in entries], fontsize=8)
+        axes.set_yticks(places, [_matrix_name(e.name, e.layer) for e in entries], fontsize=9)
         axes.margins(y=0.03)
         axes.invert_yaxis()
         axes.set(xlabel="stable rank", xscale="log")
@@ -230,18 +231,18 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
 
 def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
     inside = [entry for entry in complexity.matrices if entry.layer is not None]
-    with panel(5.4, 3.2) as (figure, axes):
+    with panel(4.0, 3.4) as (figure, axes):
         for index, name in enumerate(dict.fromkeys(entry.name for entry in inside)):
             mine = [entry for entry in inside if entry.name == name]
-            layers = [1 + (entry.layer or 0) for entry in mine]
+            layers = [entry.layer for entry in mine]
             now = [style.or_nan(entry.stable_rank) for entry in mine]
             axes.plot(layers, now, marker=".", color=style.colour(index), label=name)
             gaussian = [style.or_nan(entry.gaussian.stable_rank) for entry in mine]
             axes.plot(layers, gaussian, ":", color=style.colour(index), linewidth=1)
-        axes.set(xlabel="layer (dotted: Gaussian)", ylabel="stable rank", yscale="log")
+        axes.set(xlabel="layer, from 0 (dotted: Gaussian)", ylabel="stable rank", yscale="log")
         style.plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
-        style.legend_beside(axes)
+        style.legend_below(figure, axes, columns=4)
     return figure
 
 
@@ -249,7 +250,7 @@ def spectra(complexity: "Complexity") -> "Figure":
     """Singular values of every head's QK and OV, relative to the largest; one line per head."""
     layers = list(dict.fromkeys(entry.layer for entry in complexity.heads))
     labelled = set()
-    with panel(5.4, 3.0) as (figure, axes):
+    with panel(4.0, 3.0) as (figure, axes):
         for entry in complexity.heads:
             values = entry.spectrum[entry.spectrum > 0]
             if not len(values):
@@ -267,7 +268,7 @@ def spectra(complexity: "Complexity") -> "Figure":
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", xscale="log")
         axes.grid(alpha=0.25)
         if len(layers) <= 4:
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(frameon=False, fontsize=9)
     return figure
 
 
@@ -275,10 +276,10 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
     """Embedded keys on their first two principal components (NeurIPS paper, figures 5c, 5d)."""
     across, up = structure.coordinates[:, 0], structure.coordinates[:, 1]
     share = structure.eigenvalues / structure.eigenvalues.sum()
-    with panel(4.6, 3.8) as (figure, axes):
+    with panel(4.0, 3.4) as (figure, axes):
         points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=16, zorder=2)
         for index in range(0, len(keys), 5):
-            axes.annotate(str(keys[index]), (across[index], up[index]), fontsize=7,
+            axes.annotate(str(keys[index]), (across[index], up[index]), fontsize=9,
                           xytext=(3, 3), textcoords="offset points")  # fmt: skip
         axes.set(
             xlabel=f"component 1 ({share[0]:.0%} of the variance)",
@@ -292,11 +293,11 @@ def step_scores(structure: "EmbeddingStructure") -> "Figure":
     """How much closer embeddings a step apart lie than a smooth curve explains, as z scores."""
     test = structure.steps
     scores = (test.closeness - test.expected) / test.spread
-    with panel(5.2, 2.6) as (figure, axes):
+    with panel(4.0, 2.6) as (figure, axes):
         colours = [CHOSEN if step in test.claimed else NEITHER for step in test.steps]
         axes.bar(test.steps, scores, color=colours)
         axes.axhline(0, color=INK, linewidth=0.8)
-        axes.set_xticks(test.steps, [str(step) for step in test.steps], fontsize=8)
+        axes.set_xticks([step for step in test.steps if step % 5 == 0 or step in test.claimed])
         claimed = " and ".join(map(str, test.claimed))
         axes.set(xlabel=f"step (in colour: {claimed})", ylabel="closeness beyond\nsmooth (z)")
     return figure
@@ -304,7 +305,7 @@ def step_scores(structure: "EmbeddingStructure") -> "Figure":
 
 def development(found: "Development", measure: str) -> "Figure":
     """A measure of the weight matrices over the checkpoints of a run, such as their stable_rank."""
-    with panel(5.4, 3.2) as (figure, axes):
+    with panel(4.0, 4.2) as (figure, axes):
         for index, name in enumerate(found.names):
             dashes = ("-", "--", ":", "-.")[index // len(style.QUALITATIVE) % 4]
             values = [style.or_nan(row[index]) for row in getattr(found, measure)]
@@ -313,17 +314,17 @@ def development(found: "Development", measure: str) -> "Figure":
         axes.set(xlabel="step", ylabel=measure.replace("_", " "), yscale="log")
         style.plain_ticks(axes.yaxis)
         axes.grid(alpha=0.25)
-        style.legend_beside(axes, fontsize=7)
+        style.legend_below(figure, axes, columns=3)
     return figure
 
 
 def condensation_map(matrix: "CosineMatrix") -> "Figure":
     """Cosines between the input weights of neurons (NeurIPS paper, figures 5a and 5b)."""
-    with panel(4.4, 3.6) as (figure, axes):
+    with panel(4.0, 3.4) as (figure, axes):
         style.signed_map(axes, matrix.cosines, "cosine", interpolation="nearest")
         axes.set(xlabel="neuron (sorted)", ylabel="neuron (sorted)", xticks=[], yticks=[])
     return figure
 
 
 def _matrix_name(name: str, layer: int | None) -> str:
-    return name if layer is None else f"{name}, layer {layer + 1}"
+    return name if layer is None else f"{name} L{layer}"

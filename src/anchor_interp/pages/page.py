@@ -102,7 +102,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name, form in (("share", "z.2f"), ("small", ".2g"), ("rank", ".1f")):
+    for name, form in (("share", "z.2f"), ("small", ".2g"), ("rank", ".1f"), ("fine", ".3g")):
         environment.filters[name] = functools.partial(_number, form=form)
     environment.filters["tidy"] = _tidy
     return environment

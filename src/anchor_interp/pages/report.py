@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Any
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import checked_path, to_dict
-from anchor_interp.pages import run_figures
+from anchor_interp.pages import run_figures, style
 from anchor_interp.pages.error_figures import plane_of_errors
-from anchor_interp.pages.page import Picture, attention_of, draw_picture, fill_page, save_pictures
-from anchor_interp.runs.phase import PAPER, Evaluation, ood_threshold
+from anchor_interp.pages.page import (
+    Picture,
+    attention_of,
+    draw_picture,
+    fill_page,
+    save_pictures,
+    template_text,
+)
+from anchor_interp.runs.phase import PAPER, PHASES, Evaluation, near_lines, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.task import Split, Task, draw_examples
 
@@ -88,6 +95,9 @@ def render(runs: Sequence["Findings"]) -> str:
         [view for run in shown for entry in run["attention"] for view in entry.views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
+        phases=PHASES,
+        compared=_compared(runs) if len(runs) > 1 else [],
+        script=template_text("report.js"),
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
         has_anchors=bool(anchored),
         has_splits=len(anchored) < len(tasks),
@@ -124,11 +134,43 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     return [Measure(*row) for row in rows]
 
 
+def _compared(runs: Sequence["Findings"]) -> list[dict[str, Any]]:
+    """The figures that overlay the runs' curves, with their numbers for the script."""
+    found = []
+    for metric, words in run_figures.COMPARED.items():
+        figure = run_figures.compared_curves([run.metrics for run in runs], metric)
+        if figure is not None:
+            caption = f"{words[0].upper()}{words[1:]} by step, one curve a run."
+            drawn = draw_picture(
+                Picture(f"compared-{metric.replace('_', '-')}", caption, figure), "c"
+            )
+            (axes,) = figure.axes
+            box, (low, high) = axes.get_position(), axes.get_xlim()
+            steps = [
+                [[row["step"], row[metric]] for row in run.metrics if metric in row] for run in runs
+            ]
+            found.append(
+                drawn
+                | {
+                    "data": {
+                        "left": box.x0,
+                        "right": box.x1,
+                        "low": low,
+                        "high": high,
+                        "runs": steps,
+                    }
+                }
+            )
+    return found
+
+
 def _run_content(run: "Findings", number: int) -> dict[str, Any]:
     matrices = zip(run.complexity.matrices, run.complexity_at_init.matrices, strict=True)
     return {
         "id": f"run-{number}",
         "found": run,
+        "colour": style.colour(number - 1).replace(style.INK, "currentColor"),
+        "near": near_lines(run.evaluation),
         "measures": measures(run.evaluation),
         "pictures": [draw_picture(picture, f"r{number}") for picture in _pictures(run)],
         "attention": attention_of(run.attention, number),

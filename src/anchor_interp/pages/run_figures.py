@@ -65,7 +65,7 @@ def overview(runs: Sequence[RunView]) -> "Figure":
 def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Training loss of every logged step, on a logarithmic axis."""
     rows = [row for row in metrics if "loss" in row]
-    with panel(5.2, 3.2) as (figure, axes):
+    with panel(4.4, 2.9) as (figure, axes):
         axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], color="#0072B2")
         if any(row["loss"] > 0 for row in rows):
             axes.set_yscale("log")
@@ -76,9 +76,39 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
 
 def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Accuracies of the probes along training."""
-    with panel(5.2, 3.2) as (figure, axes):
+    with panel(4.4, 2.9) as (figure, axes):
         _accuracies(axes, metrics)
         style.legend_above(axes, columns=3, fontsize=10)
+    return figure
+
+
+COMPARED = {
+    "ood_accuracy": "OOD accuracy",
+    "id_accuracy": "ID accuracy",
+    "train_accuracy": "training accuracy",
+    "loss": "training loss (nats)",
+}
+"""The metrics in which runs are compared, and their words."""
+
+
+def compared_curves(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> "Figure | None":
+    """One metric of several runs along training; None if no run has it.
+
+    The curve of run i has the id ``curve-i``, for the script of the page.
+    """
+    with panel(4.4, 2.8) as (figure, axes):
+        for number, rows in enumerate(runs):
+            known = [row for row in rows if metric in row]
+            steps, values = ([row[name] for row in known] for name in ("step", metric))
+            axes.plot(steps, values, color=style.colour(number), linewidth=2, gid=f"curve-{number}")
+        if not any(len(line.get_xdata()) for line in axes.lines):
+            return None
+        axes.set(xlabel="step", ylabel=COMPARED[metric])
+        if metric == "loss":
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(-0.03, 1.03)
+        axes.grid(alpha=0.25)
     return figure
 
 
@@ -93,7 +123,7 @@ def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
 def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
     """The most frequent answers on each unseen pair."""
     bars = sum(min(len(answers.offsets), _BARS + 1) for answers in evaluation.unseen)
-    with panel(5.2, 1.3 + 0.24 * bars) as (figure, axes):
+    with panel(4.0, 1.3 + 0.24 * bars) as (figure, axes):
         _answers(axes, config, evaluation)
     return figure
 
@@ -149,7 +179,7 @@ def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
                 )
             )
     axes.barh(range(len(labels)), shares, color=colours)
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=9)
     axes.invert_yaxis()
     axes.set(xlabel="share of answers", xlim=(0, 1.0))
     axes.set_title("answers on the unseen pairs\n(relative to the key x)")
@@ -211,13 +241,13 @@ def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
         places |= {(split, text): top + index for index, (split, _) in enumerate(of_text)}
         ticks.append(top + (len(of_text) - 1) / 2)
         top += len(of_text) + _GAP
-    with panel(5.2, 1.2 + 0.17 * top) as (figure, axes):
+    with panel(4.0, 1.2 + 0.19 * top) as (figure, axes):
         for split, options in _split_styles(parts).items():
             kept = [score for score in parts[split] if score.value in texts]
             heights = [places[split, str(score.value)] for score in kept]
             axes.barh(heights, [score.accuracy for score in kept], 0.9, **options)
             for height, score in zip(heights, kept, strict=True):
-                axes.text(score.accuracy + 0.01, height, str(score.n), va="center", fontsize=8)
+                axes.text(score.accuracy + 0.01, height, str(score.n), va="center", fontsize=9)
         axes.set_yticks(ticks, texts, fontsize=9)
         axes.set_ylim(top - _GAP, -1)
         left_out = f"\n({len(number) - len(texts)} rarer ones left out)"
@@ -231,7 +261,7 @@ def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
 
 def _aspect_lines(aspect: str, parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
     """Accuracy over an aspect's whole numbers or ranges; below, how many examples each has."""
-    with style.single(5.2, 4.2) as figure:
+    with style.single(4.4, 3.8) as figure:
         axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         for split, options in _split_styles(parts).items():
             scores = parts[split]

@@ -26,13 +26,15 @@ INFERENTIAL, SYMMETRIC, NEITHER = "#D55E00", "#56B4E9", "#999999"
 """Answers."""
 UNSEEN, OVERRIDDEN = "#CC79A7", "#E69F00"
 """Frames around pairs."""
-ATTENTION, CHOSEN, REFERENCE = "#555555", "#D55E00", "#0072B2"
-"""Attention edges; what a figure is about; what it is compared with."""
+CHOSEN, REFERENCE = "#D55E00", "#0072B2"
+"""What a figure is about; what it is compared with."""
+_SMALLEST = 7.5
+"""Letters of this size in points, 10 px on a page, are the smallest that are shown."""
 QUALITATIVE = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", INK,
     "#999999", "#7B4F9D",
 )  # fmt: skip
-"""Okabe and Ito's eight colours and two more."""
+"""Okabe and Ito's eight colours, black as ink, and two more."""
 
 
 @contextlib.contextmanager
@@ -84,12 +86,15 @@ def cell_values(axes: "Axes", matrix: Any, white: Any, fontsize: int) -> None:
                   fontsize=fontsize, color="white" if white[row, column] else "black")  # fmt: skip
 
 
-def legend_beside(axes: "Axes", fontsize: int = 8) -> None:
-    """A legend to the right of the axes."""
-    axes.legend(fontsize=fontsize, frameon=False, bbox_to_anchor=(1, 0.5), loc="center left")
+def legend_below(figure: "Figure", axes: "Axes", columns: int) -> None:
+    """A legend below the figure, where it takes no width."""
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns,
+        frameon=False, fontsize=9, columnspacing=1, handletextpad=0.4,
+    )  # fmt: skip
 
 
-def legend_above(axes: "Axes", columns: int, fontsize: int = 8) -> None:
+def legend_above(axes: "Axes", columns: int, fontsize: int = 9) -> None:
     """A legend above the axes."""
     axes.legend(frameon=False, fontsize=fontsize, ncols=columns, loc="lower center",
                 bbox_to_anchor=(0.5, 1))  # fmt: skip
@@ -147,7 +152,8 @@ def inline_svg(figure: "Figure", prefix: str) -> str:
     """A figure as an ``<svg>`` element for a page, hidden from screen readers.
 
     Text and axes take the colour of the text around it; the background is transparent. All ids
-    begin with the prefix, so several figures fit in one page.
+    begin with the prefix, so several figures fit in one page. It shrinks on a narrow page, until
+    its smallest letters are 10 px high.
     """
     bare = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     text = _svg(figure, facecolor="none", metadata=bare).decode("utf-8")
@@ -155,9 +161,18 @@ def inline_svg(figure: "Figure", prefix: str) -> str:
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
     width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', text)
     assert width is not None, "matplotlib gives the width of an SVG in points"
-    head = f'<svg aria-hidden="true" style="width: {float(width[1]) / 12:.2f}rem"'
+    wide, least = float(width[1]) / 12, _SMALLEST / _smallest_letters(figure)
+    size = f"width: {wide * max(1, least):.2f}rem; min-width: {wide * least:.2f}rem"
+    head = f'<svg aria-hidden="true" style="{size}"'
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
     return text.replace("<svg", head, 1).replace(INK, "currentColor")
+
+
+def _smallest_letters(figure: "Figure") -> float:
+    from matplotlib.text import Text
+
+    shown: list[Any] = figure.findobj(lambda one: isinstance(one, Text) and one.get_visible())
+    return min((text.get_fontsize() for text in shown if text.get_text()), default=_SMALLEST)
 
 
 def _svg(figure: "Figure", **options: Any) -> bytes:

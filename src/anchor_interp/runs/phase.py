@@ -25,7 +25,9 @@ anchors is ``other`` where OOD < 0.5: nothing tells a symmetric solution from a 
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from anchor_interp._util.readable import Readable, number
@@ -35,6 +37,19 @@ from anchor_interp.tasks.task import SplitRole
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
 
+PHASES: Mapping[Phase, str] = MappingProxyType(
+    {
+        "undertrained": "The model does not answer its own training sequences.",
+        "memorizing": "It answers its training sequences, but not new keys of the same pairs.",
+        "composite": "It answers seen pairs on new keys; each ordered pair is a mapping by itself.",
+        "symmetric": "It answers an unseen pair as the pair in the other order.",
+        "inferential": "It answers an unseen pair with the composition of its two functions.",
+        "other": "No rule for another phase applies.",
+    }
+)
+"""What each phase means, in the order of the rules."""
+NEAR = 0.05
+"""A measurement is near a line of the rule if a change of this size changes the phase."""
 _SHARE, _NOT_NEGATIVE = {"low": 0, "high": 1}, {"low": 0}
 
 
@@ -168,10 +183,10 @@ class Evaluation(Readable):
     """Every unseen pair by itself."""
     cells: CellAccuracy
     stable_rank: float | None = field(metadata=_NOT_NEGATIVE)
-    """Stable rank of W_Q(1); None for a zero matrix."""
+    """Stable rank of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix."""
     stable_rank_at_init: float | None = field(metadata=_NOT_NEGATIVE)
     condensation: float | None = field(metadata=_NOT_NEGATIVE)
-    """Mean |cosine| between the neurons of W_Q(1); None with a single neuron."""
+    """Mean |cosine| between the neurons of that W_Q; None with a single neuron."""
     condensation_at_init: float | None = field(metadata=_NOT_NEGATIVE)
     n: int = field(metadata={"low": 1})
     """Sequences per pair and kind of key; for a task without anchors, most examples of a split."""
@@ -266,3 +281,25 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     if e.key_dependence < t.key_dependence:
         return Decision("other", f"{commuting}, but answers ignore the key")
     return Decision("symmetric", f"{commuting} >= {t.commutativity:g}")
+
+
+_MEASURED = {
+    "train_accuracy": "training accuracy",
+    "id_accuracy": "ID accuracy",
+    "ood_accuracy": "OOD accuracy",
+    "symmetric_accuracy": "symmetric answers",
+    "commutativity": "commutativity",
+    "key_dependence": "key dependence",
+}
+
+
+def near_lines(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> tuple[str, ...]:
+    """The measurements near a line of the rule, each with the phase beyond it; see :data:`NEAR`."""
+    phase, found = classify(evaluation, thresholds), []
+    for name, words in _MEASURED.items():
+        value: float | None = getattr(evaluation, name)
+        for moved in () if value is None else (max(0.0, value - NEAR), min(1.0, value + NEAR)):
+            other = classify(replace(evaluation, **{name: moved}), thresholds)
+            if other != phase:
+                found.append(f"{words} is {value:.2f}; at {moved:.2f} the phase would be {other}")
+    return tuple(found)

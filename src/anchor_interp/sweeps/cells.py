@@ -44,7 +44,7 @@ MEASURES: dict[str, str] = {
     "ood_accuracy": "OOD accuracy",
     "symmetric_accuracy": "symmetric answers",
     "commutativity": "commutativity",
-    "stable_rank": "stable rank of W_Q(1)",
+    "stable_rank": "stable rank of W_Q L0",
     "stable_rank_ratio": "stable rank / at initialisation",
 }
 """The measures in words: shares, and stable ranks. All but the last are columns of the table.

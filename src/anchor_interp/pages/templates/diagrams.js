@@ -164,6 +164,27 @@
     shown.value = `${n} of ${rows.length} runs`;
   }
 
+  /** Numbers first and by size, then words, then what has no value. */
+  function order(one, other) {
+    const [a, b] = [one, other].map((text) => parseFloat(text.replaceAll(",", "")));
+    if (isNaN(a) !== isNaN(b)) return isNaN(a) - isNaN(b);
+    return isNaN(a) ? (one === "–") - (other === "–") || one.localeCompare(other) : a - b;
+  }
+
+  for (const head of document.querySelectorAll("#run-table thead th, #cell-table thead th")) {
+    const button = make("button", head.textContent, "sort");
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const body = head.closest("table").tBodies[0];
+      const text = (row) => row.cells[head.cellIndex].textContent.trim();
+      const sorted = [...body.rows].sort((a, b) => (up ? 1 : -1) * order(text(a), text(b)));
+      body.append(...sorted);
+    });
+  }
+
   filters.addEventListener("input", filter);
   filters.addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", (event) => {

@@ -1,0 +1,230 @@
+"""What an analysis says: one sentence a section, computed from its numbers alone.
+
+A share of one half or more is most of something. A contrast counts if its p is 0.05 or less.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anchor_interp.analysis.verdict import THRESHOLDS
+
+if TYPE_CHECKING:
+    from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
+    from anchor_interp.analysis.circuits import CircuitScores
+    from anchor_interp.analysis.mechanism import Fingerprint
+    from anchor_interp.analysis.overview import Analysis, MaskLeak, Patched
+    from anchor_interp.analysis.routes import RouteScores
+    from anchor_interp.analysis.similarity import Similarity
+    from anchor_interp.interventions.interchange import InterchangeResult
+    from anchor_interp.models.complexity import Complexity
+    from anchor_interp.runs.phase import Decision
+
+_MOST = 0.5
+_SIGNIFICANT = 0.05
+_LEAST_PERMUTATIONS = 20  # with fewer, no p can be 0.05
+_TAKES = {
+    "symmetric": "takes both anchors to the last position first, then the key",
+    "inferential": "takes the key to both anchors first, then both to the last position",
+    "gathered": "gathers key and first anchor at the second anchor first, then takes that to the "
+    "last position",
+}
+_PLACES = {
+    "key": "the key", "first": "the first anchor", "second": "the second anchor",
+    "last": "the last position",
+}  # fmt: skip
+
+
+def conclude(analysis: "Analysis") -> dict[str, str]:
+    """The sentence of every section of the page that has numbers, by the section's name."""
+    found: dict[str, str | None] = {
+        "phase": conclude_phase(analysis.decision, analysis.verdict),
+        "complexity": conclude_complexity(analysis.complexity),
+    }
+    m = analysis.mechanism
+    if m is not None:
+        found |= {
+            "flow": conclude_flow(m.routes, m.scores),
+            "masks": conclude_masks(m.leaks),
+            "patching": conclude_patching(m.patches, m.interchanges),
+            "representations": conclude_representations(m.similarities, m.fingerprint),
+            "attention": conclude_attention(m.attention),
+        }
+    elif analysis.attention:
+        found["attention"] = conclude_predictions(analysis.attention)
+    return {name: sentence for name, sentence in found.items() if sentence is not None}
+
+
+def conclude_phase(decision: "Decision | None", verdict: "Decision | None") -> str | None:
+    """Whether behaviour and mechanism name the same phase."""
+    if decision is None or verdict is None:
+        one, by = (verdict, "mechanism") if decision is None else (decision, "answers")
+        return None if one is None else f"By its {by} the model is {one.phase}."
+    if decision.phase == "undertrained":
+        return "The model has not learned its training data, so its mechanism names no phase."
+    if decision.phase == verdict.phase:
+        return f"Behaviour and mechanism agree: the model is {decision.phase}."
+    return (
+        f"Behaviour and mechanism disagree: {decision.phase} by its answers, {verdict.phase} by "
+        "its mechanism."
+    )
+
+
+def conclude_flow(routes: "RouteScores | None", circuit: "CircuitScores | None") -> str | None:
+    """The dominant route, and how small a circuit is enough."""
+    said = [] if routes is None else [_route(routes)]
+    if circuit is not None:
+        kept = circuit.faithfulness.accuracy
+        enough = "are enough" if kept >= _MOST else "are not enough"
+        said.append(f"{circuit.size} of {circuit.n_edges} edges {enough} (faithfulness {kept:.2f})")
+    return _sentence("; ".join(said))
+
+
+def _route(routes: "RouteScores") -> str:
+    shares: dict[str, float] = {name: getattr(routes, name) for name in _TAKES}
+    best, *others = sorted(shares, key=lambda name: -shares[name])
+    rest = " and ".join(f"the {name} one {shares[name]:z.2f}" for name in others)
+    numbers = f"the {best} route carries {shares[best]:z.2f} of the tokens' effect, {rest}"
+    if shares[best] < _MOST:
+        return f"No route is dominant: {numbers}"
+    return f"The model {_TAKES[best]}: {numbers}"
+
+
+def conclude_masks(leaks: Sequence["MaskLeak"]) -> str | None:
+    """Which tokens the last position reads itself, and which another position passes on."""
+    left = {entry.place: entry.leak for entry in leaks if entry.paths == "direct"}
+    said = []
+    for passed, verb in ((False, "reads"), (True, "gets")):
+        those = [_PLACES[place] for place in left if (left[place] >= _MOST) is passed]
+        if those:
+            said.append(
+                f"{verb} {_listed(those)}{' from other positions' if passed else ' itself'}"
+            )
+    numbers = _listed([f"{leak:.2f} for {_PLACES[place]}" for place, leak in left.items()])
+    start = (
+        f"The last position {' and '.join(said)}: the share of the effect that is left without its "
+        f"edge to the token is {numbers}"
+    )
+    return _sentence(start if said else "")
+
+
+def conclude_patching(
+    patches: Sequence["Patched"], interchanges: Sequence["InterchangeResult"]
+) -> str | None:
+    """Where each token's information is before the last layer, and whether g(x; a1) is a state."""
+    said = [found for entry in patches if (found := _whereabouts(entry))]
+    last = max((site.layer for entry in patches for site in entry.result.sites), default=0)
+    start = [f"Before layer {last}, {_listed(said)}"] if said else []
+    if interchanges:
+        best = max(interchanges, key=lambda entry: entry.counterfactual)
+        acts = "the" if best.counterfactual >= _MOST else "no"
+        after = f" after layer {best.site.layer}" if acts == "the" else ""
+        start.append(
+            f"{acts} state at the first anchor{after} acts as g(x; a1) (put into another sequence, "
+            f"it makes {best.counterfactual:.2f} of the answers)"
+        )
+    return _sentence("; ".join(start))
+
+
+def _whereabouts(patched: "Patched") -> str | None:
+    """Where in the residual stream before the last layer one token's information is."""
+    means = np.nanmean(patched.result.recovery(), axis=1)
+    sites = patched.result.sites
+    last = max(site.layer for site in sites)
+    shares = {
+        site.position: float(mean)
+        for site, mean in zip(sites, means, strict=True)
+        if (site.activation, site.layer) == ("resid_pre", last)
+    }
+    place = max(shares, key=lambda position: shares[position])
+    if shares[place] < _MOST:
+        where = "no single position"
+    else:
+        where = "its own position" if place == patched.contrast else _PLACES[place]
+    return f"{_PLACES[patched.contrast]} is at {where} (recovery {shares[place]:.2f})"
+
+
+def conclude_representations(
+    similarities: Sequence["Similarity"], fingerprint: "Fingerprint | None"
+) -> str | None:
+    """Whether equal values are parallel at the first anchor, and whether the order is merged."""
+    said = []
+    for entry in similarities:
+        if entry.state == "OV":
+            c = entry.contrast
+            tested = c.n_permutations >= _LEAST_PERMUTATIONS
+            alike = tested and c.p_value <= _SIGNIFICANT and c.difference > 0
+            more = "more" if alike else "no more"
+            p = f", p = {c.p_value:.2g}" if tested else ""
+            said.append(
+                f"at the first anchor, equal g(x; a1) are {more} parallel than near misses "
+                f"(difference of the cosines {c.difference:z.2f}{p})"
+            )
+    if fingerprint is not None:
+        said.append(f"after attention of layer 0 the last position {_order(fingerprint)}")
+    return _sentence("; ".join(said))
+
+
+def _order(fingerprint: "Fingerprint") -> str:
+    change = fingerprint.order_first
+    if change is None:
+        return "does not hold the pair"
+    how = "without" if change <= THRESHOLDS.order else "with"
+    return (
+        f"holds the pair {how} its order (exchanging the anchors changes it by {change:.2f} of "
+        "what another pair does)"
+    )
+
+
+def conclude_complexity(complexity: "Complexity") -> str | None:
+    """Whether the first query matrix uses few directions."""
+    entry = next((e for e in complexity.matrices if (e.name, e.layer) == ("W_Q", 0)), None)
+    if entry is None or entry.stable_rank is None:
+        return None
+    start, name = entry.at_init, "initialisation"
+    if start is None or start.stable_rank is None:
+        start, name = entry.gaussian, "random weights"
+    if start.stable_rank is None:
+        return None
+    few = entry.stable_rank < _MOST * start.stable_rank
+    return (
+        f"W_Q of layer 0 uses {'few' if few else 'many'} directions: its stable rank is "
+        f"{entry.stable_rank:.1f}, that of {name} {start.stable_rank:.1f}."
+    )
+
+
+def conclude_attention(examples: Sequence["AttentionExample"]) -> str | None:
+    """What the last position attends to most in every layer, on average over the examples."""
+    if not examples:
+        return None
+    said = []
+    for layer in range(len(examples[0].patterns)):
+        shares = dict.fromkeys(("key", "first", "second", "noise", "last"), 0.0)
+        for example in examples:
+            row = example.patterns[layer, :, -1].mean(0)
+            roles = dict(
+                zip(range(example.position, len(row)), ("key", "first", "second"), strict=False)
+            )
+            for at, share in enumerate(row.tolist()):
+                place = roles.get(at, "last" if at == len(row) - 1 else "noise")
+                shares[place] += share / len(examples)
+        place = max(shares, key=lambda name: shares[name])
+        to = {"noise": "noise", "last": "itself"}.get(place) or _PLACES[place]
+        said.append(f"{to} in layer {layer} ({shares[place]:.2f})")
+    return f"In these examples the last position attends most to {_listed(said)}."
+
+
+def conclude_predictions(examples: Sequence["SequenceAttention"]) -> str:
+    """How many tokens of the examples are predicted."""
+    pairs = [pair for one in examples for pair in zip(one.answer, one.predicted, strict=True)]
+    right = sum(answer == predicted for answer, predicted in pairs)
+    return f"The model predicts {right} of the {len(pairs)} tokens to predict."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + " and " * (len(words) > 1) + words[-1] if words else ""
+
+
+def _sentence(text: str) -> str | None:
+    return f"{text[0].upper()}{text[1:]}." if text else None
