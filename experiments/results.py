@@ -1,8 +1,11 @@
-"""The tables and numbers of two pages of docs from the studies' tables, so that none is typed.
+"""The tables and numbers of the README and of pages of docs from the studies' tables.
 
-A table stands between two comments that name it, a number of some runs between two that define it::
+A table stands between two comments that name it, and so does what the ledger says of a claim, or of
+claims and figures with a verdict. A number of some runs stands between two that define it::
 
     <!-- table: claims --> ... <!-- end -->
+    <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
+    <!-- claims: supported -->19<!-- end -->
     <!-- median answer of random; normalization=pre route=gathered -->0.62<!-- end -->
 
 The number is a count, mean, median, smallest or largest value of a column over the runs of a study
@@ -25,11 +28,12 @@ from anchor_interp._util.files import write_text
 from anchor_interp.analysis.routes import RouteName
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.runs.phase import PAPER
+from ledger_text import TEXTS, claims_table, counts, figures_table, known_table, open_table
 from measured import table
 from neurips_4 import zone_text
 from neurips_4_factors import ANSWERS, levels
 from papers import page
-from papers.claims import CLAIMS, PHASE_2, RANDOM, judge_ledger
+from papers.claims import PHASE_2, RANDOM, judge_ledger
 from papers.detection import detection
 from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
@@ -39,7 +43,10 @@ from papers.tables import read_tables
 from papers.verdict_score import PHASES, VerdictScore
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("results.md", "mechanism.md")]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "claims", "verdict", "mechanism")),
+]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
 
 _OF_ROUTES = (
@@ -52,6 +59,7 @@ _OF_ROUTES = (
     "order_logits",
 )
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TEXT = re.compile(r"(<!-- (claims?|verdict|figures): ([\w\- ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "median": median, "smallest": min, "largest": max
@@ -61,44 +69,6 @@ _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
 def read_ledger() -> Ledger:
     """The ledger of the committed tables."""
     return page.read_ledger("tiny", TABLES)
-
-
-def claims_table(ledger: Ledger) -> str:
-    """Every claim with its verdict and numbers."""
-    lines = []
-    for claim in CLAIMS:
-        judged = ledger.judgements[claim.name]
-        shown = told(judged)
-        verdict = judged.verdict if judged.verdict == "supported" else f"**{judged.verdict}**"
-        if judged.verdict in ("not supported", "inconclusive", "nothing comparable"):
-            verdict += f": {judged.reason}"
-        sentence = f"{claim.sentence} ({claim.statistic})"
-        script = f"`{claim.section}.py`" if claim.section else ""
-        numbers = [shown["effect"], f"{claim.minimum:.2g}", shown["p"], shown["n"]]
-        lines.append([f"`{claim.name}`", sentence, claim.source, *numbers, verdict, script])
-    head = ["name", "claim", "source", "effect (95 %)", "least", "p / q", "runs"]
-    return table([*head, "verdict", "script"], lines)
-
-
-def strata_table(ledger: Ledger) -> str:
-    """Claims about phases: at equal settings, and in each task and layout by itself."""
-    lines = []
-    for claim in CLAIMS:
-        judged = ledger.judgements[claim.name]
-        if claim.why:
-            shown = told(judged)
-            by_part = ". ".join(filter(None, (shown["where"].capitalize(), shown["parts"])))
-            effect = shown["effect"] or judged.verdict
-            lines.append([f"`{claim.name}`", claim.why, effect, shown["equal"], by_part])
-    return table(
-        ["name", "why this statistic", "effect (95 %)", "at equal settings", "parts"], lines
-    )
-
-
-def known_table(ledger: Ledger) -> str:
-    """Claims that are judged, wholly or partly, on runs known before."""
-    lines = [[f"`{name}`", *rest] for name, *rest in page.known_before(ledger)]
-    return table(["name", "known runs", "effect (95 %)", "without them"], lines) or "none\n"
 
 
 def rules_table(score: VerdictScore | None) -> str:
@@ -330,8 +300,10 @@ def factors_table(_: Ledger) -> str:
 
 
 MADE: Mapping[str, Callable[[Ledger], str]] = {
+    "counts": counts,
+    "figures": figures_table,
+    "open": open_table,
     "claims": claims_table,
-    "strata": strata_table,
     "known": known_table,
     "routes": routes_table,
     "pre-layernorm": pre_table,
@@ -353,6 +325,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
 def filled(text: str, ledger: Ledger) -> str:
     """A page with every table and number made anew."""
     text = _PLACE.sub(lambda place: f"{place[1]}\n{MADE[place[2]](ledger)}\n{place[3]}", text)
+    text = _TEXT.sub(lambda place: f"{place[1]}{TEXTS[place[2]](ledger, place[3])}{place[4]}", text)
     return _NUMBER.sub(lambda place: f"{place[1]}{_number(*place.groups()[1:5])}{place[6]}", text)
 
 
@@ -376,7 +349,9 @@ def main() -> None:
         before = file.read_text(encoding="utf-8")
         after = filled(before, ledger)
         if asked.check and after != before:
-            parser.error(f"docs/{file.name} is out of date; run: python experiments/results.py")
+            parser.error(
+                f"{file.relative_to(ROOT)} is out of date; run: python experiments/results.py"
+            )
         if not asked.check:
             write_text(file, after)
 

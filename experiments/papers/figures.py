@@ -30,6 +30,7 @@ VERDICT_STYLES = {
 _LARGE, _SMALL = "#E69F00", "#0072B2"
 _GROUPS = (_LARGE, _SMALL, "#009E73", "#CC79A7")
 _MOST, _EDGE = 8.0, 1.04  # effects are cut at so many smallest effects; the axis is a little longer
+_LABEL = 9.5  # points: 10 pixels or more where the figure is as wide as a phone
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
@@ -39,39 +40,52 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
     A claim whose smallest effect is 0 is shown in tenths. An arrowhead is where something goes on
-    beyond the axis.
+    beyond the axis. What has nothing comparable is a hollow mark at the effect over all runs.
     """
     shown = [
-        (judged, judged.finding)
+        (judged, judged.finding, effect)
         for judged in reversed([*judgements.values()])
-        if judged.finding is not None and judged.finding.effect is not None
+        if (effect := _effect_shown(judged)) is not None and judged.finding is not None
     ]
-    with single(6.6, 1.1 + 0.27 * len(shown)) as figure:
+    with single(4.4, 1.3 + 0.32 * len(shown)) as figure:
         axes = figure.subplots()
-        for place, (judged, found) in enumerate(shown):
-            unit = LEDGER.named(judged.claim).minimum or 0.1
+        for place, (judged, found, effect) in enumerate(shown):
+            claim, (colour, mark) = LEDGER.named(judged.claim), VERDICT_STYLES[judged.verdict]
             low, middle, high = (
-                max(-_MOST, min(_MOST, (value or 0.0) / unit))
-                for value in (found.low, found.effect, found.high)
-            )
-            colour, mark = VERDICT_STYLES[judged.verdict]
+                max(-_MOST, min(_MOST, value / (claim.minimum or 0.1)))
+                for value in (
+                    (effect,) * 3 if found.low is None or found.high is None
+                    else (found.low, effect, found.high)
+                )
+            )  # fmt: skip
+            axes.text(-_MOST, place + 0.18, claim.short, fontsize=_LABEL)
             axes.plot([low, high], [place, place], color=colour, linewidth=1.6, zorder=1)
-            axes.plot(middle, place, mark, color=colour, markersize=6)
+            face = "none" if found.effect is None else colour
+            axes.plot(middle, place, mark, color=colour, markersize=6, markerfacecolor=face)
             for end in {low, high} & {-_MOST, _MOST}:
                 mark = "<" if end < 0 else ">"
                 axes.plot(_EDGE * end, place, mark, color=colour, markersize=4, clip_on=False)
-        axes.axvline(0, color=INK, linewidth=0.8)
-        axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
-        axes.set_yticks(range(len(shown)), [judged.claim for judged, _ in shown], fontsize=8)
-        axes.set(ylim=(-0.7, len(shown) - 0.3), xlim=(-_MOST * _EDGE, _MOST * _EDGE))
-        axes.set_xlabel("effect as claimed, in units of the smallest that counts (dotted)")
+            for line, style in ((0, "-"), (1, ":")):  # as short as the row, beside the words
+                axes.plot([line] * 2, [place - 0.3, place + 0.16], style, color=INK, linewidth=0.8)
+        axes.set(ylim=(-0.7, len(shown) - 0.2), xlim=(-_MOST * _EDGE, _MOST * _EDGE), yticks=[])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("effect as claimed, in units of\nthe smallest that counts (dotted)")
         handles = [
-            Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
+            Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict,
+                   mfc="none" if verdict == "nothing comparable" else colour)
             for verdict, (colour, mark) in VERDICT_STYLES.items()
-            if any(judged.verdict == verdict for judged, _ in shown)
-        ]
-        _legend(figure, handles, place="outside upper center")
+            if any(judged.verdict == verdict for judged, *_ in shown)
+        ]  # fmt: skip
+        _legend(figure, handles, columns=2, place="outside upper center", size=_LABEL)
     return figure
+
+
+def _effect_shown(judged: Judgement) -> float | None:
+    """The effect, or that over all runs where nothing is comparable."""
+    found = judged.finding
+    if found is None:
+        return None
+    return found.pooled if found.effect is None else found.effect
 
 
 def confusion(score: VerdictScore) -> Figure:
@@ -281,9 +295,14 @@ def _panels(titles: Mapping[str, str], width: float) -> Iterator[tuple[Figure, d
 
 
 def _legend(
-    figure: Figure, handles: Sequence[Any], *, columns: int = 3, place: Any = "outside lower center"
+    figure: Figure,
+    handles: Sequence[Any],
+    *,
+    columns: int = 3,
+    place: Any = "outside lower center",
+    size: float = 8,
 ) -> None:
-    figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize=8)
+    figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize=size)
 
 
 def _of_phase(rows: Rows, phase: str, name: str) -> list[float]:

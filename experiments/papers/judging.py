@@ -42,6 +42,7 @@ class Claim:
     minimum: float = 0.0  # the smallest effect that counts
     section: str | None = None  # the script under ``experiments/`` that shows it
     effect: Effect | None = None  # None for a claim that no study tests
+    short: str = ""  # the sentence in a few words, for figures and short tables
     why: str = ""  # why the statistic measures what the sentence says
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
 
@@ -183,6 +184,7 @@ def _decide(
         return "inconclusive", f"{runs} runs, {found.seeds} seeds; {fewest} of each are needed"
     if found.effect is None or found.high is None or q is None:
         return "inconclusive", "the number does not vary between these runs"
+    least = f"{minimum:.2g}, the smallest effect that counts"
     other = found.effect if found.with_censored is None else found.with_censored
     unless = f"{other:+.2f} with the runs that did not converge"
     if q <= LEVEL and found.effect >= minimum:
@@ -198,9 +200,15 @@ def _decide(
     if found.high < minimum:
         if other >= minimum:
             return "inconclusive", unless
-        return "not supported", f"the interval ends below {minimum:.2g}"
-    chance = "there" if q <= LEVEL else f"q > {LEVEL:g}"
-    return "inconclusive", f"{chance}, and the interval reaches {minimum:.2g}"
+        if found.is_margin:
+            return "not supported", (
+                f"the interval ends below {minimum:.2g}: the limit is missed, and a limit has no "
+                "other way round"
+            )
+        return "not supported", f"the interval ends below {least}"
+    if q <= LEVEL:
+        return "inconclusive", f"q <= {LEVEL:g}, but the effect is below {least}"
+    return "inconclusive", f"q > {LEVEL:g}, and the interval reaches {least}"
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -145,7 +145,7 @@ def told(judged: Judgement) -> dict[str, str]:
         equal = f"{effect_text(found.adjusted)}, p {_p(found.adjusted.p_value)}: {holds}"
     return {
         "n": f"{' + '.join(map(str, found.n))} runs, {found.seeds} seeds{censored}",
-        "effect": effect_text(found),
+        "effect": effect_text(found) or _pooled(found),
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
         "equal": equal,
         "parts": "; ".join(f"{name}: {_part(part)}" for name, part in judged.parts.items()),
@@ -158,6 +158,11 @@ def effect_text(found: Finding | None) -> str:
     if found is None or found.effect is None or found.low is None or found.high is None:
         return ""
     return f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def _pooled(found: Finding) -> str:
+    """The effect over runs of other tasks and layouts, which decides nothing."""
+    return "" if found.pooled is None else f"pooled {found.pooled:+.2f}"
 
 
 def known_before(ledger: Ledger) -> list[tuple[str, str, str, str]]:

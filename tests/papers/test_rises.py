@@ -103,7 +103,10 @@ def test_accuracies_near_zero_make_no_trend() -> None:
     found = judged(rows)
     answers = {name for name in found if name.startswith(("n4-inferential", "n4-symmetric"))}
     assert {found[name].verdict for name in answers} == {"not supported"}
-    assert found["n4-inferential"].reason == "the interval ends below 0.3"
+    assert (
+        found["n4-inferential"].reason
+        == "the interval ends below 0.3, the smallest effect that counts"
+    )
 
 
 def test_permuted_labels_support_nothing() -> None:

@@ -1,0 +1,177 @@
+"""The ledger as pages show it: counts, a line for each of the papers' figures, every claim."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from measured import table
+from papers.claims import CLAIMS
+from papers.figures import VERDICT_STYLES
+from papers.judging import Claim, Judgement
+from papers.page import Ledger, known_before, told
+
+ROOT = Path(__file__).parent.parent
+PICTURES, TABLES = "figures/papers", "experiments/tables/tiny"
+
+FIGURES: Mapping[str, str] = {
+    "neurips_4": "NeurIPS, figure 2",
+    "neurips_5_1": "NeurIPS, figure 3",
+    "neurips_5_2": "NeurIPS, figure 4",
+    "neurips_5_3": "NeurIPS, figure 5",
+    "neurips_6": "NeurIPS, figure 6",
+    "neurips_b": "NeurIPS, figure 7",
+    "neurips_rates": "NeurIPS, later version",
+    "control_4": "complexity control, figure 3",
+    "control_5a": "complexity control, figure 4C",
+    "control_5b": "complexity control, figure 4D",
+    "control_6a": "complexity control, figure 5A",
+    "control_6b": "complexity control, figure 5B",
+    "control_6c": "complexity control, figure 5C",
+    "c7-concepts": "complexity control, figure 6",
+    "control_7": "complexity control, figure 7A to C, E",
+    "c7-slimpajama": "complexity control, figure 7D",
+    "control_8": "complexity control, figure 8",
+    "control_c": "complexity control, figure 10",
+    "own": "none: limits, and questions of our own",
+}
+"""The papers' figures by the script that draws ours, or by a claim that has none."""
+_OPEN = ("not supported", "inconclusive", "nothing comparable")
+
+
+def counts(ledger: Ledger) -> str:
+    """How many claims have each verdict."""
+    found = [f"**{_count(ledger, verdict)}** {verdict}" for verdict in VERDICT_STYLES]
+    return f"{len(CLAIMS)} claims: {', '.join(found)}.\n"
+
+
+def figures_table(ledger: Ledger) -> str:
+    """The counts, and every figure of the papers with ours and its outcome; links from the root."""
+    lines = [
+        [words, _picture(key, "").removesuffix(".png"), _outcome(claims)]
+        for key, words, claims in _by_figure(ledger)
+    ]
+    return f"{counts(ledger)}\n{table(['paper figure', 'ours', 'outcome'], lines)}"
+
+
+def open_table(ledger: Ledger) -> str:
+    """The claims that were run and are not supported, the clearest verdict first; links in docs."""
+    lines = [
+        [
+            f"**{verdict}**",
+            f"[{claim.short}](claims.md#{claim.name})",
+            told(judged)["effect"],
+            f"{claim.minimum:.2g}",
+        ]
+        for verdict in _OPEN
+        for claim, judged in _judged(ledger)
+        if judged.verdict == verdict
+    ]
+    return table(["verdict", "claim", "effect (95 %)", "least"], lines)
+
+
+def claims_table(ledger: Ledger) -> str:
+    """Every claim with its verdict, numbers, figure and runs; links in docs."""
+    lines = []
+    for claim, judged in _judged(ledger):
+        shown = told(judged)
+        tables = [_link(f"{TABLES}/{name}.csv", name) for name in claim.studies]
+        seen = [_picture(claim.section or "", "../"), *tables]
+        lines.append([
+            f'<a id="{claim.name}"></a>{judged.verdict}',
+            f"**{claim.short}**<br>{claim.sentence} {_details(claim, judged)}",
+            shown["effect"],
+            f"{claim.minimum:.2g}",
+            shown["p"],
+            shown["n"],
+            " ".join(filter(None, seen)),
+        ])  # fmt: skip
+    head = ["verdict", "claim", "effect (95 %)", "least", "p / q", "runs", "figure and runs"]
+    return table(head, lines)
+
+
+def known_table(ledger: Ledger) -> str:
+    """Claims that are judged, wholly or partly, on runs known before."""
+    lines = [[f"`{name}`", *rest] for name, *rest in known_before(ledger)]
+    return table(["name", "known runs", "effect (95 %)", "without them"], lines) or "none\n"
+
+
+def claim_text(ledger: Ledger, name: str) -> str:
+    """A claim's verdict and effect."""
+    judged = ledger.judgements[name]
+    return ", ".join(filter(None, (judged.verdict, told(judged)["effect"])))
+
+
+def figures_text(ledger: Ledger, verdict: str) -> str:
+    """The figures all of whose claims have this verdict."""
+    found = [
+        words
+        for _, words, claims in _by_figure(ledger)
+        if {judged.verdict for _, judged in claims} == {verdict}
+    ]
+    return "; ".join(found) or "none"
+
+
+TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
+    "claim": claim_text,
+    "verdict": lambda ledger, name: ledger.judgements[name].verdict,
+    "claims": lambda ledger, verdict: str(_count(ledger, verdict)),
+    "figures": figures_text,
+}
+"""What stands inside a sentence: a claim by name, or claims and figures by verdict."""
+
+
+def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:
+    return ((claim, ledger.judgements[claim.name]) for claim in CLAIMS)
+
+
+def _by_figure(ledger: Ledger) -> Iterator[tuple[str, str, list[tuple[Claim, Judgement]]]]:
+    for key, words in FIGURES.items():
+        yield key, words, [of for of in _judged(ledger) if _figure_of(of[0]) == key]
+
+
+def _figure_of(claim: Claim) -> str:
+    is_ours = claim.source.startswith(("our prediction", "our question"))
+    return "own" if is_ours else claim.section or claim.name
+
+
+def _count(ledger: Ledger, verdict: str) -> int:
+    return Counter(judged.verdict for judged in ledger.judgements.values())[verdict]
+
+
+def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
+    """One line: every verdict with its first claim, and how many more there are."""
+    parts = []
+    for verdict in VERDICT_STYLES:
+        mine = [of for of in claims if of[1].verdict == verdict]
+        if not mine:
+            continue
+        said, more = mine[0][0].short, len(mine) - 1
+        if pooled := told(mine[0][1])["effect"] if verdict == "nothing comparable" else "":
+            said += f" ({pooled})"
+        parts.append(f"**{verdict}**: {said}{f', and {more} more' if more else ''}")
+    return "; ".join(parts)
+
+
+def _details(claim: Claim, judged: Judgement) -> str:
+    """What judges a claim and why, and the same in parts, folded away."""
+    shown = told(judged)
+    said = {
+        "name": f"`{claim.name}`",
+        "source": claim.source,
+        "statistic": claim.statistic,
+        "why this statistic": claim.why,
+        "because": "" if judged.verdict == "not run" else judged.reason,
+        "at equal settings": shown["equal"],
+        "parts": ". ".join(filter(None, (shown["where"], shown["parts"]))),
+    }
+    lines = "".join(f"<br>{title}: {text}" for title, text in said.items() if text)
+    return f"<details><summary>how it is judged</summary>{lines.removeprefix('<br>')}</details>"
+
+
+def _picture(section: str, up: str) -> str:
+    path = f"{PICTURES}/{section}.png"
+    return f"[{section}]({up}{path})" if (ROOT / path).is_file() else ""
+
+
+def _link(path: str, name: str) -> str:
+    return f"[{name}](../{path})" if (ROOT / path).is_file() else name
