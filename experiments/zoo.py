@@ -1,8 +1,8 @@
 """Makes the specimens of :mod:`anchor_interp.runs.zoo` from runs of the recipes.
 
-``python experiments/zoo.py`` takes the runs that ``experiments/recipes.py judge`` left under
-``--runs``, trains those that it needs and that are missing, and replaces the specimens under
-``--out``. The same runs give the same bytes.
+``python experiments/zoo.py`` keeps the specimens under ``--out`` that are runs of their recipe and
+replaces the others. It takes the runs that ``experiments/recipes.py judge`` left under ``--runs``
+and trains those that it needs and that are missing. The same runs give the same bytes.
 """
 
 import argparse
@@ -36,8 +36,11 @@ def make(runs: Path, out: Path) -> None:
     new = out.with_name(f"{out.name}.partial")
     shutil.rmtree(new, ignore_errors=True)
     for recipe in RECIPES:
-        for number, run in enumerate(_first_kept(recipe, runs), 1):
-            folder = new / COLLECTION / recipe / str(number)
+        folders = [Path(COLLECTION, recipe, str(number)) for number in range(1, PER_RECIPE + 1)]
+        if all(_is_run_of(recipe, out / folder) for folder in folders):
+            shutil.copytree(out / COLLECTION / recipe, new / COLLECTION / recipe)
+            continue
+        for folder, run in zip((new / f for f in folders), _first_kept(recipe, runs), strict=True):
             _copy_rounded(run, folder)
             evaluation = _judge(run, folder)
             if not MARGINS[recipe].kept(evaluation):
@@ -49,6 +52,13 @@ def make(runs: Path, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
     print(f"{sum(path.stat().st_size for path in out.rglob('*') if path.is_file()):,} bytes")
+
+
+def _is_run_of(recipe: str, folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    config = load(folder).config
+    return run_id(config) == run_id(override(RECIPES[recipe], seed=config.seed))
 
 
 def _first_kept(recipe: str, runs: Path) -> list[Run]:

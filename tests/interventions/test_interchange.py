@@ -412,7 +412,7 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, pairs: Interchang
     anything: Any = pairs.base
     refused(lambda: interchange(model, pairs, Site("z", 2, "first")), "2 layers")
     refused(
-        lambda: interchange(model, pairs, HALFWAY, subspace=wide), "has 20 dimensions; expected 128"
+        lambda: interchange(model, pairs, HALFWAY, subspace=wide), "has 20 dimensions; expected 64"
     )
     refused(lambda: interchange(model, pairs, HALFWAY, batch_size=0), "batch_size is 0")
     refused(lambda: interchange(model, anything, HALFWAY), "pairs")

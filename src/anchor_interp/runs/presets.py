@@ -29,27 +29,28 @@ def _paper(multiplier: float) -> TrainConfig:
 _TASK, _NEURIPS = TASKS["complexity-control"], TASKS["neurips"]
 _PRE = ModelConfig(normalization="pre", act_fn="gelu")
 _SMALL_DATA = RunConfig(_TASK, _PRE, train=TrainConfig(n_sequences=5_000, lr=2e-3, steps=3_000))
-_SHORTER = RunConfig(_TASK, train=TrainConfig(steps=2_500))
+_NARROW = override(
+    RunConfig(_TASK, ModelConfig(d_model=64, d_head=32, d_mlp=128)),
+    n_sequences=30_000, batch_size=128, lr=1.5e-3, gamma=0.6, weight_decay=0.4,
+)  # fmt: skip
 _DEEPER = RunConfig(_NEURIPS, replace(_PRE, n_layers=4), train=TrainConfig(steps=3_000))
 
 RECIPES: Mapping[str, RunConfig] = MappingProxyType(
     {
         "memorizing": override(_SMALL_DATA, gamma=0.3, weight_decay=0.01),
-        "composite": override(_SHORTER, gamma=0.3, weight_decay=0.01),
-        "symmetric": override(_SHORTER, gamma=0.6, gamma_qk=0.4, weight_decay=1.0),
+        "composite": override(RunConfig(_TASK), steps=2_500, gamma=0.3, weight_decay=0.01),
+        "symmetric": _NARROW,
         "inferential": override(_SMALL_DATA, gamma=0.9, weight_decay=0.5),
         "neurips-memorizing": override(_SMALL_DATA, task=_NEURIPS, gamma=0.3, weight_decay=0.01),
-        "neurips-symmetric": override(
-            _SHORTER, task=_NEURIPS, gamma=0.6, gamma_qk=0.4, weight_decay=1.0
-        ),
+        "neurips-symmetric": override(_NARROW, task=_NEURIPS),
         "neurips-inferential": override(_DEEPER, gamma=0.6, weight_decay=1.0),
     }
 )
 """One run for each phase of each task, one to three minutes each on one core.
 
-Memorizing and inferential differ in gamma and weight decay alone. So do composite and symmetric,
-except that symmetric starts with larger queries and keys. The first two are pre-LayerNorm models on
-5,000 sequences, the others the papers' post-LayerNorm model on 100,000. On the NeurIPS task an
+Memorizing and inferential are pre-LayerNorm models on 5,000 sequences and differ in gamma and
+weight decay alone. Composite and symmetric have the papers' post-LayerNorm layout: composite is 128
+wide and has 100,000 sequences, symmetric is 64 wide and has 30,000. On the NeurIPS task an
 inferential model must also learn the exception (3, 4): with two or three layers the exception
 spreads to (4, 3) for some seeds, so the recipe has four. ``docs/evidence/recipes_search.md`` lists
 what else was tried, ``recipes.md`` how each recipe does on ten fresh seeds."""
