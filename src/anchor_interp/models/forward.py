@@ -24,6 +24,7 @@ from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
     PostLNTransformer,
+    has_hooks,
     reference_model,
     token_rows,
 )
@@ -61,11 +62,7 @@ def last_logits(
     checked(tokens, Tensor, "tokens")
     checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
-    has_hooks = any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        for module in model.modules()
-    )
-    if _is_supported(model) and not has_hooks:
+    if _is_supported(model) and not has_hooks(model):
         return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
     return cast(Tensor, model(rows))[:, -1]
 
