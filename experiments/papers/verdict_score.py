@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
+from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -242,18 +242,34 @@ def _best_tree(
     With ``cells`` the runs are the same, and a tree fitted on all other cells judges each cell.
     """
     truth = np.array([row["phase"] for row in asked])
-    x, wanted = np.array([features(row) for row in known]), [row["phase"] for row in known]
+    wanted = np.array([row["phase"] for row in known])
+    x, new = (
+        np.array([features(row) for row in rows], dtype=np.float32) for rows in (known, asked)
+    )
+    # which runs a tree is fitted on, and which it judges
+    folds: list[tuple[Any, Any]] = [(slice(None), slice(None))]
+    if cells is not None:
+        places = np.array(_places(cells))
+        folds = [(places != place, places == place) for place in range(max(places) + 1)]
     found: list[Names] = []
-    for depth, leaf in itertools.product(_DEPTHS, _LEAVES):
-        tree = DecisionTreeClassifier(
-            max_depth=depth, min_samples_leaf=leaf, class_weight="balanced", random_state=0
-        )
-        if cells is None:
-            found.append(tree.fit(x, wanted).predict([features(row) for row in asked]))
-        else:
-            one_out = {"groups": _places(cells), "cv": LeaveOneGroupOut()}
-            found.append(cross_val_predict(tree, x, wanted, **one_out))
+    # thousands of fits of a few rows: without this, checks take most of the time
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        for depth, leaf in itertools.product(_DEPTHS, _LEAVES):
+            tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=leaf, random_state=0)
+            answers = np.empty(len(asked), dtype=wanted.dtype)
+            for fitted, judged in folds:
+                weights = _balancing(wanted[fitted])
+                tree.fit(x[fitted], wanted[fitted], sample_weight=weights, check_input=False)
+                answers[judged] = tree.predict(new[judged], check_input=False)
+            found.append(answers)
     return max(found, key=lambda answers: _balanced(truth, answers))
+
+
+def _balancing(names: Names) -> Floats:
+    """Weights with which every name counts the same."""
+    _, which, counts = np.unique(names, return_inverse=True, return_counts=True)
+    weights: Floats = len(names) / (len(counts) * counts[which])
+    return weights
 
 
 def _numbers(row: Row, names: Iterable[str]) -> list[float]:

@@ -52,6 +52,18 @@ def test_an_edit_keeps_the_shape(model: HookedTransformer, wrong: Any) -> None:
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
+def test_activations_need_no_later_layer_unless_it_has_hooks(
+    model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = "blocks.1.hook_resid_post"
+    with hooked(model, {later: lambda x: x}):  # a hook that does not fire is an error
+        whole = activations(model, ROWS, [NAME])[NAME]
+    monkeypatch.setattr(model.blocks[1], "forward", None)
+    torch.testing.assert_close(activations(model, ROWS, [NAME])[NAME], whole, rtol=0, atol=0)
+    with pytest.raises(TypeError):
+        activations(model, ROWS, [NAME, later])
+
+
 def test_activations_are_copies_in_order(model: HookedTransformer) -> None:
     whole = activations(model, ROWS, [NAME])[NAME]
     parts = activations(model, ROWS.numpy().astype(np.uint8), [NAME], batch=1)[NAME]

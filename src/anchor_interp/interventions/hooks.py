@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
 from anchor_interp.tasks.sequences import Sequences
 
 Edit = Callable[[Tensor], Tensor]
@@ -93,10 +93,18 @@ def activations(
         batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
     edits = {name: recording(into) for name, into in kept.items()}
+    # hooks of others may sit in later layers, and must fire
+    stop = None if has_hooks(model) else _layers_needed(names)
     with torch.no_grad(), hooked(model, edits):
         for start in range(0, max(len(rows), 1), batch):
-            model(rows[start : start + batch])
+            model(rows[start : start + batch], stop_at_layer=stop)
     return {name: torch.cat(parts) for name, parts in kept.items()}
+
+
+def _layers_needed(names: Sequence[str]) -> int | None:
+    """How many layers fire these hooks; None if the end of the model does."""
+    layers = [name.split(".")[1] for name in names if name.startswith("blocks.")]
+    return max(map(int, layers)) + 1 if layers and len(layers) == len(names) else None
 
 
 def recording(into: list[Tensor]) -> Edit:

@@ -26,6 +26,7 @@ from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
     PostLNTransformer,
+    has_hooks,
     reference_model,
     token_rows,
 )
@@ -117,11 +118,7 @@ def _before_last_block(
 
 def takes_fast_path(model: HookedTransformer) -> bool:
     """Whether this path computes what ``model(tokens)`` does: no hooks, a known architecture."""
-    has_hooks = any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        for module in model.modules()
-    )
-    return not has_hooks and _is_supported(model)
+    return not has_hooks(model) and _is_supported(model)
 
 
 def _is_supported(model: HookedTransformer) -> bool:

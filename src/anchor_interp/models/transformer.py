@@ -309,6 +309,14 @@ def layout(model: HookedTransformer) -> Normalization:
     return "post" if isinstance(model, PostLNTransformer) else "pre"
 
 
+def has_hooks(model: HookedTransformer) -> bool:
+    """Whether any hook, TransformerLens's or torch's, is attached to the model."""
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        for module in model.modules()
+    )
+
+
 def device(model: HookedTransformer) -> torch.device:
     """The device of the model's embedding."""
     found: torch.device = model.embed.W_E.device

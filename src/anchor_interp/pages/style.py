@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -35,6 +36,9 @@ QUALITATIVE = (
     "#999999", "#7B4F9D",
 )  # fmt: skip
 """Okabe and Ito's eight colours, black as ink, and two more."""
+
+_SETTLED: "WeakKeyDictionary[Figure, str | None]" = WeakKeyDictionary()
+"""The SVG of each settled figure, once it has been drawn."""
 
 
 @contextlib.contextmanager
@@ -137,15 +141,17 @@ def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
 
 
 def settle(figure: "Figure") -> "Figure":
-    """Fix the layout of a figure, so writing it several times takes half as long."""
+    """Fix the layout of a finished figure: from then on its SVG is drawn once and kept."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # with "none" every file would compute the layout again
+    _SETTLED[figure] = None
     return figure
 
 
 def standalone_svg(figure: "Figure") -> bytes:
     """A figure as an SVG file on white."""
-    return _svg(figure, facecolor="white", metadata={"Date": None})
+    head, drawn, rest = _svg(figure).partition(" <defs>")
+    return f'{head} <rect width="100%" height="100%" fill="white"/>\n{drawn}{rest}'.encode()
 
 
 def inline_svg(figure: "Figure", prefix: str) -> str:
@@ -155,8 +161,7 @@ def inline_svg(figure: "Figure", prefix: str) -> str:
     begin with the prefix, so several figures fit in one page. It shrinks on a narrow page, until
     its smallest letters are 10 px high.
     """
-    bare = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    text = _svg(figure, facecolor="none", metadata=bare).decode("utf-8")
+    text = _svg(figure)
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
     width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', text)
@@ -175,10 +180,16 @@ def _smallest_letters(figure: "Figure") -> float:
     return min((text.get_fontsize() for text in shown if text.get_text()), default=_SMALLEST)
 
 
-def _svg(figure: "Figure", **options: Any) -> bytes:
-    from matplotlib import rc_context
+def _svg(figure: "Figure") -> str:
+    """A figure as SVG without a background."""
+    text = _SETTLED.get(figure)
+    if text is None:
+        from matplotlib import rc_context
 
-    buffer = io.BytesIO()
-    with rc_context({"svg.hashsalt": "anchor-interp"}):
-        figure.savefig(buffer, format="svg", **options)
-    return buffer.getvalue()
+        buffer = io.BytesIO()
+        with rc_context({"svg.hashsalt": "anchor-interp"}):
+            figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
+        text = buffer.getvalue().decode("utf-8")
+        if figure in _SETTLED:
+            _SETTLED[figure] = text
+    return text
