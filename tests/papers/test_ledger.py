@@ -137,11 +137,12 @@ def test_the_verdict_is_judged_on_runs_that_it_was_not_fitted_on(
     assert sum(second.n.values()) == sum(map(can_be_judged, measured["phases"]))
 
 
-def test_rows_without_the_verdicts_numbers_are_not_judged(committed: Tables) -> None:
+def test_rows_without_the_verdicts_numbers_are_not_judged(
+    committed: Tables, ledger: Ledger
+) -> None:
     """Tables of an earlier fingerprint are read; nobody is told that their verdict is other."""
     assert not any(map(can_be_judged, committed["phases"]))
-    found = make_ledger("tiny", committed)
-    assert (found.second_look, found.early) == (None, ())
+    assert (ledger.second_look, ledger.early) == (None, ())
 
 
 def test_fitted_thresholds_tell_phases_of_known_numbers_apart(measured: Tables) -> None:
@@ -163,7 +164,7 @@ def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
 ) -> None:
     """Where measuring failed the claims are judged all the same."""
     bare = [{k: v for k, v in row.items() if k != "position_share"} for row in committed["phases"]]
-    ledger = make_ledger("tiny", committed | {"phases": bare})
+    ledger = make_ledger("tiny", {"phases": bare, "rates": committed["rates"]})
     assert ledger.second_look is None
     assert ledger.judgements["n-rates-lr"].verdict == "supported"
 
