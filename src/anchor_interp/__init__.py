@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.sequences import Sequences as Sequences
     from anchor_interp.tasks.sequences import sample as sample
     from anchor_interp.tasks.task import Examples as Examples
+    from anchor_interp.tasks.task import Plane as Plane
     from anchor_interp.tasks.task import Split as Split
     from anchor_interp.tasks.task import Task as Task
 
@@ -90,7 +91,7 @@ _HOME = {
     "tasks.prontoqa": ("Prontoqa",),
     "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),
-    "tasks.task": ("Examples", "Split", "Task"),
+    "tasks.task": ("Examples", "Plane", "Split", "Task"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

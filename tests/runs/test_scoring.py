@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from short import SHORT
 
 from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs import scoring
@@ -99,11 +100,10 @@ def test_a_split_is_read_once_for_accuracy_and_loss(
     half_trained: HookedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn, passes = draw_examples(Scan(), "id", 50, seed=0), []
-    once = scoring.fast_logits
 
     def counted(*arguments: Any) -> torch.Tensor:
         passes.append(1)
-        return once(*arguments)
+        return fast_logits(*arguments)
 
     monkeypatch.setattr(scoring, "fast_logits", counted)
     score_split(half_trained, Scan(), Split("id", "id"), drawn)

@@ -107,17 +107,21 @@ def render(runs: Sequence["Findings"]) -> str:
 def measures(evaluation: Evaluation) -> list[Measure]:
     """The measurements that decide a phase, in the order of the rules."""
     e, t = evaluation, PAPER
-    train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if not e.pair_accuracy:
-        meanings = {"id": "held out, as the training data", "ood": "what training leaves out"}
+        meanings = {
+            "train": "on the run's own training sequences",
+            "id": "held out, as the training data",
+            "ood": "what training leaves out",
+        }
         for split in e.splits:
-            if split.beside and split.role != "train":
+            if split.beside:
                 meanings[split.role] += f"; on {split.name}: {split.beside}"
         return [
-            Measure(*train, t.train),
+            Measure("training accuracy", meanings["train"], e.train_accuracy, t.train),
             Measure("ID accuracy", meanings["id"], e.id_accuracy, t.id),
             Measure("OOD accuracy", meanings["ood"], e.ood_accuracy, ood_threshold(e)),
         ]
+    train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
     rows = (

@@ -154,8 +154,8 @@ class SplitScore(_Checked):
     @property
     def beside(self) -> str:
         """What stands beside the accuracy: chance and baselines; empty without any."""
-        chance = (Baseline("chance", self.chance),) if self.chance else ()
-        return ", ".join(f"{b.name} {b.accuracy:.3f}" for b in (*chance, *self.baselines))
+        chance = [f"chance {self.chance:.3f}"] if self.chance else []
+        return ", ".join(chance + [f'shortcut "{b.name}" {b.accuracy:.3f}' for b in self.baselines])
 
 
 @dataclass(frozen=True, repr=False)
