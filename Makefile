@@ -59,7 +59,7 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
-	circuits masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
+	circuits circuit_sizes masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
 	tiny_decay tiny_depth claims busy sequences
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
@@ -89,6 +89,7 @@ claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
 circuits = $(BIN)/python experiments/circuits.py
+circuit_sizes = $(BIN)/python experiments/circuit_sizes.py
 masks = $(BIN)/python experiments/masks.py
 
 docs/evidence/%.json: | $(VENV)/.installed-dev

@@ -34,7 +34,7 @@ ROOT_FILES = ("CITATION.cff", "LICENSE")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, and the root's pictures, notebooks, tables and files."""
+    """Add the generated pages, and the root's pictures, notebooks, tables, examples and files."""
     pages = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in ROOT_PAGES.items()}
     for page in nav_pages(config.nav):
         if page.startswith("reference/"):
@@ -44,7 +44,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
     notebooks = ROOT.glob("experiments/notebooks/*.ipynb")
     tables = ROOT.glob("experiments/tables/*/*.csv")
-    for path in (*figures, *notebooks, *tables, *(ROOT / name for name in ROOT_FILES)):
+    examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
+    copied = (*figures, *notebooks, *tables, *examples, *(ROOT / name for name in ROOT_FILES))
+    for path in copied:
         relative = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files

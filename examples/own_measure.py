@@ -1,7 +1,6 @@
 """A measure of one's own: a function of a run is a column of a sweep's table, and a map.
 
 python examples/own_measure.py runs/measured
-anchor-interp table runs/other --measure examples/own_measure.py:key_at_first
 anchor-interp diagram runs/measured --out runs/measured-diagram --map key_at_first
 """
 

@@ -4,17 +4,17 @@ python examples/own_model.py runs/own
 anchor-interp analyze runs/own/weights.safetensors --task runs/own/task.json --out runs/own/page
 """
 
+import dataclasses
+import json
 import sys
 from pathlib import Path
 
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 import anchor_interp as ai
-from anchor_interp._util.schema import canonical_json
 from anchor_interp.runs.export import save_transformer
 
-ANCHORS = tuple(ai.Anchor(100 + i, ai.Affine(add)) for i, add in enumerate((6, 2, -3, -7)))
-TASK = ai.AnchorTask(ANCHORS, unseen=((102, 103),), key_min=30, key_max=79, length=8)
+TASK = ai.AnchorTask(unseen=((3, 4), (4, 3)), key_min=30, key_max=79, length=8)
 SHAPE = {"n_layers": 3, "n_heads": 4, "d_model": 32, "d_head": 8, "d_vocab": 110, "n_ctx": 8}
 if __name__ == "__main__":
     (out := Path(sys.argv[1])).mkdir(parents=True, exist_ok=True)
@@ -22,5 +22,4 @@ if __name__ == "__main__":
         HookedTransformerConfig(**SHAPE, act_fn="gelu", device="cpu")
     )  # yours
     save_transformer(model, out / "weights.safetensors")
-    (out / "task.json").write_text(canonical_json(TASK))
-    print(f"phase by behaviour: {ai.classify(ai.evaluate(model, TASK, n=50))}")
+    (out / "task.json").write_text(json.dumps(dataclasses.asdict(TASK)))

@@ -238,13 +238,16 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
 
     monkeypatch.setattr(bench, "faithfulness", watched)
     one, same, other = (compare_circuit(bench, circuit, n_random=12, seed=s) for s in (0, 0, 1))
-    drawn = seen[0][5:]  # after the circuit itself, attention rollout and three routes
+    rolled, circuits = seen[:2]
+    drawn = circuits[4:]  # after the circuit itself and three routes
     assert len(drawn) == 12
     assert (drawn.sum((2, 3, 4)) == [2, 2]).all()
     assert not (drawn & ~bench.reachable).any()
     assert len({edges.tobytes() for edges in drawn}) == 12
-    most = seen[0][1]
-    assert most.sum() == 4
+    assert rolled.sum((1, 2, 3, 4)).tolist() == [3, 4, 5, 6, 8]
+    assert [rival.size for rival in one.rollouts] == [3, 4, 5, 6, 8]
+    assert (rolled[:-1] <= rolled[1:]).all()  # a larger rollout has the edges of a smaller one
+    most = rolled[1]
     share = attention_rollout(carried(specimen, bench.tokens).patterns)
     assert share[most].min() >= share[bench.reachable & ~most].max()
     assert (one.random_accuracy == same.random_accuracy).all()

@@ -1,6 +1,7 @@
 """Fingerprints and verdicts: on models of known mechanism, and without unseen pairs."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -69,6 +70,41 @@ def test_fingerprints_tell_known_mechanisms_apart(taken: dict[str, Fingerprint])
         assert exact.distance is None  # never trained
     assert (memorizing.noise_share or 0) > 0.5
     assert (memorizing.distance or 0) > 0
+
+
+def test_a_budget_leaves_numbers_out_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    found = fingerprint_model(small_exact("symmetric", "post"), FEW_KEYS, max_seconds=1e-9)
+    assert found.key_share is not None
+    assert (found.value, found.order_first, found.virtual_rule) == (None, None, None)
+    assert "max_seconds ended the fingerprint" in caplog.text
+    with pytest.raises(ConfigError, match="max_seconds is 0"):
+        fingerprint_model(small_exact("symmetric", "post"), FEW_KEYS, max_seconds=0)
+
+
+def test_the_command_gives_both_phases(
+    taken: dict[str, Fingerprint],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lookup table answers as the rule does, and its mechanism tells."""
+    mechanisms = {"exact/lookup": "lookup"}
+    monkeypatch.setattr(
+        fingerprints,
+        "fingerprint",
+        lambda run, **_: taken[mechanisms.get(run.name, "memorizing")],
+    )
+    names = ["exact/lookup", "tiny/memorizing/1"]
+    assert main(["verdict", *names, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["runs"]
+    assert list(told) == names
+    lookup, memorizing = told.values()
+    assert lookup["behaviour"]["phase"] == "inferential"
+    assert lookup["mechanism"]["phase"] == "composite"
+    assert memorizing["mechanism"]["phase"] == memorizing["behaviour"]["phase"] == "memorizing"
+    assert "position_share" in memorizing["mechanism"]["reason"]
+    assert lookup["fingerprint"]["virtual_rule"] == taken["lookup"].virtual_rule
+    assert main(["verdict", "exact/lookup"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("  by mechanism  composite ")
 
 
 def test_numbers_are_finite_or_none_and_survive_json(taken: dict[str, Fingerprint]) -> None:

@@ -149,6 +149,18 @@ def test_only_the_complexity_of_weights_without_a_task_is_measured(
         [m.stable_rank for m in direct.matrices]
     )
     assert len(told["complexity"]["heads"]) == 2 * 2 * 3
+    for task, code, message in (
+        ("neurips", 1, "weights without their configuration, such as the activation function"),
+        ("nuerips", 2, "there is no task 'nuerips' (did you mean 'neurips'?)"),
+        ("scan-jump", 2, "analyze needs a task with anchors; the task scan has none"),
+        (str(tmp_path), 2, "it is not a regular file"),
+    ):
+        assert main(["analyze", str(file), "--task", task, "--out", str(tmp_path / "no")]) == code
+        assert message in capsys.readouterr().err
+    assert (
+        main(["analyze", "exact/lookup", "--task", "neurips", "--out", str(tmp_path / "no")]) == 2
+    )
+    assert "task is for a file of weights" in capsys.readouterr().err
     assert len(list((tmp_path / "out" / "figures").iterdir())) == 2 * 3
 
 

@@ -1,27 +1,48 @@
-"""The examples run: a task in a file of its own, as a script, in a report and in a sweep."""
+"""The examples run: a user's own task, measure, anchors and model."""
 
+import dataclasses
+import json
 import os
+import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process_engine import Here
 from short import SHORT
 
 import anchor_interp
 import own_task
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.cli.main import main
 from anchor_interp.runs.config import override
 from anchor_interp.runs.evaluation import predict
+from anchor_interp.runs.export import load_transformer
 from anchor_interp.runs.run import load
+from anchor_interp.sweeps import sweep as driver
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid, Sweep, read_sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import read_table
 from anchor_interp.tasks.task import draw_examples
 
 FILE = Path(own_task.__file__)
+EXAMPLES = FILE.parent
+
+
+def run_script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run an example as a script in this process; sweeps train here too."""
+    path = EXAMPLES / f"{name}.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 25
+    monkeypatch.setattr(driver, "LocalEngine", Here)
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TransformerLens's own class
+        runpy.run_path(str(path), run_name="__main__")
+    return path
 
 
 def test_an_own_task_has_at_most_80_lines() -> None:
@@ -82,3 +103,56 @@ def test_an_anchor_task_is_answered_with_one_token(finished_run: anchor_interp.R
     prompts = [" ".join(map(str, row)) for row in sequences.tokens.tolist()]
     expected = predict(finished_run.model, sequences)
     assert finished_run.answer(prompts) == [str(token) for token in expected]
+
+
+def test_an_own_measure_is_a_column_and_a_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, page = str(tmp_path / "sweep"), str(tmp_path / "page")
+    small = anchor_interp.preset("tiny", **SHORT)
+    monkeypatch.setattr("anchor_interp.preset", lambda _, steps: override(small, steps=steps))
+    path = run_script("own_measure", out, "20", monkeypatch=monkeypatch)
+    assert "key_at_first" in capsys.readouterr().out
+    for row in read_table(out):
+        run = load(Path(out) / "runs" / row["run_id"])
+        measured = runpy.run_path(str(path))["key_at_first"](run)
+        assert row["key_at_first"] == pytest.approx(measured)
+        assert 0 < measured < 1
+    assert main(["diagram", out, "--out", page, "--map", "key_at_first"]) == 0
+    assert (Path(page) / "figures" / "map-key_at_first.svg").is_file()
+    assert main(["diagram", out, "--out", page, "--map", "key_at_frist"]) == 2
+    assert "did you mean 'key_at_first'?" in capsys.readouterr().err
+    assert main(["diagram", out, "--out", page, "--map", "phase"]) == 2
+    assert "map is 'phase', which holds no numbers" in capsys.readouterr().err
+
+
+def test_own_anchors_train_and_change_in_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_script("own_anchors", str(tmp_path / "run"), "20", monkeypatch=monkeypatch)
+    assert "undertrained: " in (said := capsys.readouterr().out)
+    assert "(2, 1) unseen" in said
+    plan = read_sweep(EXAMPLES / "own_anchors.yaml")
+    short = [dataclasses.replace(grid, start=override(grid.start, **SHORT)) for grid in plan.grids]
+    folder = sweep(Sweep(tuple(short)), tmp_path / "sweep", engine=Here(), quiet=True)
+    rows = read_table(folder.path)
+    assert {row["status"] for row in rows} == {"done"}
+    tasks = [load(folder.runs / row["run_id"]).config.anchor_task for row in rows]
+    assert [int(task.function(1)(np.array([98]))[0]) for task in tasks] == [103, 103, 107, 107, 23]
+    assert folder.spec().configs().keys() == {row["run_id"] for row in rows}
+
+
+def test_an_own_model_is_analysed_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "own"
+    run_script("own_model", str(out), monkeypatch=monkeypatch)
+    weights, task = str(out / "weights.safetensors"), str(out / "task.json")
+    model = load_transformer(weights, to_run=True)
+    assert (model.cfg.n_layers, model.cfg.n_heads, model.cfg.act_fn) == (3, 4, "gelu")
+    budget = ["--max-seconds", "0.01", "--out", str(out / "page")]
+    assert main(["analyze", weights, "--task", task, *budget]) == 0
+    assert "left out: circuit: max_seconds was over before it began" in capsys.readouterr().err
+    told = json.loads((out / "page" / "analysis.json").read_text())
+    assert told["decision"]["phase"] == "undertrained"
+    assert told["mechanism"]["keys"] == list(range(30, 80))

@@ -15,7 +15,7 @@ from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.statistics import mean_interval
-from anchor_interp.pages.diagram_maps import phase_map
+from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import render_diagrams, write_diagrams
 from anchor_interp.pages.style import inline_svg
@@ -58,6 +58,26 @@ def test_a_cell_holds_every_seed_and_their_mean() -> None:
     low, high = mean_interval(oods)
     assert (low, high) == pytest.approx((0.4 - reach, 0.4 + reach), abs=1e-3)
     assert (measured.low, measured.high) == (0, 1)  # a share is between 0 and 1
+
+
+def test_any_column_of_numbers_can_be_mapped() -> None:
+    rows = [done(seed, gamma=0.3) | {"spread": 3.0 * seed - 4} for seed in range(3)]
+    rows += [done(0, gamma=0.4) | {"spread": None}, not_done("missing", 1, gamma=0.4)]
+    found = phase_diagrams(rows, maps=("spread", "ood_accuracy", "seed"))
+    assert found.maps == ("spread", "seed")  # the accuracy is mapped anyway
+    measured = cell(found, 0.3).measures["spread"]
+    assert values(cell(found, 0.3), "spread") == [-4, -1, 2]
+    assert measured.mean == -1
+    assert (measured.low, measured.high) == pytest.approx(mean_interval([-4, -1, 2]))  # not a share
+    assert cell(found, 0.4).measures["spread"].n == 0
+    assert [row["spread"] for row in summary(found)] == [-1, None]
+    assert inline_svg(accuracy_map(found.diagrams[0], "spread"), "p").count("p-cell-") >= 2
+    for name, message in (
+        ("sprad", "did you mean 'spread'?"),
+        ("phase", "map is 'phase', which holds no numbers"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            phase_diagrams(rows, maps=name)
 
 
 def test_runs_without_measurements_are_marks_and_not_zeros() -> None:

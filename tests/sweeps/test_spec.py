@@ -82,6 +82,13 @@ def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
         ({"axes": {"gamma": ["much"]}}, "init.gamma is 'much'"),
         ({"axes": {3: [1]}}, "expected names of fields"),
         ({"axes": {"task": ["neurip"]}}, "neurip"),
+        ({"axes": {"anchor": [[{"token": 1}]]}}, "did you mean 'anchors'?"),
+        ({"axes": {"anchors": [{"token": 1}]}}, "in a sweep file write [{token: 1, function: {add"),
+        ({"axes": {"anchors": [{1: 5, 2: 1}]}}, "in a sweep file write [{token: 1, function: {add"),
+        ({"set": {"anchors": [{"tokn": 1}]}}, "has no field 'tokn' (did you mean 'token'?)"),
+        ({"set": {"unseen": [3, 4]}}, "in a sweep file write [[3, 4], ...]"),
+        ({"set": {"overrides": [[3, 4]]}}, "in a sweep file write [{pair: [3, 4], function: {"),
+        ({"set": {"task": {"anchor": []}}}, "task has no field 'anchor' (did you mean 'anchors'?)"),
         ({"zip": [{"lr": [1e-3], "steps": [1, 2]}]}, "lr has 1, steps has 2"),
         ({"zip": {"lr": [1]}}, "expected a list of groups"),
         ({"axes": {"gamma": [0.5]}, "zip": [{"gamma": [0.4]}]}, "gamma is on two axes"),
@@ -113,7 +120,8 @@ def test_exponents_without_a_point_are_numbers(tmp_path: Path) -> None:
 
 def test_plain_form_of_a_sweep_reads_back(tmp_path: Path) -> None:
     file = tmp_path / "sweep.json"
-    for path in SWEEPS.values():
+    anchors = Path(__file__).parents[2] / "examples/own_anchors.yaml"
+    for path in (*SWEEPS.values(), anchors):
         file.write_text(json.dumps(to_plain(read_sweep(path))))  # eps is 1e-08 there
         assert read_sweep(file) == read_sweep(path)
 

@@ -340,6 +340,71 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
     assert second in measured
 
 
+MEASURES = """
+def reached(run):
+    return run.step
+
+def parts(run):
+    return {"gamma": run.config.init.gamma, "half": 0.5}
+
+def even(run):
+    if run.config.seed:
+        raise ValueError("an odd seed has none")
+    return 1
+
+def words(run):
+    return "many"
+
+def seed(run):
+    return run.config.seed
+"""
+
+
+def test_own_measures_are_columns(
+    copy: SweepFolder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
+    (file := tmp_path / "own_columns.py").write_text(MEASURES)
+    table = ["table", str(copy.path), "--quiet"]
+    before = rows(copy)
+    assert main([*table, "--measure", f"{file}:reached", "--measure", f"{file}:parts"]) == 0
+    found = read_table(copy.path / "table.parquet")
+    own = {"reached": 40.0, "parts.half": 0.5}
+    assert found == [
+        row | own | {"parts.gamma": row["gamma"], "fingerprint_ns": now["fingerprint_ns"]}
+        for row, now in zip(before, found, strict=True)
+    ]
+    assert from_csv(to_csv(found)) == found == rows(copy)
+    assert list(copy.table()["parts.half"]) == [0.5] * 4
+    capsys.readouterr()
+
+    # a measurement that fails stops no other, and a wrong function is named before any work
+    sweeping = ["sweep", str(copy.spec_file), "--out", str(copy.path), "--quiet"]
+    both = ["--measure", f"{file}:even", "--measure", f"{file}:words"]
+    assert main([*sweeping, *both]) == 1
+    said = capsys.readouterr()
+    assert "states: 4 done" in said.out
+    assert said.err.count("words returned 'many' for") == 4
+    assert said.err.count("(ValueError: an odd seed has none)") == 2
+    assert said.err.count("\n") == 4  # one line a run
+    assert [row["even"] for row in rows(copy)] == [1, None, 1, None]
+    assert "words" not in rows(copy)[0]
+    for function, message in (
+        (f"{file}:seed", "'seed' is the name of a column of every table; rename the function"),
+        (f"{file}:nothing", "cannot import the measure own_columns:nothing"),
+    ):
+        assert main([*table, "--measure", function]) == 2
+        assert message in capsys.readouterr().err
+
+    file.write_text(MEASURES.replace("return run.step", "return run.step + 100"))
+    assert main([*table, "--measure", f"{file}:reached"]) == 0
+    assert [row["reached"] for row in rows(copy)] == [140] * 4
+
+
 def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
     run = load(next(small.runs.iterdir()))
     with pytest.raises(StoreError, match=r"measurements\.json"):
@@ -396,7 +461,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found))
     assert read_table(tmp_path / "table.csv") == found
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "gama,", 1))
-    with pytest.raises(StoreError, match=r"table.csv is damaged: the column 'gam"):
+    with pytest.raises(StoreError, match=r"table.csv is damaged: it lacks the column 'gamma'"):
         read_table(tmp_path / "table.csv")
     with pytest.raises(ConfigError, match=r"expected a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
@@ -418,7 +483,7 @@ def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Pat
     pq.write_table(whole.drop_columns(["virtual_alike", "branch_lr"]), tmp_path / "table.parquet")
     assert read_table(tmp_path / "table.parquet") == found  # nobody measured or branched these
     data = (tmp_path / "table.parquet").read_bytes()
-    with pytest.raises(ValueError, match="in only one of this table and this version"):
+    with pytest.raises(ValueError, match="it lacks the column 'branch_lr'"):
         from_parquet(data)
     doubled = pa.Table.from_arrays(
         [*whole.columns, whole["lr"]], names=[*whole.column_names, "lr"], metadata=metadata
@@ -577,6 +642,12 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
         (["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"], "--batch is 0"),
+        (["sweep", "tiny", "--out", "x", "--measure", "no_such:f"], "import the measure no_such:f"),
+        (["sweep", "tiny", "--out", "x", "--measure", "f"], "the measure is 'f'; expected module"),
+        (
+            ["sweep", "tiny", "--out", "x", "anchors=[{token: 1}]"],
+            "in a sweep file write [{token: 1",
+        ),
         (["status", "nowhere"], "nowhere is not a sweep folder"),
         (["table", "nowhere"], "nowhere is not a sweep folder"),
     ],

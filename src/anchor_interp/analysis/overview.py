@@ -44,6 +44,7 @@ from anchor_interp.models.complexity import (
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
+from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.phase import Decision, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
@@ -113,8 +114,9 @@ class Development:
 class Analysis:
     """Everything measured of one checkpoint.
 
-    A model that is not a run has no identity, configuration, step and decision, and one without an
-    anchor task no mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in layer 0.
+    A model that is not a run has no identity, configuration and step, and one without an anchor
+    task neither decision nor mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in
+    layer 0.
     ``attention`` is of a run on a task without anchors.
     """
 
@@ -164,9 +166,7 @@ def analyze(
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     task = run.config.task.anchored
-    found = analyze_model(
-        run.model, task, name=name, initial=run.initial, max_seconds=max_seconds, quiet=quiet
-    )
+    found = _analyze(run.model, task, name, run.initial, 0, max_seconds, quiet)
     if task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
         attention = sequence_attention(run.model, run.config.task)
@@ -201,6 +201,20 @@ def analyze_model(
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
     """
+    found = _analyze(model, task, name, initial, seed, max_seconds, quiet)
+    return replace(found, decision=None if task is None else decide(evaluate(model, task, n=200)))
+
+
+def _analyze(
+    model: HookedTransformer,
+    task: AnchorTask | None,
+    name: str,
+    initial: HookedTransformer | None,
+    seed: int,
+    max_seconds: float | None,
+    quiet: bool,
+) -> Analysis:
+    """Everything but the behaviour."""
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask | None, "task")
     checked(max_seconds, float | None, "max_seconds", above=0)

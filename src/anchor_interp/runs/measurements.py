@@ -121,10 +121,14 @@ def column_measure(function: str) -> Measure:
         expected = "module:function or file.py:function"
         raise ConfigError(f"the measure is {shown(function)}; expected {expected}")
     file = Path(place) if place.endswith(".py") else None
-    folder = str((file.parent if file else Path()).resolve())
-    if folder not in sys.path:
-        sys.path.append(folder)
-    measure = Measure(name, f"{file.stem if file else place}:{name}", column=True)
+    folder = (file.parent if file else Path()).resolve()
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    module = file.stem if file else place
+    before = getattr(sys.modules.get(module), "__file__", None)
+    if before is not None and Path(before).resolve().parent == folder:
+        del sys.modules[module]  # it may have changed since this process imported it
+    measure = Measure(name, f"{module}:{name}", column=True)
     code, text = inspect.unwrap(measure.resolve()), b""
     with contextlib.suppress(TypeError, OSError):  # built in, or defined in no file
         text = Path(inspect.getfile(code)).read_bytes()
