@@ -105,8 +105,8 @@ def write_diagrams(
     pictures = (picture for part in parts for picture in part.pictures)
     written = save_pictures(pictures, out / "figures")
     reports = _reports(found, runs, out)
-    text = render_diagrams(found, parts, name=name, reports=reports)
-    write_output(page, text.encode("utf-8", "replace"))
+    source = render_diagrams(found, parts, name=name, reports=reports)
+    write_output(page, source.encode("utf-8", "replace"))
     return [page, numbers, table, *written]
 
 
