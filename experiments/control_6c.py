@@ -13,7 +13,7 @@ def draw(data: section.Data) -> section.Panels:
     rows = data.rows("decay")
     plane = phase_diagrams(rows, x="gamma", y="weight_decay").diagrams[0]
     return [
-        [("stable rank of W_Q(1)", rank_map(plane, "stable_rank"))],
+        [("stable rank of W_Q L0, W_Q(1) in the paper", rank_map(plane, "stable_rank"))],
         [("every run", by_phase(rows, NUMBERS))],
     ]
 

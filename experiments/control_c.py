@@ -10,7 +10,7 @@ from papers.figures import grid
 
 def draw(data: section.Data) -> section.Panels:
     """Mean condensation of every cell, with the phases of its runs."""
-    labels = ("gamma", "weight decay", "condensation of W_Q(1)")
+    labels = ("gamma", "weight decay", "condensation of W_Q L0, W_Q(1) in the paper")
     figure = grid(data.rows("decay"), "gamma", "weight_decay", "condensation", labels=labels)
     return [[("condensation, with the runs' phases", figure)]]
 

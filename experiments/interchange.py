@@ -1,7 +1,7 @@
 """Interchange interventions in the recipes' runs: does g(x; a1) stand at the first anchor?
 
 ``python experiments/interchange.py`` takes the runs of ``experiments/recipes.py judge``, exchanges
-the residual stream after layer 1 at the first anchor, prints JSON and writes
+the residual stream after layer 0 at the first anchor, prints JSON and writes
 ``docs/evidence/interchange.md``. It resumes where it was stopped.
 
 It counts the share of 1,000 sequences with test keys that are answered with g(g(x'; a1'); a2),

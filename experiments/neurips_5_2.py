@@ -5,7 +5,7 @@ from anchor_interp.analysis.similarity import answer_similarity, value_similarit
 from anchor_interp.pages.mechanism_figures import similarity_map
 from papers.figures import by_phase
 
-NUMBERS = {"answer": "X^ao(L): contrast", "value": "OV from layer 2: contrast"}
+NUMBERS = {"answer": "X_ao, last layer: contrast", "value": "OV from L1 on: contrast"}
 
 
 def draw(data: section.Data) -> section.Panels:
@@ -14,11 +14,13 @@ def draw(data: section.Data) -> section.Panels:
     for name in ("inferential", "symmetric"):
         run = section.example(name)
         found = answer_similarity(run.model, run.config.anchor_task)
-        maps.append((f"X^ao(2), {name}", similarity_map(found, centred=False)))
+        maps.append(
+            (f"X_ao L1, X^ao(2) in the paper, {name}", similarity_map(found, centred=False))
+        )
     run = section.example("inferential")
     values = value_similarity(run.model, run.config.anchor_task)
     return [
-        [*maps, ("V^(2), inferential", similarity_map(values, centred=False))],
+        [*maps, ("V L1, V^(2) in the paper, inferential", similarity_map(values, centred=False))],
         [("every run", by_phase(data.random_settings(), NUMBERS))],
     ]
 

@@ -16,7 +16,7 @@ def draw(data: section.Data) -> section.Panels:
     """Figure 5, and the numbers of every run."""
     names = ("inferential", "symmetric")
     return [
-        [(f"W_Q(1), {name}", condensation_panel(name)) for name in names],
+        [(f"W_Q L0, W_Q(1) in the paper, {name}", condensation_panel(name)) for name in names],
         [(f"embedding, {name}", embedding_panel(name)) for name in names],
         [("every run", by_phase(data.random_settings(), NUMBERS))],
     ]

@@ -1,7 +1,7 @@
 """Each sentence of an analysis comes out as the known mechanism is, and otherwise as well."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,7 +26,8 @@ from anchor_interp.runs.phase import Decision
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import aligned_sequences
 
-BLANK = Fingerprint(run_id=None, step=None, seed=0, **dict.fromkeys(NUMBERS))
+NOTHING: dict[str, Any] = dict.fromkeys(NUMBERS)
+BLANK = Fingerprint(run_id=None, step=None, seed=0, **NOTHING)
 
 
 class Said(NamedTuple):
@@ -121,6 +122,7 @@ def test_a_sentence_follows_from_the_mechanism(
 ) -> None:
     for sentence, expected in zip(said[mechanism], words, strict=True):
         assert sentence is not None
+        assert expected is not None
         assert expected in sentence
         assert sentence.endswith(".")
 

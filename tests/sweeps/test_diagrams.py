@@ -300,7 +300,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     rows = decay_sweep()
     rows[5] |= {"reason": HOSTILE, "run_id": HOSTILE}
     rows = [row | {"task": HOSTILE} for row in rows if row["gamma"] < 0.65]
-    return write_diagrams(rows, tmp_path_factory.mktemp("diagrams") / "made", name=HOSTILE)
+    folder = tmp_path_factory.mktemp("diagrams")
+    report = folder / "a sweep" / "runs" / rows[0]["run_id"] / "report.html"
+    report.parent.mkdir(parents=True)
+    report.write_text("")
+    return write_diagrams(rows, folder / "made", name=HOSTILE, runs=folder / "a sweep" / "runs")
 
 
 def test_written_files_agree(written: list[Path]) -> None:
@@ -391,6 +395,17 @@ def test_page_in_a_browser(browser: Any, written: list[Path], width: int, scheme
     shown.keyboard.press("Escape")
     assert (shown.locator(".picked").count(), about.is_visible(), rows.count()) == (0, False, 48)
 
+    link = shown.locator("#run-table a")
+    assert (link.count(), link.evaluate("link => decodeURI(link.href)")) == (
+        1, (written[0].parents[1] / "a sweep/runs" / link.inner_text() / "report.html").as_uri()
+        .replace("%20", " "),
+    )  # fmt: skip
+    column = shown.locator("#run-table [data-measure=id_accuracy]")
+    for n, sign in enumerate((1, -1)):
+        shown.locator("#run-table .sort", has_text="ID accuracy").click()
+        values = [text.strip() for text in column.all_inner_texts()]
+        shares = [sign * float(text) for text in values if text != "\N{EN DASH}"]
+        assert shares == sorted(shares), n
     shown.select_option("select[name=state]", "diverged")
     assert rows.count() == 2
     shown.select_option("select[name=state]", "")

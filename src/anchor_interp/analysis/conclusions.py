@@ -4,7 +4,7 @@ A share of one half or more is most of something. A contrast counts if its p is 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -113,8 +113,9 @@ def conclude_patching(
     patches: Sequence["Patched"], interchanges: Sequence["InterchangeResult"]
 ) -> str | None:
     """Where each token's information is before the last layer, and whether g(x; a1) is a state."""
-    said = [found for entry in patches if (found := _whereabouts(entry))]
-    last = max((site.layer for entry in patches for site in entry.result.sites), default=0)
+    said = [_whereabouts(entry) for entry in patches]
+    sites: Sequence[Any] = [site for entry in patches for site in entry.result.sites]
+    last = max((site.layer for site in sites), default=0)
     start = [f"Before layer {last}, {_listed(said)}"] if said else []
     if interchanges:
         best = max(interchanges, key=lambda entry: entry.counterfactual)
@@ -127,10 +128,10 @@ def conclude_patching(
     return _sentence("; ".join(start))
 
 
-def _whereabouts(patched: "Patched") -> str | None:
+def _whereabouts(patched: "Patched") -> str:
     """Where in the residual stream before the last layer one token's information is."""
     means = np.nanmean(patched.result.recovery(), axis=1)
-    sites = patched.result.sites
+    sites: Sequence[Any] = patched.result.sites
     last = max(site.layer for site in sites)
     shares = {
         site.position: float(mean)

@@ -115,14 +115,14 @@ def _draw_states(
     if len(runs) > _MOST_LETTERS:
         states = in_order(Counter(run.state for run in runs))
         text = " ".join(f"{n}{STATE_MARKS[state]}" for state, n in states.items())
-        axes.text(centre, bottom + height / 2, text, ha="center", va="center_baseline", fontsize=7,
-                  color=INK)  # fmt: skip
+        axes.text(centre, bottom + height / 2, text, ha="center", va="center_baseline",
+                  fontsize=7.5, color=INK)  # fmt: skip
         return
     width = min(0.3, 1 / len(runs)) * room
     for place, run in enumerate(runs):
         left = centre + (place - len(runs) / 2) * width
         box = left + 0.04 * width, bottom, 0.92 * width, height
-        diagram_marks.draw_state(axes, run.state, box, fontsize=6, linewidth=0.5, zorder=3)
+        diagram_marks.draw_state(axes, run.state, box, fontsize=7.5, linewidth=0.5, zorder=3)
 
 
 def _draw_curve(

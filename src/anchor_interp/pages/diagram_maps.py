@@ -232,7 +232,8 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
             marker, size, _ = _BUBBLES[index]
             axes.plot(x + places.width / 2, y + places.height / 2, marker, ms=largest * size,
                       color=_colour(image, value), **outline)  # fmt: skip
-    _finish(axes, diagram, measure, image, MEASURES[measure])
+    paper = "\n(the papers' W_Q(1))" if measure == "stable_rank" else ""
+    _finish(axes, diagram, measure, image, MEASURES[measure] + paper)
     return [
         Line2D([], [], marker=marker, linestyle="", color="none", ms=largest * size, label=text,
                **outline)
@@ -295,7 +296,7 @@ def _finish(
         found = cell.measures[measure]
         text = "\N{EN DASH}" if found.mean is None else f"{found.mean:{form}}"
         text += f" ({found.n})" if 0 < found.n < len(found.values) else ""
-        axes.text(column, row - 0.29, text, ha="center", va="center_baseline", fontsize=7,
+        axes.text(column, row - 0.29, text, ha="center", va="center_baseline", fontsize=7.5,
                   color=INK)  # fmt: skip
     _draw_frame(axes, diagram)
     bar = axes.figure.colorbar(image, ax=axes, location="top", aspect=32, shrink=0.9)

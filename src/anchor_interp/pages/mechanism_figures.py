@@ -44,7 +44,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
     reachable = np.asarray(flow.reachable.any(1))
     kept = np.zeros_like(reachable) if circuit is None else np.asarray(circuit.edges.any(1))
     n_layers, length = len(attention), len(flow.roles)
-    with panel(0.36 * length + 0.7, 0.95 * n_layers + 1.25) as (figure, axes):
+    with panel(0.33 * length + 0.95, 0.95 * n_layers + 1.25) as (figure, axes):
         for layer, query, key in np.argwhere((attention > 0.02) | kept).tolist():
             chosen, counts = bool(kept[layer, query, key]), bool(reachable[layer, query, key])
             axes.plot(
@@ -73,6 +73,7 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
         axes.set_yticks(
             [layer + 0.5 for layer in range(n_layers)], [f"L{layer}" for layer in range(n_layers)]
         )
+        axes.set_ylabel("layer, from 0\n(from 1 in the papers)", fontsize=9)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
         axes.tick_params(length=0)
@@ -234,7 +235,7 @@ def _stable_ranks_by_layer(complexity: "Complexity") -> "Figure":
     with panel(4.0, 3.4) as (figure, axes):
         for index, name in enumerate(dict.fromkeys(entry.name for entry in inside)):
             mine = [entry for entry in inside if entry.name == name]
-            layers = [entry.layer for entry in mine]
+            layers = [entry.layer or 0 for entry in mine]
             now = [style.or_nan(entry.stable_rank) for entry in mine]
             axes.plot(layers, now, marker=".", color=style.colour(index), label=name)
             gaussian = [style.or_nan(entry.gaussian.stable_rank) for entry in mine]

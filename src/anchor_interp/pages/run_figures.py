@@ -97,12 +97,12 @@ def compared_curves(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) ->
     The curve of run i has the id ``curve-i``, for the script of the page.
     """
     with panel(4.4, 2.8) as (figure, axes):
-        for number, rows in enumerate(runs):
-            known = [row for row in rows if metric in row]
+        measured = [[row for row in rows if metric in row] for rows in runs]
+        if not any(measured):
+            return None
+        for number, known in enumerate(measured):
             steps, values = ([row[name] for row in known] for name in ("step", metric))
             axes.plot(steps, values, color=style.colour(number), linewidth=2, gid=f"curve-{number}")
-        if not any(len(line.get_xdata()) for line in axes.lines):
-            return None
         axes.set(xlabel="step", ylabel=COMPARED[metric])
         if metric == "loss":
             axes.set_yscale("log")

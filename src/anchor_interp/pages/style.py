@@ -166,7 +166,7 @@ def inline_svg(figure: "Figure", prefix: str) -> str:
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
     width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', text)
     assert width is not None, "matplotlib gives the width of an SVG in points"
-    wide, least = float(width[1]) / 12, _SMALLEST / _smallest_letters(figure)
+    wide, least = float(width[1]) / 12, min(1.25, _SMALLEST / _smallest_letters(figure))
     size = f"width: {wide * max(1, least):.2f}rem; min-width: {wide * least:.2f}rem"
     head = f'<svg aria-hidden="true" style="{size}"'
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)

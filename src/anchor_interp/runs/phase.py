@@ -299,7 +299,8 @@ def near_lines(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> tuple[
     for name, words in _MEASURED.items():
         value: float | None = getattr(evaluation, name)
         for moved in () if value is None else (max(0.0, value - NEAR), min(1.0, value + NEAR)):
-            other = classify(replace(evaluation, **{name: moved}), thresholds)
+            change: dict[str, Any] = {name: moved}
+            other = classify(replace(evaluation, **change), thresholds)
             if other != phase:
                 found.append(f"{words} is {value:.2f}; at {moved:.2f} the phase would be {other}")
     return tuple(found)
