@@ -78,7 +78,7 @@ def claims_table(ledger: Ledger) -> str:
         seen = [_picture(claim.section or "", "../"), *tables]
         lines.append([
             f'<a id="{claim.name}"></a>{judged.verdict}',
-            f"**{claim.short}**<br>{claim.sentence} {_details(claim, judged)}",
+            f"**{claim.short}**<br>{claim.sentence}{_reason(judged)} {_details(claim, judged)}",
             shown["effect"],
             f"{claim.minimum:.2g}",
             shown["p"],
@@ -162,6 +162,10 @@ def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
     return "; ".join(parts)
 
 
+def _reason(judged: Judgement) -> str:
+    return f"<br>*{judged.reason}*" if judged.verdict in ("not supported", "inconclusive") else ""
+
+
 def _details(claim: Claim, judged: Judgement) -> str:
     """What judges a claim and why, and the same in parts, folded away."""
     shown = told(judged)
@@ -170,7 +174,7 @@ def _details(claim: Claim, judged: Judgement) -> str:
         "source": claim.source,
         "statistic": claim.statistic,
         "why this statistic": claim.why,
-        "because": "" if judged.verdict == "not run" else judged.reason,
+        "because": judged.reason if judged.verdict == "nothing comparable" else "",
         "at equal settings": shown["equal"],
         "parts": ". ".join(filter(None, (shown["where"], shown["parts"]))),
     }

@@ -251,7 +251,7 @@ def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
 def test_documents_use_the_words_of_the_verdicts() -> None:
     docs = ROOT / "docs"
     results = (docs / "results.md").read_text(encoding="utf-8")
-    meaning = results.split("### What a verdict means")[1].split("###")[0]
+    meaning = results.split("## What a verdict means")[1].split("##")[0]
     for word in get_args(Verdict):
         assert f"- *{word}*: " in meaning
     contrasts = json.loads((docs / "evidence" / "contrasts.json").read_text(encoding="utf-8"))
