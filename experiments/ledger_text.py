@@ -28,7 +28,7 @@ FIGURES: Mapping[str, str] = {
     "control_6b": "complexity control, figure 5B",
     "control_6c": "complexity control, figure 5C",
     "c7-concepts": "complexity control, figure 6",
-    "control_7": "complexity control, figure 7A to C, E",
+    "control_7": "complexity control, figure 7A-C, E",
     "c7-slimpajama": "complexity control, figure 7D",
     "control_8": "complexity control, figure 8",
     "control_c": "complexity control, figure 10",
@@ -48,7 +48,7 @@ def figures_table(ledger: Ledger) -> str:
     """The counts, and every figure of the papers with ours and its outcome; links from the root."""
     lines = [
         [words, _picture(key, "").removesuffix(".png"), _outcome(claims)]
-        for key, words, claims in _by_figure(ledger)
+        for key, words, claims in by_figure(ledger)
     ]
     return f"{counts(ledger)}\n{table(['paper figure', 'ours', 'outcome'], lines)}"
 
@@ -59,7 +59,7 @@ def open_table(ledger: Ledger) -> str:
         [
             f"**{verdict}**",
             f"[{claim.short}](claims.md#{claim.name})",
-            told(judged)["effect"],
+            told(judged)["effect"] or judged.reason,
             f"{claim.minimum:.2g}",
         ]
         for verdict in _OPEN
@@ -71,19 +71,19 @@ def open_table(ledger: Ledger) -> str:
 
 def claims_table(ledger: Ledger) -> str:
     """Every claim with its verdict, numbers, figure and runs; links in docs."""
-    lines = []
-    for claim, judged in _judged(ledger):
+    order, lines = list(VERDICT_STYLES), []
+    for claim, judged in sorted(_judged(ledger), key=lambda of: order.index(of[1].verdict)):
         shown = told(judged)
         tables = [_link(f"{TABLES}/{name}.csv", name) for name in claim.studies]
         seen = [_picture(claim.section or "", "../"), *tables]
         lines.append([
             f'<a id="{claim.name}"></a>{judged.verdict}',
-            f"**{claim.short}**<br>{claim.sentence} {_details(claim, judged)}",
+            f"**{claim.short}**<br>{claim.sentence}{_reason(judged)} {_details(claim, judged)}",
             shown["effect"],
             f"{claim.minimum:.2g}",
             shown["p"],
             shown["n"],
-            " ".join(filter(None, seen)),
+            "<br>".join(filter(None, seen)),
         ])  # fmt: skip
     head = ["verdict", "claim", "effect (95 %)", "least", "p / q", "runs", "figure and runs"]
     return table(head, lines)
@@ -103,28 +103,36 @@ def claim_text(ledger: Ledger, name: str) -> str:
 
 def figures_text(ledger: Ledger, verdict: str) -> str:
     """The figures all of whose claims have this verdict."""
-    found = [
-        words
-        for _, words, claims in _by_figure(ledger)
-        if {judged.verdict for _, judged in claims} == {verdict}
-    ]
-    return "; ".join(found) or "none"
+    found: dict[str, list[str]] = {}
+    for _, words, claims in by_figure(ledger):
+        if {judged.verdict for _, judged in claims} == {verdict}:
+            paper, _, number = words.partition(", figure ")
+            found.setdefault(paper, []).append(number)
+    parts = [f"{paper}, figure{'s' * (len(n) > 1)} {' and '.join(n)}" for paper, n in found.items()]
+    return "; ".join(parts) or "none"
+
+
+def accuracy_text(ledger: Ledger, rule: str) -> str:
+    """The balanced accuracy of the verdict, or of a rule that knows less."""
+    return "not run" if ledger.verdict is None else f"{ledger.verdict.accuracy_of(rule):.2f}"
 
 
 TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
     "claim": claim_text,
     "verdict": lambda ledger, name: ledger.judgements[name].verdict,
+    "accuracy": accuracy_text,
     "claims": lambda ledger, verdict: str(_count(ledger, verdict)),
     "figures": figures_text,
 }
-"""What stands inside a sentence: a claim by name, or claims and figures by verdict."""
+"""What stands inside a sentence: a claim by name, claims and figures by verdict, a rule's score."""
 
 
 def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:
     return ((claim, ledger.judgements[claim.name]) for claim in CLAIMS)
 
 
-def _by_figure(ledger: Ledger) -> Iterator[tuple[str, str, list[tuple[Claim, Judgement]]]]:
+def by_figure(ledger: Ledger) -> Iterator[tuple[str, str, list[tuple[Claim, Judgement]]]]:
+    """The papers' figures: key and words of :data:`FIGURES`, and the claims about each."""
     for key, words in FIGURES.items():
         yield key, words, [of for of in _judged(ledger) if _figure_of(of[0]) == key]
 
@@ -146,10 +154,16 @@ def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
         if not mine:
             continue
         said, more = mine[0][0].short, len(mine) - 1
+        if verdict == "not run":
+            said, more = f"{len(mine)} claim{'s' * (more > 0)}", 0
         if pooled := told(mine[0][1])["effect"] if verdict == "nothing comparable" else "":
             said += f" ({pooled})"
         parts.append(f"**{verdict}**: {said}{f', and {more} more' if more else ''}")
     return "; ".join(parts)
+
+
+def _reason(judged: Judgement) -> str:
+    return f"<br>*{judged.reason}*" if judged.verdict in ("not supported", "inconclusive") else ""
 
 
 def _details(claim: Claim, judged: Judgement) -> str:
@@ -160,7 +174,7 @@ def _details(claim: Claim, judged: Judgement) -> str:
         "source": claim.source,
         "statistic": claim.statistic,
         "why this statistic": claim.why,
-        "because": "" if judged.verdict == "not run" else judged.reason,
+        "because": judged.reason if judged.verdict == "nothing comparable" else "",
         "at equal settings": shown["equal"],
         "parts": ". ".join(filter(None, (shown["where"], shown["parts"]))),
     }

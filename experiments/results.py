@@ -45,7 +45,10 @@ from papers.verdict_score import PHASES, VerdictScore
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("results", "claims", "verdict", "mechanism")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("results", "claims", "verdict", "questions", "mechanism")
+    ),
 ]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
 
@@ -59,7 +62,7 @@ _OF_ROUTES = (
     "order_logits",
 )
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(r"(<!-- (claims?|verdict|figures): ([\w\- ]+) -->)[^<]*(<!-- end -->)")
+_TEXT = re.compile(r"(<!-- (claims?|verdict|figures|accuracy): ([\w\- ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "median": median, "smallest": min, "largest": max

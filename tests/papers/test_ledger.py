@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -251,7 +252,7 @@ def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
 def test_documents_use_the_words_of_the_verdicts() -> None:
     docs = ROOT / "docs"
     results = (docs / "results.md").read_text(encoding="utf-8")
-    meaning = results.split("### What a verdict means")[1].split("###")[0]
+    meaning = results.split("## What a verdict means")[1].split("##")[0]
     for word in get_args(Verdict):
         assert f"- *{word}*: " in meaning
     contrasts = json.loads((docs / "evidence" / "contrasts.json").read_text(encoding="utf-8"))
@@ -298,6 +299,33 @@ def test_the_pages_have_the_tables_numbers(ledger: Ledger) -> None:
         assert results.filled(page, ledger) == page
 
 
+def test_every_claim_stands_in_one_line_and_says_what_nothing_comparable_has(
+    ledger: Ledger,
+) -> None:
+    """The pooled effect stands beside it in every table and on the ledger's page."""
+    text = importlib.import_module("ledger_text")
+    lines = [claims for *_, claims in text.by_figure(ledger)]
+    assert sorted(claim.name for line in lines for claim, _ in line) == sorted(
+        claim.name for claim in CLAIMS
+    )
+    counted = re.findall(r"\*\*(\d+)\*\*", text.counts(ledger))
+    assert sum(map(int, counted)) == len(CLAIMS)
+    page = render_ledger(ledger)
+    pooled = [
+        f"pooled {judged.finding.pooled:+.2f}"
+        for judged in ledger.judgements.values()
+        if judged.verdict == "nothing comparable" and judged.finding is not None
+    ]
+    assert pooled
+    for said in (text.claims_table(ledger), text.open_table(ledger), page):
+        assert all(said.count(effect) == pooled.count(effect) for effect in pooled)
+    (axes,) = figures.forest(ledger.judgements).axes
+    words = [label.get_text() for label in axes.texts]
+    run = [claim.short for claim in CLAIMS if text.claim_text(ledger, claim.name) != "not run"]
+    assert set(words) <= set(run)
+    assert all(0 < len(claim.short) <= 55 for claim in CLAIMS)
+
+
 def test_a_number_on_a_page_is_that_of_its_runs(
     ledger: Ledger, committed: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -341,8 +369,8 @@ def test_the_page_in_a_browser(ledger: Ledger, browser: Any, tmp_path: Path) -> 
 
 
 SECTIONS = (
-    "neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8", "control_c", "own",
-    "verdict",
+    "forest", "neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8", "control_c",
+    "own", "verdict",
 )  # fmt: skip
 """Scripts that draw from tables alone, which takes moments; the others look into models too."""
 

@@ -7,12 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mkdocs.utils.yaml import yaml_load
+from watched_page import Watched
 
 import anchor_interp
 from anchor_interp.cli.main import command_line
+from papers.claims import CLAIMS
 from site_pages import nav_pages
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +92,37 @@ def test_home_is_the_readme(site: Path) -> None:
     assert 'src="figures/quickstart.png"' in page
     assert (site / "figures/quickstart.png").is_file()
     assert 'href="concepts.html"' in page
+
+
+def test_the_results_fit_a_screen_and_the_ledger_is_searched(site: Path, browser: Any) -> None:
+    """The verdict is in sight at any width; words, a verdict and a click on a head choose rows."""
+    for width in (390, 1280):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        watched = Watched(page)
+        page.goto((site / "results.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollHeight") <= 6000 or width < 1280
+        heads = page.locator("th", has_text="verdict")
+        assert heads.first.bounding_box()["x"] >= 0
+        page.goto((site / "claims.html").as_uri())
+        head = page.locator(".ledger th").first.bounding_box()
+        assert 0 <= head["x"] <= head["x"] + head["width"] <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert watched.complaints == []
+        rows = page.locator(".ledger tbody tr:visible")
+        assert rows.count() == len(CLAIMS)
+        page.locator(".ledger select").select_option("supported")
+        assert {row.split("\t")[0] for row in rows.all_inner_texts()} == {"supported"}
+        page.locator(".ledger input").fill("OOD GAMMA")
+        assert "OOD accuracy rises with gamma" in rows.first.inner_text()
+        page.locator(".ledger select").select_option("")
+        page.locator(".ledger input").fill("")
+        for up in (True, False):
+            page.get_by_role("button", name="least").click()
+            least = [
+                float(text) for text in page.locator(".ledger td:nth-child(4)").all_inner_texts()
+            ]
+            assert least == sorted(least, reverse=not up)
+        page.close()
 
 
 def test_every_measurement_is_listed_and_has_a_make_rule() -> None:

@@ -97,11 +97,12 @@ def test_the_constraints_are_the_locked_versions() -> None:
     assert pinned <= versions, pinned - versions
 
 
-def test_readme_code_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_code_of_the_first_pages_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
-    """Every Python block of the README runs unchanged, on a short run instead of a long one."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """Every Python block runs unchanged, on a short run instead of a long one."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
     (tmp_path / "runs/quickstart").mkdir(parents=True)
     (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.folder.path)
@@ -113,6 +114,16 @@ def test_readme_code_runs(
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
+
+
+def test_the_readme_is_short_and_begins_with_what_is_not_reproduced() -> None:
+    """At most 900 words beside code, comments and the generated table."""
+    text = (ROOT / "README.md").read_text()
+    first = text.split("\n\n")[1]
+    assert "not run at all: <!-- figures: not run -->" in first
+    for left_out in (r"```.*?```", r"<!-- table: .*?<!-- end -->", r"<!--.*?-->", r"\]\(.*?\)"):
+        text = re.sub(left_out, " ", text, flags=re.DOTALL)
+    assert len(re.findall(r"\S*\w\S*", text)) <= 900
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
