@@ -417,7 +417,7 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, pairs: Interchang
     refused(lambda: interchange(model, pairs, HALFWAY, batch_size=0), "batch_size is 0")
     refused(lambda: interchange(model, anything, HALFWAY), "pairs")
     uneven = interchange_pairs(TASK, 60, seed=0)  # the second anchor is the last token of some
-    refused(lambda: interchange(model, uneven, Site("z", 0, "noise")), "320 to 384 numbers")
+    refused(lambda: interchange(model, uneven, Site("z", 0, "noise")), "160 to 192 numbers")
     for settings, words in (
         ({"steps": 0}, "steps is 0"),
         ({"lr": 0.0}, "lr is 0"),
