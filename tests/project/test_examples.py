@@ -99,10 +99,13 @@ def test_workers_of_a_sweep_know_it(tmp_path: Path) -> None:
 
 
 def test_an_anchor_task_is_answered_with_one_token(finished_run: anchor_interp.Run) -> None:
-    sequences = anchor_interp.sample(finished_run.config.anchor_task, "ood", 5, seed=0)
+    task = finished_run.config.anchor_task
+    sequences = anchor_interp.sample(task, "ood", 5, seed=0)
     prompts = [" ".join(map(str, row)) for row in sequences.tokens.tolist()]
     expected = predict(finished_run.model, sequences)
-    assert finished_run.answer(prompts) == [str(token) for token in expected]
+    assert finished_run.answer(prompts) == [
+        str(token) if token < task.n_tokens else f"<{token}>" for token in expected
+    ]
 
 
 def test_an_own_measure_is_a_column_and_a_map(

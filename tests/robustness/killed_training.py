@@ -11,13 +11,14 @@ where each attempt died, as a JSON list.
 The parent imports everything once and computes nothing, so that a fork is cheap and safe.
 """
 
+import contextlib
 import json
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ import anchor_interp
 from anchor_interp._util import files
 from anchor_interp.runs import session
 from anchor_interp.runs.writer import RunWriter
+from anchor_interp.tasks import cogs, cogs_corpus
 
 SETTINGS = SHORT | {
     "steps": 480,
@@ -38,13 +40,34 @@ SETTINGS = SHORT | {
 }
 
 
-_OF_SEQUENCES = {"steps": 240, "eval_every": 120, "checkpoint_every": 6, "batch_size": 8}
+_OF_SEQUENCES = {
+    "steps": 120,
+    "log_every": 2,
+    "eval_every": 60,
+    "checkpoint_every": 4,
+    "batch_size": 8,
+}
 """Changes for a preset of sequences, whose steps take longer."""
 
 
 def config(preset: str = "tiny") -> anchor_interp.RunConfig:
     settings = SETTINGS if preset == "tiny" else SETTINGS | _OF_SEQUENCES
     return anchor_interp.preset(preset, **settings)
+
+
+@contextlib.contextmanager
+def small_cogs() -> Iterator[None]:
+    """Leave COGS few sentences: to draw all of them takes longer than a short training."""
+    caches = (cogs_corpus.own_corpus, cogs._examples, cogs._types)
+    few = {"TRAIN_ROWS": 600, "TEST_ROWS": 60, "ROWS_OF_TYPE": 2}
+    with contextlib.ExitStack() as stack:
+        for cache in caches:
+            stack.callback(cache.cache_clear)
+            cache.cache_clear()
+        for module in (cogs, cogs_corpus):
+            known: dict[str, Any] = {name: n for name, n in few.items() if hasattr(module, name)}
+            stack.enter_context(patch.multiple(module, **known))
+        yield
 
 
 def die(place: str, log: Path) -> None:
@@ -177,4 +200,5 @@ def main(folder: Path, kills: int, seed: int, preset: str = "tiny") -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    with small_cogs():
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from killed_training import SETTINGS, config
+from killed_training import SETTINGS, config, small_cogs
 from short import SHORT, with_helpers
 
 import anchor_interp
@@ -61,9 +61,11 @@ def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: R
 
 
 @pytest.mark.timeout(280)
-def test_a_task_of_sequences_survives_ten_kills(tmp_path: Path) -> None:
-    expected = train(config("scan"), tmp_path / "whole", device="cpu", threads=1, quiet=True)
-    command = [sys.executable, str(TESTS / "killed_training.py"), str(tmp_path), "8", "1", "scan"]
+@pytest.mark.parametrize("preset", ["scan", "cogs"])
+def test_a_task_of_sequences_survives_ten_kills(tmp_path: Path, preset: str) -> None:
+    with small_cogs():
+        expected = train(config(preset), tmp_path / "whole", device="cpu", threads=1, quiet=True)
+    command = [sys.executable, str(TESTS / "killed_training.py"), str(tmp_path), "8", "1", preset]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=TESTS, check=False, env=with_helpers()
     )

@@ -26,6 +26,17 @@ _IN_PLANE = 10_000  # most examples, about
 
 
 @dataclass(frozen=True, eq=False)
+class PlaneOfAnswers:
+    """How right a model is over the plane that two aspects of its task span."""
+
+    plane: Plane
+    x: Int[np.ndarray, " n"]
+    y: Int[np.ndarray, " n"]
+    right: Float[np.ndarray, " n"]
+    """From 0 to 1."""
+
+
+@dataclass(frozen=True, eq=False)
 class Findings:
     """One run at its newest checkpoint; ``sessions`` is the provenance of each training session."""
 
@@ -39,24 +50,13 @@ class Findings:
     evaluation: Evaluation
     decision: Decision
     attention: tuple[AttentionExample, ...]
-    plane: "PlaneOfAnswers | None"
+    plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
     complexity: Complexity
     complexity_at_init: Complexity
     sessions: Sequence[Row]
     total_decay: float
     """Learning rate x weight decay, summed over the run's steps."""
-
-
-@dataclass(frozen=True, eq=False)
-class PlaneOfAnswers:
-    """How right a model is over the plane that two aspects of its task span."""
-
-    plane: Plane
-    x: Int[np.ndarray, " n"]
-    y: Int[np.ndarray, " n"]
-    right: Float[np.ndarray, " n"]
-    """From 0 to 1."""
 
 
 def _plane(run: Run) -> PlaneOfAnswers | None:

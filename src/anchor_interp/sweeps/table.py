@@ -361,7 +361,8 @@ def _aligned(found: list[TableRow]) -> list[TableRow]:
     columns = _columns(found)
 
     def fitting(name: str, value: Any) -> Any:
-        return word(value) if name.startswith(OWN) and columns[name] == "text" and value else value
+        is_mixed = name.startswith(OWN) and columns[name] == "text" and value is not None
+        return word(value) if is_mixed else value
 
     return [{name: fitting(name, row.get(name)) for name in columns} for row in found]
 
