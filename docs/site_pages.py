@@ -19,6 +19,7 @@ from mkdocs.structure.pages import Page
 import anchor_interp
 from anchor_interp.cli.main import command_line
 from site_docstrings import markdown
+from site_notebooks import NOTEBOOKS
 
 ROOT = Path(__file__).parent.parent
 ROOT_PAGES = {
@@ -34,7 +35,7 @@ ROOT_FILES = ("CITATION.cff", "LICENSE")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, and the root's pictures, notebooks, tables, examples and files."""
+    """Add the generated pages, and the root's pictures, tables, examples and files."""
     pages = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in ROOT_PAGES.items()}
     for page in nav_pages(config.nav):
         if page.startswith("reference/"):
@@ -42,11 +43,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
-    notebooks = ROOT.glob("experiments/notebooks/*.ipynb")
     tables = ROOT.glob("experiments/tables/*/*.csv")
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
-    copied = (*figures, *notebooks, *tables, *examples, *(ROOT / name for name in ROOT_FILES))
-    for path in copied:
+    for path in (*figures, *tables, *examples, *(ROOT / name for name in ROOT_FILES)):
         relative = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files
@@ -55,14 +54,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
     """Point links between the root's documents and docs/ to their pages."""
     here = page.file.src_uri
-    source = next((name for name, target in ROOT_PAGES.items() if target == here), f"docs/{here}")
+    pages = ROOT_PAGES | NOTEBOOKS
+    source = next((name for name, target in pages.items() if target == here), f"docs/{here}")
 
     def link(match: re.Match[str]) -> str:
         target, anchor = match["target"], match["anchor"] or ""
         if re.match(r"[a-z]+:", target):
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        path = (ROOT_PAGES | FOLDERS).get(path, path.removeprefix("docs/"))
+        path = (pages | FOLDERS).get(path, path.removeprefix("docs/"))
         return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
 
     if here.startswith("reference/"):

@@ -1,6 +1,10 @@
-"""The documentation site: it builds without a warning, is complete and needs no network."""
+"""The documentation site: it builds without a warning, is complete and needs no network.
+
+The build runs the notebooks, whose outputs are looked at here.
+"""
 
 import html
+import json
 import os
 import re
 import shutil
@@ -9,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from mkdocs.utils.yaml import yaml_load
 from watched_page import Watched
@@ -16,9 +21,11 @@ from watched_page import Watched
 import anchor_interp
 from anchor_interp.cli.main import command_line
 from papers.claims import CLAIMS
+from site_notebooks import NOTEBOOKS
 from site_pages import nav_pages
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(900)  # the build, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +159,67 @@ def test_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert re.search(r"[1-9]\d* matching documents", done.stdout)
     assert re.search(r'<a href="[^"]*reference/models.html[^"]*" class="md-search', done.stdout)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS.values())
+def test_a_notebook_shows_its_outputs(site: Path, page: str) -> None:
+    """That it runs without a complaint is part of the build."""
+    notebook = nbformat.read((site / page).with_suffix(".ipynb"), as_version=4)
+    shown = 0
+    for cell in notebook.cells:  # a cell that ends with a figure or views has them
+        if re.search(
+            r"^((run|mechanism)_figures\.\w+|attention_views)\(.*\Z", cell.source, re.DOTALL | re.M
+        ):
+            kinds = {kind for output in cell.outputs for kind in output.get("data", ())}
+            assert kinds & {"image/png", "text/html"}, cell.id
+            shown += 1
+    assert shown >= 3
+    outputs = (site / page).with_suffix(".html").read_text(encoding="utf-8")
+    assert outputs.count('src="data:image/png') + outputs.count('class="anchor-views"') >= shown
+    assert "<!-- view" not in outputs
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_reader_sees_every_view(site: Path, browser: Any, width: int) -> None:
+    page = site / "notebooks/1_meet_the_phases.html"
+    shown = browser.new_page(viewport={"width": width, "height": 900})
+    watched = Watched(shown)
+    shown.goto(page.as_uri())
+    shown.locator(".view canvas").nth(7).wait_for()  # two outputs of two sequences in two layers
+    shown.wait_for_timeout(300)  # charts are laid out after they are there
+    drawn = shown.evaluate(
+        """() => [...document.querySelectorAll('.view canvas, article img')].map(entry => {
+            const box = entry.getBoundingClientRect();
+            const ink = entry.tagName === 'IMG' ? entry.complete && entry.naturalWidth > 0
+                : entry.getContext('2d').getImageData(0, 0, entry.width, entry.height)
+                    .data.some(value => value);
+            return [box.width, box.height, ink];
+        })"""
+    )
+    assert len(drawn) == 8 + 1
+    assert all(wide > 200 and high > 200 and ink for wide, high, ink in drawn)
+    assert shown.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    assert watched.complaints == []
+    assert not [url for url in watched.requests if not url.startswith(("data:", "file:", "blob:"))]
+    shown.close()
+
+
+@pytest.mark.parametrize("source", NOTEBOOKS)
+def test_a_notebook_is_committed_clean(source: str) -> None:
+    """No outputs, no counts, one id for a cell that says what it is about, links that lead on."""
+    path = ROOT / source
+    text = path.read_text(encoding="utf-8")
+    notebook = json.loads(text)
+    assert text == json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(ids) == len(set(ids))
+    for cell in notebook["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+        assert cell["metadata"] == {}
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", cell["id"])
+        for target in re.findall(r"\]\(([^)]+)\)", "".join(cell["source"])):
+            if not target.startswith("https://"):
+                assert (path.parent / target).is_file(), target
+    assert f"/blob/main/{source})" in "".join(notebook["cells"][0]["source"])  # opens in Colab

@@ -381,6 +381,8 @@ def _with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
     place, end = names.index(TASK_SETTINGS[-1]) + 1, len(names) - len(CIRCUMSTANCES)
     fields_of = [name for name in own if name.startswith(OWN)]
     measures = [name for name in own if not name.startswith(OWN)]
+    if odd := [name for name in measures if own[name] not in ("integer", "number")]:
+        raise ValueError(f"the column {shown(odd[0])} holds no numbers, as a user's measure does")
     ordered = (*names[:place], *fields_of, *names[place:end], *measures, *names[end:])
     return {name: COLUMNS.get(name) or own[name] for name in ordered}
 
