@@ -400,9 +400,10 @@ def test_own_measures_are_columns(
         assert main([*table, "--measure", function]) == 2
         assert message in capsys.readouterr().err
 
-    file.write_text(MEASURES.replace("return run.step", "return run.step + 100"))
-    assert main([*table, "--measure", f"{file}:reached"]) == 0
-    assert [row["reached"] for row in rows(copy)] == [140] * 4
+    # no column mixes two versions of a function
+    file.write_text(MEASURES.replace("return run.step", "return run.step / run.config.seed"))
+    assert main([*table, "--measure", f"{file}:reached"]) == 1
+    assert [row["reached"] for row in rows(copy)] == [None, 40, None, 40]
 
 
 def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:

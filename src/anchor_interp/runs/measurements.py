@@ -171,7 +171,11 @@ def lacking(path: Path, measures: Iterable[Measure], last: int) -> list[tuple[Me
 
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
-    """Keep the value of a measure at the run's checkpoint; StoreError if it cannot be written."""
+    """Keep the value of a measure at the run's checkpoint; None forgets an earlier one.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     from anchor_interp.runs.writer import writing  # it loads torch
 
     if run.path is None:
@@ -189,7 +193,8 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
         if found != SCHEMA:
             raise UnknownSchemaError(f"{run.path / FILE} has schema {found}; expected {SCHEMA}")
         others = [other for other in _entries(run.path) if place(other) != place(entry)]
-        data = {"schema": SCHEMA, "measurements": [*others, entry]}
+        entries = others if value is None else [*others, entry]
+        data = {"schema": SCHEMA, "measurements": entries}
         writer.copy_file(FILE, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -221,6 +226,9 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
                     raise
                 except AnchorInterpError as error:
                     failed.append(error)
+                    if measure.column:  # no table shows what another version gave
+                        with contextlib.suppress(AnchorInterpError):
+                            keep(run, measure, None)
                 if stopped():  # a signal came while it was kept
                     raise InterruptedRunError(_STOPPED)
     if failed:
