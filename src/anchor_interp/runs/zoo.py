@@ -7,7 +7,7 @@ number from 1 to 3. An existing folder of that name goes first.
 A fixed rule chose them: the first three seeds whose final checkpoint has the recipe's phase with
 its margin, from 600 on for the symmetric recipes and from 200 on for the others. So a specimen
 shows what a phase looks like, not how often a recipe leads there: counts and tests need all seeds
-(``docs/evidence/recipes.md`` has ten of every recipe, from 600 on).
+(``docs/evidence/recipes.md`` has ten of every recipe).
 
 ``experiments/zoo.py`` makes them. The weights are rounded to float16, and ``result.json`` evaluates
 the rounded ones; ``provenance.json`` has the SHA-256 of the float32 weights.
