@@ -46,6 +46,6 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   });
 
-  const opened = location.hash && document.getElementById(location.hash.slice(1));
+  const opened = document.getElementById(location.hash.slice(1));
   opened?.closest("tr")?.querySelector("details")?.setAttribute("open", "");
 });
