@@ -115,7 +115,7 @@ def compared_curves(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) ->
 def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
     """Accuracy of every ordered pair on one side of the split."""
     n = len({entry.pair[0] for entry in evaluation.pair_accuracy})
-    with panel(2.3 + 0.5 * n, 1.7 + 0.5 * n) as (figure, axes):
+    with panel(2.0 + 0.5 * n, 1.6 + 0.5 * n) as (figure, axes):
         style.colour_bar(_pairs(axes, evaluation, side), axes, "accuracy")
     return figure
 

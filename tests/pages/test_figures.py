@@ -1,0 +1,57 @@
+"""What figures share: colours of pairs, and the size of letters on a page."""
+
+import re
+from itertools import combinations_with_replacement
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from anchor_interp.analysis.clusters import Clusters
+from anchor_interp.pages import style
+from anchor_interp.pages.mechanism_figures import cluster_map
+from anchor_interp.tasks.anchor import Pair
+
+ALL = tuple(combinations_with_replacement((1, 2, 3, 4), 2))
+
+
+def clusters(pairs: tuple[Pair, ...]) -> Clusters:
+    """One point a pair."""
+    n = len(pairs)
+    return Clusters(
+        state="logits", layer=None, pairs=pairs, pair=np.arange(n), key=np.zeros(n, np.int64),
+        n_ordered=n, n_unordered=n, silhouette_ordered=None, silhouette_unordered=None,
+        silhouette_order=None, silhouette_key=None, counts=(), silhouettes=(), n_clusters=1,
+        agreement_ordered=0.0, agreement_unordered=0.0,
+        embedding=np.arange(2.0 * n).reshape(-1, 2),
+    )  # fmt: skip
+
+
+def colours(pairs: tuple[Pair, ...]) -> dict[Pair, str]:
+    (axes,) = cluster_map(clusters(pairs)).axes
+    return {
+        pair: to_hex(cast(Any, points).get_facecolor()[0])
+        for pair, points in zip(pairs, axes.collections, strict=True)
+    }
+
+
+def test_a_pair_has_one_colour_in_every_panel_and_order() -> None:
+    everywhere = colours(ALL)
+    assert len(set(everywhere.values())) == len(ALL) == 10
+    unequal = tuple((b, a) for a, b in ALL if a != b)
+    assert colours(unequal) == {(b, a): everywhere[a, b] for b, a in unequal}
+
+
+@pytest.mark.parametrize("points", [7, 9, 12])
+def test_letters_on_a_page_are_ten_pixels_high(points: float) -> None:
+    with style.panel(4, 3) as (figure, axes):
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "word", fontsize=points)
+    svg = style.inline_svg(figure, "x")
+    found = re.search(r"width: ([\d.]+)rem; min-width: ([\d.]+)rem", svg)
+    assert found is not None
+    widest, narrowest = (16 * float(size) for size in found.groups())
+    assert narrowest / (4 * 72) * points == pytest.approx(10, rel=0.01)
+    assert widest >= narrowest
