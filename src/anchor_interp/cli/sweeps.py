@@ -19,7 +19,7 @@ _MEASURE = (
     "A function of a run, as module:function or file.py:function, that returns a number or a "
     "dictionary of numbers: a column of the table. May be repeated."
 )
-Functions = Annotated[tuple[str, ...], Parameter(name="--measure", help=_MEASURE)]
+Functions = Annotated[tuple[str, ...], Parameter(name="--measure", negative=(), help=_MEASURE)]
 
 
 def sweep(
@@ -166,7 +166,7 @@ def diagram(
     x: str | None = None,
     y: str | None = None,
     best_over: str | None = None,
-    maps: Annotated[tuple[str, ...], Parameter(name="--map")] = (),
+    maps: Annotated[tuple[str, ...], Parameter(name="--map", negative=())] = (),
     output: Outputs = PLAIN,
 ) -> None:
     """Draw a sweep's phase diagrams: a page, figures and numbers.
