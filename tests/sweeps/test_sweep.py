@@ -646,8 +646,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["sweep", "tiny", "--out", "x", "--measure", "no_such:f"], "import the measure no_such:f"),
         (["sweep", "tiny", "--out", "x", "--measure", "f"], "the measure is 'f'; expected module"),
         (
-            ["sweep", "tiny", "--out", "x", "anchors=[{token: 1}]"],
-            "in a sweep file write [{token: 1",
+            ["sweep", "tiny", "--out", "x", "unseen=[[3, 4]]"],
+            "in a sweep file write [[3, 4], ...]",
         ),
         (["status", "nowhere"], "nowhere is not a sweep folder"),
         (["table", "nowhere"], "nowhere is not a sweep folder"),

@@ -91,7 +91,7 @@ def fingerprint_model(
 
     ``task`` is the one that it was trained on; nothing of its unseen pairs is used. Some numbers
     compare with ``initial``, the model before training. Measurements that have not begun after
-    ``max_seconds`` are None, and a warning says how many; such a fingerprint has no verdict. Work
+    ``max_seconds`` are None, and a warning says how many; the verdict may then be ``other``. Work
     of more than two seconds shows its progress, unless ``quiet``.
     """
     checked(max_seconds, float | None, "max_seconds", above=0)
