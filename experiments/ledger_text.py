@@ -1,6 +1,5 @@
 """The ledger as pages show it: counts, a line for each of the papers' figures, every claim."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -143,7 +142,7 @@ def _figure_of(claim: Claim) -> str:
 
 
 def _count(ledger: Ledger, verdict: str) -> int:
-    return Counter(judged.verdict for judged in ledger.judgements.values())[verdict]
+    return sum(judged.verdict == verdict for judged in ledger.judgements.values())
 
 
 def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
