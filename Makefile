@@ -11,6 +11,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?= --no-compile
+PYTEST_FLAGS ?=
 SEED ?= 0
 OUT ?= runs/quickstart
 BIN := $(VENV)/bin
@@ -43,7 +44,7 @@ tests: # a process for each core, which takes a file at a time: files of few lon
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
 
 fast-tests:
-	$(BIN)/pytest --numprocesses auto --dist loadfile \
+	$(BIN)/pytest $(PYTEST_FLAGS) --numprocesses auto --dist loadfile \
 		$(addprefix tests/,util tasks models runs interventions analysis pages papers)
 
 claims: $(VENV)/.installed
