@@ -60,7 +60,7 @@ class Measure:
     def resolve(self) -> Callable[["Run"], Any]:
         """The function itself; ConfigError if it cannot be imported."""
         try:
-            found = pkgutil.resolve_name(self.function)
+            found: Any = pkgutil.resolve_name(self.function)
             if not callable(found):
                 raise ValueError(f"it is {shown(found)}, which is not a function")
         except Exception as error:  # a user's module may raise anything
@@ -69,7 +69,8 @@ class Measure:
                 f"cannot import the measure {self.function} ({kind}: {error}); expected "
                 "module:function, of a module in this folder, or file.py:function"
             ) from error
-        return found
+        function: Callable[[Run], Any] = found
+        return function
 
     def __call__(self, run: "Run") -> Any:
         """The value at the run's checkpoint, as plain JSON values.
