@@ -89,8 +89,8 @@ class Difference(Effect):
     """The mean of a number in some runs minus that in others, with Welch's interval.
 
     Runs that are ``unreached`` have a lower bound only, such as the last step where a loss is never
-    reached. If one sample alone has them the true difference is larger. If they are more than half
-    of both samples there is no effect.
+    reached. If they are more than half of ``more`` the true difference is larger, and if of
+    ``less`` it is smaller: there is an effect only if the interval lies above 0, or below it.
     """
 
     number: Number
@@ -107,9 +107,13 @@ class Difference(Effect):
     def find(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.more, self.less)
-        if all(2 * sum(map(self.unreached, sample)) > len(sample) for sample in samples):
-            return finding_of(samples, censored, note="most runs of both samples never came there")
-        return finding_of(samples, censored, _interval(self.compare(rows)))
+        found = _interval(self.compare(rows))
+        more, less = (mostly(self.unreached, sample) for sample in samples)
+        _, low, high, _ = found or (0.0,) * 4
+        if (more and low <= 0) or (less and high >= 0):
+            which = "both samples" if more and less else "a sample"
+            return finding_of(samples, censored, note=f"most runs of {which} never came there")
+        return finding_of(samples, censored, found)
 
 
 @dataclass(frozen=True)
@@ -239,6 +243,11 @@ def value_of(row: Row, number: Number) -> float | None:
 def values_of(rows: Rows, number: Number) -> list[float]:
     """The number of every run that has it."""
     return [value for row in rows if (value := value_of(row, number)) is not None]
+
+
+def mostly(test: Test, rows: Rows) -> bool:
+    """Whether more than half of the runs pass."""
+    return 2 * sum(map(test, rows)) > len(rows)
 
 
 def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:

@@ -31,18 +31,30 @@ class Corners:
     sizes: tuple[int, ...]  # numbers of training examples at ``tiny``
     gammas: tuple[float, float]  # the large and the small initialisation
     decays: tuple[float, float]  # little and much
-    most: int  # training examples at the larger scales; the other sizes are shares of it
     tasks: tuple[str, ...] = ()  # named tasks at ``tiny``, if there are several
     larger_tasks: tuple[str, ...] = ()  # and at the larger scales
 
+    def sizes_at(self, scale: str) -> tuple[int, ...]:
+        """Numbers of training examples at a scale.
+
+        The larger scales keep the shares of the largest. It is the whole training set there, or
+        four times as many as at ``tiny`` where there is no end of examples.
+        """
+        if scale == "tiny":
+            return self.sizes
+        tasks = [*map(named_task, self.larger_tasks)] or [preset(self.start).task]
+        found = [size for task in tasks if (size := task.splits[0].size) is not None]
+        most = min(found, default=4 * self.sizes[-1])
+        return tuple(most * n // self.sizes[-1] for n in self.sizes)
+
     def sweep(self, scale: str) -> Sweep:
         """The runs at a scale."""
-        config, sizes, tasks = preset(self.start), self.sizes, self.tasks
+        config, tasks = preset(self.start), self.tasks
         if scale != "tiny":
             config = override(config, **_SHAPES[scale], lr=5e-4, steps=4 * config.train.steps)
-            sizes, tasks = tuple(self.most * n // sizes[-1] for n in sizes), self.larger_tasks
+            tasks = self.larger_tasks
         axes: dict[str, Any] = {
-            "n_sequences": sizes, "gamma": self.gammas, "weight_decay": self.decays
+            "n_sequences": self.sizes_at(scale), "gamma": self.gammas, "weight_decay": self.decays
         }  # fmt: skip
         if tasks:
             named = tuple(map(named_task, tasks))
@@ -59,14 +71,14 @@ _SHAPES = {
 }  # fmt: skip
 
 CORNERS: Mapping[str, Corners] = {
-    "scan": Corners("scan", (1_100, 4_400, 17_600), (0.3, 0.8), (0.01, 1.0), 20_890),
-    "cogs": Corners("cogs", (6_000, 24_155), (0.5, 0.8), (0.01, 0.1), 24_155),
+    "scan": Corners("scan", (1_100, 4_400, 17_600), (0.3, 0.8), (0.01, 1.0)),
+    "cogs": Corners("cogs", (6_000, 24_155), (0.5, 0.8), (0.01, 0.1)),
     "addition": Corners(
-        "addition", (4_000, 8_559), (0.5, 0.8), (0.01, 0.1), 958_599,
+        "addition", (4_000, 8_559), (0.5, 0.8), (0.01, 0.1),
         ("addition-100", "addition-100-random"), ("addition", "addition-random"),
     ),
     # the paper's own values of both settings
-    "prontoqa": Corners("prontoqa", (250, 1_000, 4_000, 16_000), (0.5, 0.7), (0.01, 0.1), 64_000),
+    "prontoqa": Corners("prontoqa", (250, 1_000, 4_000, 16_000), (0.5, 0.7), (0.01, 0.1)),
 }  # fmt: skip
 
 

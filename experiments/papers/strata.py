@@ -27,12 +27,13 @@ from .effects import (
     Observation,
     finding_of,
     grouped,
+    mostly,
     runs_of,
     samples_of,
     value_of,
     values_of,
 )
-from .rows import SETTINGS, Row, Rows, Test, columns_of, every, setting_of
+from .rows import SETTINGS, Row, Rows, Test, columns_of, every, never, setting_of
 
 STRATUM = ("task", "normalization")
 _SAID = {"normalization": "layout", "n_sequences": "data size", "weight_decay": "weight decay"}
@@ -49,7 +50,11 @@ class Between(Effect):
 
     ``adjusted`` is the effect at equal settings: every stratum has a slope for each setting as
     well, and for p the residuals change places (Freedman and Lane 1983) in the t statistic (Winkler
-    and others 2014). It takes the strata with two runs for each of these coefficients.
+    and others 2014). It takes the strata with two runs for each of these coefficients. In a grid
+    that varies nothing else it is the effect itself. Text has no slope: ``within`` holds it.
+
+    Runs that are ``unreached`` have a lower bound only. A stratum in which they are more than half
+    of both kinds is not compared.
 
     If no stratum can be compared there is no effect, only the difference over all runs of the
     studies ``elsewhere``, where phases go together with tasks and layouts.
@@ -61,6 +66,7 @@ class Between(Effect):
     free: tuple[str, ...] = ()  # settings that the claim is about: they are not regressed out
     elsewhere: tuple[str, ...] = ()
     within: tuple[str, ...] = STRATUM  # the columns in which the runs of a stratum agree
+    unreached: Test = never
 
     def find_in(self, tables: Mapping[str, Rows]) -> Finding | Observation | None:
         """The finding of the studies' tables; None if one of them is missing or empty."""
@@ -91,8 +97,13 @@ class Between(Effect):
                           for sample in samples)  # fmt: skip
             name = ", ".join(map(str, stratum))
             if min(len(more), len(less)) < FEWEST:
-                phases = Counter(row["phase"] for row in runs).most_common()
+                phases = Counter(row["phase"] for row in runs if row["phase"]).most_common()
                 note = ", ".join(f"{count} {phase}" for phase, count in phases)
+                note = note or f"{len(more)} and {len(less)}"
+                parts[name] = _brief([more, less], comparable=False, note=note)
+                continue
+            if all(mostly(self.unreached, sample) for sample in (more, less)):
+                note = "most runs of both kinds never came there"
                 parts[name] = _brief([more, less], comparable=False, note=note)
                 continue
             used.append((more, less))
@@ -101,7 +112,8 @@ class Between(Effect):
         if not used:
             seen = "; ".join(f"{name}: {part.note}" for name, part in parts.items()) or "no run"
             of = " and ".join(_SAID.get(name, name) for name in self.within)
-            note = f"no {of} has {FEWEST} runs of both kinds ({seen})"
+            there = "" if self.unreached is never else " that came there"
+            note = f"no {of} has {FEWEST} runs of both kinds{there} ({seen})"
             return finding_of(samples, censored, comparable=False, note=note, parts=parts)
         both = [[row for pair in used for row in pair[side]] for side in (0, 1)]
         adjusted = self._at_equal_settings(used)
@@ -109,7 +121,8 @@ class Between(Effect):
 
     def _at_equal_settings(self, strata: Sequence[tuple[list[Row], list[Row]]]) -> Finding | None:
         """The effect with the settings regressed out; None if there are too few runs for it."""
-        columns = [name for name in SETTINGS if name not in (*self.within, *self.free)]
+        left_out = (*STRATUM, *self.within, *self.free)
+        columns = [name for name in SETTINGS if name not in left_out]
         generator = np.random.default_rng(0)
         fitted = [(pair, self._shuffled(*pair, columns, generator)) for pair in strata]
         kept = [(pair, one) for pair, one in fitted if len(one.x) >= 2 * (one.rank + 1)]
