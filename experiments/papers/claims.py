@@ -150,7 +150,7 @@ def _epochs_between(more: int, less: int) -> Effect:
 
     Numbers are given by their place among those of the study, smallest first. Runs have equal
     steps, since equal epochs would cost the largest number many times as much: where the loss is
-    never reached they are bounds, which ``Difference`` refuses unless the claim follows from them.
+    never reached they are bounds, which ``Difference`` refuses unless they tell the direction.
     """
     large, of = corner("prontoqa", small=False), CORNERS["prontoqa"]
 

@@ -90,7 +90,7 @@ class Difference(Effect):
 
     Runs that are ``unreached`` have a lower bound only, such as the last step where a loss is never
     reached. If they are more than half of ``more`` the true difference is larger, and if of
-    ``less`` it is smaller: there is an effect only if the interval lies above 0, or below it.
+    ``less`` it is smaller: there is an effect only if the interval lies above 0, or below 0.
     """
 
     number: Number
