@@ -152,13 +152,10 @@ class Task:
     """
 
     _origin: ClassVar[tuple[str, str]]
-    """The file of the class, or its module in a notebook, and its name there."""
+    """Its file (in a notebook, its module) and its name there, where it may be defined again."""
 
     def __init_subclass__(cls, *, untagged: bool = False) -> None:
-        """Make the class known to configurations; ``untagged`` ones have no kind in files.
-
-        A class may be defined again in its own file or notebook; another one needs another kind.
-        """
+        """Make the class known to configurations; ``untagged`` ones have no kind in files."""
         if issubclass(cls, _CLASSES.get("", ())):
             return  # a view of an anchor task, which no configuration holds
         kind = "" if untagged else vars(cls).get("kind")
@@ -384,8 +381,7 @@ def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[i
 
     Raises:
         ConfigError: an aspect lacks the value of an example, or has neither texts nor whole
-            numbers; or the plane names an aspect that does not exist, or one that has texts or
-            negative numbers.
+            numbers; or the plane names an aspect that is absent, texts or negative somewhere.
     """
     found: dict[str, list[str] | list[int]] = {}
     for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
