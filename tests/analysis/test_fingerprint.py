@@ -357,6 +357,7 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
         ({"value": None}, "other"),
         ({"answer": None}, "other"),
         ({"order_logits": None}, "other"),
+        ({"order_logits": 0.05, "virtual_alike": 0.97, "exceptions": None}, "other"),
         ({"position_share": None}, "other"),
         ({"key_share": None}, "other"),
     ],

@@ -170,6 +170,13 @@ def test_foreign_and_damaged_exports_are_refused(
     assert str(exported) in str(caught.value)
 
 
+def test_weights_of_a_task_that_is_not_imported_are_opened(exported: Path) -> None:
+    state, metadata = load_file(exported), _metadata(exported)
+    metadata["config"] = json.dumps(json.loads(metadata["config"]) | {"task": {"kind": "mine"}})
+    save_file(state, exported, metadata)
+    assert torch.equal(load_weights(exported).embed.W_E, state["embed.W_E"])
+
+
 def test_other_file_formats_are_refused(exported: Path, tmp_path: Path) -> None:
     whole = exported.read_bytes()
     for data in (b"", whole[:-1], whole[:100], pickle.dumps({"a": 1}), bytes(8) + whole):

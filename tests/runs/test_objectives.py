@@ -14,7 +14,7 @@ from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import objectives
 from anchor_interp.runs.config import RunConfig, memory_bytes, override
 from anchor_interp.runs.loop import TrainState, fit, learning_rate, train_step
-from anchor_interp.runs.objectives import WINDOW, MaskedObjective, make_objective
+from anchor_interp.runs.objectives import WINDOW, MaskedObjective, make_objective, training_examples
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.scoring import token_losses
 
@@ -130,6 +130,17 @@ def test_a_batch_depends_on_seed_and_step_alone(config: RunConfig) -> None:
         assert np.array_equal(backwards.rows(step), found[step])
     other = masked(override(config, seed=1))
     assert not np.array_equal(other.rows(3), found[3])
+
+
+def test_more_examples_than_a_task_has_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = preset("addition", largest=9, held_out=1, batch_size=1)
+    size = config.task.splits[0].size
+    assert size is not None
+    assert len(training_examples(override(config, n_sequences=size))) == size
+    assert not caplog.text
+    assert len(training_examples(override(config, n_sequences=size + 1))) == size + 1
+    (record,) = caplog.records
+    assert f"the task addition has {size} training examples, which repeat" in record.getMessage()
 
 
 def test_batches_hold_sequences_of_similar_length() -> None:

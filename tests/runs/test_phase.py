@@ -1,5 +1,6 @@
 """The phase rules: every measurement has a phase, and each threshold is where the rule says."""
 
+import re
 import typing
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from anchor_interp.runs.phase import (
     PAPER,
-    PHASES,
+    Baseline,
     CellAccuracy,
     Evaluation,
     Phase,
@@ -17,6 +18,7 @@ from anchor_interp.runs.phase import (
     Thresholds,
     classify,
     decide,
+    meanings,
     near_lines,
 )
 
@@ -109,6 +111,19 @@ def test_ood_accuracy_counts_from_chance(ood: float, chance: float, phase: Phase
     assert f"{0.5 + chance / 2:g}" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("shares", "phase"), [((1.0, 1.0), "other"), ((1.0, 0.5), "other"), ((1.0, 0.4), "inferential")]
+)
+def test_what_a_shortcut_explains_is_not_inference(shares: tuple[float, ...], phase: Phase) -> None:
+    scores = tuple(
+        SplitScore(f"far-{share}", "ood", 1.0, 0.1, 9, (), 0.5, (Baseline("often", share),))
+        for share in shares
+    )
+    found = decide(replace(measured(ood=1.0, key=None), splits=scores))
+    assert found.phase == phase
+    assert ('the shortcut "often"' in found.reason) == (phase == "other")
+
+
 def test_thresholds_are_the_papers_and_can_be_changed() -> None:
     assert (PAPER.train, PAPER.id, PAPER.ood, PAPER.commutativity) == (0.9, 0.9, 0.5, 0.7)
     assert classify(measured(ood=0.6), Thresholds(ood=0.8)) == "composite"
@@ -128,4 +143,7 @@ def test_a_number_near_a_line_names_the_phase_beyond_it() -> None:
 
 
 def test_every_phase_has_a_meaning() -> None:
-    assert tuple(PHASES) == typing.get_args(Phase)
+    assert tuple(meanings(anchored=True)) == typing.get_args(Phase)
+    without = meanings(anchored=False)
+    assert set(typing.get_args(Phase)) - set(without) == {"composite", "symmetric"}
+    assert not re.search("pair|key|function|anchor", " ".join(without.values()))

@@ -215,6 +215,9 @@ def test_the_report_says_what_was_asked_and_found(
         text = words(out)
         assert "Commands such as jump twice become actions; tested on commands with" in text
         assert re.search(r"ood ood 1,208 .*turn left.* -> I_", text)
+        assert "It answers examples of what training leaves out." in text
+        of_anchors = "It answers an unseen pair with the composition of its two functions."
+        assert (of_anchors in text) == (len(paths) == 2)
         assert "Score of every split" in text
         assert "Accuracy by length." in text
         assert "Accuracy by construction." in text
@@ -261,7 +264,9 @@ def test_the_diagram_and_the_status_of_a_sweep(
     assert "states: 4 done" in capsys.readouterr().out
     out = tmp_path / "diagram"
     assert main(["diagram", str(swept.path), "--out", str(out), "--quiet"]) == 0
-    assert "scan" in words(out / "index.html")
+    page = words(out / "index.html")
+    assert "scan" in page
+    assert "The model does not answer its own training examples." in page
     assert len(json.loads((out / "diagram.json").read_text())["diagrams"][0]["cells"]) == 4
 
 
@@ -278,6 +283,7 @@ def test_analyses_of_anchors_say_what_they_need(
     page = words(tmp_path / "page" / "index.html")
     for caption in ("Stable rank along", "Effective rank along", "Condensation along"):
         assert f"{caption} training." in page
+    assert "The model does not answer its own training examples." in page
     for example in found.attention:
         assert f"An example of the split {example.split} read {' '.join(example.words)}" in page
     needs = "needs a task with anchors; the task scan has none"

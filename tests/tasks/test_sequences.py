@@ -163,6 +163,7 @@ def test_epochs_are_different_permutations() -> None:
         (torch.tensor([1, 2]), [1, 2]),
         (torch.arange(50) == 8, [8]),
         (slice(0), []),
+        ([], []),
     ],
 )
 def test_an_index_gives_whole_sequences(index: Any, rows: list[int]) -> None:

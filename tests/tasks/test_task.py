@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -93,6 +93,10 @@ def test_examples_of_ragged_lists() -> None:
     [
         (made(of([1], [7])), r"train of the task made has the token 7 in example 0; .* 0 to 3"),
         (made(of([-1], [2])), "has the token -1 in example 0; expected 0 to 3"),
+        (
+            made(of([1, 3], [2]), n_input_tokens=3),
+            "token 3 before the last position of example 0; n_input_tokens of .* is 3: make it 4",
+        ),
         (made(of([1] * 4, [2, 3])), "has 6 tokens in example 0; expected at most 5"),
         (made(of([1], [])), "predicts no token, the first one or padding in example 0"),
         (made(of([], [1, 2])), "predicts no token, the first one or padding in example 0"),
@@ -110,6 +114,10 @@ def test_examples_of_ragged_lists() -> None:
 def test_examples_that_break_the_contract_are_refused(task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         draw_examples(task, "train", 2, seed=0)
+
+
+def test_the_last_position_may_have_a_token_that_no_model_reads() -> None:
+    assert len(draw_examples(made(of([1, 2], [3]), n_input_tokens=3), "train", 2, seed=0)) == 2
 
 
 def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
@@ -130,6 +138,12 @@ def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
             Plane("a", "b"),
             "plane of the task made names 'b'; its aspects are a",
         ),
+        (
+            {"a": [3, -2], "b": [0, 1]},
+            Plane("a", "b"),
+            "the aspect 'a' .* has the value -2; an axis of its plane needs whole numbers from 0",
+        ),
+        ({"a": [3, 2], "b": ["x", "y"]}, Plane("a", "b"), "the aspect 'b' .* has the value 'x'"),
     ],
 )
 def test_wrong_aspects_are_refused(given: object, plane: object, message: str) -> None:
@@ -221,6 +235,25 @@ def test_a_class_without_a_kind_or_with_a_taken_one_is_refused() -> None:
             """A taken kind."""
 
             kind: Literal["scan"] = "scan"
+
+
+def test_a_kind_of_another_file_or_name_is_refused(own_file: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # its own file may be imported again, also after a change
+        contract.import_tasks(str(own_file))
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / own_file.name
+    other.write_text(OWN)
+    with pytest.raises(ConfigError, match=f"'echo' is the kind of the task Echo in {own_file};"):
+        contract.import_tasks(str(other))
+    own_file.write_text(OWN.replace("class Echo", "class Louder"))
+    with pytest.raises(ConfigError, match="'echo' is the kind of the task Echo"):
+        contract.import_tasks(str(own_file))
+    contract.import_tasks(str(own_file), other)  # a worker's copy of the file
+    kept = Task.among({"kind": "echo"})
+    cell: dict[str, Any] = {"__name__": "__notebook__"}
+    for _ in range(2):
+        exec(OWN.replace("echo", "cell"), cell)
+    assert [Task.among({"kind": kind}) for kind in ("cell", "echo")] == [cell["Echo"], kept]
 
 
 def test_a_field_with_the_name_of_a_setting_is_refused() -> None:

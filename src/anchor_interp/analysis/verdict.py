@@ -94,6 +94,8 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         return Decision("memorizing", f"position_share {f.position_share:.2f} >= {t.position:g}")
     if f.virtual_rule is None or f.value is None or f.answer is None or f.order_logits is None:
         return Decision("other", "there are no virtual anchors to ask, or no states to compare")
+    if f.exceptions is None:
+        return Decision("other", "the fingerprint ended before its last number, exceptions")
     first, alike = f.order_first, f.virtual_alike
     found = f"order_first {'-' if first is None else f'{first:.3f}'}"
     commutes = first is not None and f.key_share >= t.key and (alike is None or alike >= t.alike)

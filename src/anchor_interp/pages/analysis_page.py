@@ -18,7 +18,7 @@ from anchor_interp.pages.page import (
     output_folder,
     save_pictures,
 )
-from anchor_interp.runs.phase import PHASES
+from anchor_interp.runs.phase import meanings
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import SequenceAttention
@@ -61,7 +61,7 @@ def analysis_folder(out: str | Path) -> Path:
 def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = None) -> str:
     """The page of an analysis as HTML."""
     drawn = list(_pictures(analysis)) if pictures is None else pictures
-    mechanism = analysis.mechanism
+    mechanism, config = analysis.mechanism, analysis.config
     attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
     sequences = [(example, _views(example, i)) for i, example in enumerate(analysis.attention)]
     shown = [entry.views for entry in attention] + [views for _, views in sequences]
@@ -72,7 +72,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         found=analysis,
         mechanism=mechanism,
         says=conclude(analysis),
-        phases=PHASES,
+        phases=meanings(anchored=config is None or config.task.anchored is not None),
         named=dict.fromkeys(d.phase for d in (analysis.decision, analysis.verdict) if d),
         lines=()
         if mechanism is None or not mechanism.fingerprint

@@ -23,7 +23,7 @@ from anchor_interp.pages import diagram_maps, style
 from anchor_interp.pages.diagram_curves import along_axis, over_decay
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
 from anchor_interp.pages.page import Picture, fill_page, output_folder, save_pictures, template_text
-from anchor_interp.runs.phase import PHASES
+from anchor_interp.runs.phase import meanings
 from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
@@ -155,7 +155,7 @@ def render_diagrams(
         script=template_text("diagrams.js"),
         marks=STATE_MARKS,
         reports=reports,
-        phases=PHASES,
+        phases=meanings(anchored="commutativity" in measures),
         measures={measure: measure_label(measure) for measure in measures},
         found=found,
         best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),

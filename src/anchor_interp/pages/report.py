@@ -23,7 +23,7 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.runs.phase import PAPER, PHASES, Evaluation, near_lines, ood_threshold
+from anchor_interp.runs.phase import PAPER, Evaluation, meanings, near_lines, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.task import Split, Task, draw_examples
 
@@ -89,18 +89,18 @@ def render(runs: Sequence["Findings"]) -> str:
     """The page as HTML."""
     shown = [_run_content(run, number) for number, run in enumerate(runs, 1)]
     tasks = dict.fromkeys(run.config.task for run in runs)
-    anchored = [task for task in tasks if task.anchored is not None]
+    anchored = {task.anchored is not None for task in tasks}
     return fill_page(
         "report.html.jinja",
         [view for run in shown for entry in run["attention"] for view in entry.views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
-        phases=PHASES,
+        meanings=[meanings(anchored=each) for each in (True, False) if each in anchored],
         compared=_compared(runs) if len(runs) > 1 else [],
         script=template_text("report.js"),
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
-        has_anchors=bool(anchored),
-        has_splits=len(anchored) < len(tasks),
+        has_anchors=True in anchored,
+        has_splits=False in anchored,
     )
 
 
@@ -174,6 +174,7 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
         "id": f"run-{number}",
         "found": run,
         "colour": style.colour(number - 1).replace(style.INK, "currentColor"),
+        "meaning": meanings(anchored=run.config.task.anchored is not None)[run.decision.phase],
         "near": near_lines(run.evaluation),
         "measures": measures(run.evaluation),
         "pictures": [draw_picture(picture, f"r{number}") for picture in _pictures(run)],

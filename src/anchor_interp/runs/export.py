@@ -24,6 +24,7 @@ A post-LayerNorm model has blocks that TransformerLens lacks. Open it with :func
 as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -163,12 +164,14 @@ def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     try:
         if text is None or len(text) > MAX_CONFIG_BYTES:
             raise ValueError(f"expected at most {MAX_CONFIG_BYTES} bytes")
-        config: RunConfig = from_dict(RunConfig, parse_json(text))
+        plain = from_dict(dict[str, Any], parse_json(text), "config")
+        model: ModelConfig = from_dict(ModelConfig, plain.get("model"), "model")
     except ValueError as error:
         raise StoreError(f"{path} has a damaged configuration: {error}") from error
-    if metadata.get("run_id") != run_id(config):
-        raise StoreError(f"{path} has the configuration of another run: export it again")
-    return config.model
+    with contextlib.suppress(ConfigError):  # the class of the task may be unknown here
+        if metadata.get("run_id") != run_id(from_dict(RunConfig, plain)):
+            raise StoreError(f"{path} has the configuration of another run: export it again")
+    return model
 
 
 def _filled(path: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> HookedTransformer:

@@ -11,6 +11,7 @@ accumulation). Sizes are rounded up a little, because oneDNN prepares a product 
 about as long as it computes one.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,8 +26,9 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import MOST_POSITIONS, RunConfig
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.hashing import batch_indices, random_bits
-from anchor_interp.tasks.task import Examples, draw_examples
+from anchor_interp.tasks.task import Examples, draw_examples, find_split
 
+_LOGGER = logging.getLogger(__name__)
 WINDOW = 16
 """Batches that are sorted by length together."""
 IGNORED = -100
@@ -34,8 +36,14 @@ IGNORED = -100
 
 
 def training_examples(config: RunConfig) -> Examples:
-    """The run's training set, drawn once."""
-    return draw_examples(config.task, "train", config.train.n_sequences, seed=config.seed)
+    """The run's training set, drawn once; warns if examples have to repeat."""
+    n, size = config.train.n_sequences, find_split(config.task, "train").size
+    if size is not None and n > size:
+        _LOGGER.warning(
+            "n_sequences is %s; the task %s has %s training examples, which repeat",
+            f"{n:,}", config.task.kind, f"{size:,}",
+        )  # fmt: skip
+    return draw_examples(config.task, "train", n, seed=config.seed)
 
 
 def make_objective(

@@ -10,7 +10,8 @@ phase            rule
                   seen pairs with training keys)
 ``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
 ``inferential``   OOD accuracy (the composed answer) >= 0.5; half of the way from chance to 1 on
-                  a task where a guess is right with some chance (0.75 if that is 0.5)
+                  a task where a guess is right with some chance (0.75 if that is 0.5). ``other``
+                  where a shortcut of the task is as good: it could be what the model uses
 ``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
                   a task without: commutativity >= 0.7 and predictions that depend on the key
 ``composite``     commutativity < 0.7: each ordered pair is a mapping of its own
@@ -47,7 +48,15 @@ PHASES: Mapping[Phase, str] = MappingProxyType(
         "other": "No rule for another phase applies.",
     }
 )
-"""What each phase means, in the order of the rules."""
+"""What each phase means on an anchor task, in the order of the rules."""
+_WITHOUT_ANCHORS: Mapping[Phase, str] = MappingProxyType(
+    {
+        "undertrained": "The model does not answer its own training examples.",
+        "memorizing": "It answers its training examples, but not others of their distribution.",
+        "inferential": "It answers examples of what training leaves out.",
+        "other": "No rule for another phase applies.",
+    }
+)
 NEAR = 0.05
 """A measurement is near a line of the rule if a change of this size changes the phase."""
 _SHARE, _NOT_NEGATIVE = {"low": 0, "high": 1}, {"low": 0}
@@ -233,11 +242,25 @@ def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
     return decide(evaluation, thresholds).phase
 
 
+def meanings(*, anchored: bool) -> Mapping[Phase, str]:
+    """What each phase of a task with or without anchors means, in the order of the rules."""
+    return PHASES if anchored else _WITHOUT_ANCHORS
+
+
 def ood_threshold(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> float:
     """The least OOD accuracy of an inferential model: ``ood`` of the way from chance to 1."""
     chances = [score.chance for score in evaluation.splits if score.role == "ood"]
     chance = sum(chances) / len(chances) if chances else 0.0
     return chance + thresholds.ood * (1 - chance)
+
+
+def _shortcuts(evaluation: Evaluation) -> dict[str, float]:
+    """The mean accuracy of every baseline over the OOD splits."""
+    scores = [score for score in evaluation.splits if score.role == "ood"]
+    found: dict[str, float] = {}
+    for baseline in (baseline for score in scores for baseline in score.baselines):
+        found[baseline.name] = found.get(baseline.name, 0.0) + baseline.accuracy / len(scores)
+    return found
 
 
 def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
@@ -262,6 +285,10 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
     known = f"training accuracy {train:.2f}" if seen is None else f"ID {seen:.2f}"
     if inferred:
+        for name, share in _shortcuts(e).items():
+            if share >= least:
+                reason = f'OOD {ood:.2f}, but the shortcut "{name}" has {share:.2f} >= {least:g}'
+                return Decision("other", f"{known}, {reason}; nothing tells it from inference")
         return Decision("inferential", f"{known}, OOD {ood:.2f} >= {least:g}")
     if ood is not None and e.splits:
         return Decision("other", f"{known}, OOD {ood:.2f} < {least:g}; the task has no anchors")

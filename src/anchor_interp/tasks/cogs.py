@@ -98,7 +98,7 @@ class Cogs(Task):
         """The type of generalisation of every example, and how many tokens its answer has."""
         types, rows = _types(self), zip(examples.tokens, examples.starts, strict=True)
         found = [types.get(tuple(row[:start].tolist()), "in distribution") for row, start in rows]
-        return {"type": found, "length": (examples.lengths - examples.starts).tolist()}
+        return {"type": found, **super().aspects(examples)}
 
 
 TASKS = {"cogs": Cogs(), "cogs-official": Cogs(data="official")}

@@ -81,6 +81,7 @@ class Sequences:
         n, rows = len(self), index
         if not isinstance(index, slice):
             rows = np.atleast_1d(np.asarray(index))
+            rows = rows if rows.size else rows.astype(int)  # an empty list has floats
             mask = rows.dtype.kind == "b"
             if rows.ndim != 1 or rows.dtype.kind not in "biu" or (mask and len(rows) != n):
                 expected = f"an integer, a slice, integers or a mask of {n} booleans"

@@ -41,7 +41,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer
@@ -151,6 +151,9 @@ class Task:
     and a docstring whose first sentence tells what is asked.
     """
 
+    _origin: ClassVar[tuple[str, str]]
+    """Its file (in a notebook, its module) and its name there, where it may be defined again."""
+
     def __init_subclass__(cls, *, untagged: bool = False) -> None:
         """Make the class known to configurations; ``untagged`` ones have no kind in files."""
         if issubclass(cls, _CLASSES.get("", ())):
@@ -163,8 +166,12 @@ class Task:
                 f"kind: Literal[{name!r}] = {name!r}"
             )
         known = _CLASSES.get(kind)
-        if known is not None and _is_ours(known):
-            raise ConfigError(f"{kind!r} is the kind of the task {known.__name__}; choose another")
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        place = str(Path(file).resolve()) if isinstance(file, str) else cls.__module__
+        cls._origin = (place, cls.__qualname__)
+        if known is not None and known._origin != cls._origin:
+            place, name = known._origin
+            raise ConfigError(f"{kind!r} is the kind of the task {name} in {place}; choose another")
         _CLASSES[kind] = cls
 
     def __post_init__(self) -> None:
@@ -302,8 +309,8 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
 
     Raises:
         ConfigError: an unknown split, n or seed out of range, or examples that break the contract:
-            a token outside the vocabulary, a sequence longer than the context, nothing to predict,
-            an answer without its end token.
+            a token outside the vocabulary or ``n_input_tokens``, a sequence longer than the
+            context, nothing to predict, an answer without its end token.
     """
     checked(task, Task, "task")
     checked(n, int, "n", low=0, high=MAX_EXAMPLES)
@@ -329,6 +336,12 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
         raise ConfigError(
             f"{where} has the token {wrong} in example {row}; expected 0 to {task.n_tokens - 1}, "
             "the vocabulary"
+        )
+    if (wrong := int(found.inputs.max(initial=0))) >= task.n_input_tokens:
+        row = int((found.inputs == wrong).any(1).argmax())
+        raise ConfigError(
+            f"{where} has the token {wrong} before the last position of example {row}; "
+            f"n_input_tokens of the task is {task.n_input_tokens}: make it {wrong + 1} or more"
         )
     longest = int(found.lengths.max())
     if longest > task.length + 1 or longest > found.tokens.shape[1]:
@@ -368,7 +381,7 @@ def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[i
 
     Raises:
         ConfigError: an aspect lacks the value of an example, or has neither texts nor whole
-            numbers; or the plane names an aspect that there is not.
+            numbers; or the plane names an aspect that is absent, texts or negative somewhere.
     """
     found: dict[str, list[str] | list[int]] = {}
     for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
@@ -388,6 +401,12 @@ def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[i
             raise ConfigError(
                 f"the plane of the task {task.kind} names {shown(name)}; its aspects are {known}"
             )
+        for value in found[name]:
+            if isinstance(value, str) or value < 0:
+                raise ConfigError(
+                    f"the aspect {shown(name)} of the task {task.kind} has the value "
+                    f"{shown(value)}; an axis of its plane needs whole numbers from 0"
+                )
     return found
 
 
@@ -438,9 +457,9 @@ def further_tasks() -> tuple[str, ...]:
     """The modules and files that another process must import to know the tasks of this one."""
     given = [str(Path(name).resolve()) if is_file(name) else name for name in _named()]
     for cls in _CLASSES.values():
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        if not _is_ours(cls) and isinstance(file, str) and is_file(file):
-            given.append(cls.__module__ if "." in cls.__module__ else str(Path(file).resolve()))
+        place, _ = cls._origin
+        if not _is_ours(cls) and is_file(place):
+            given.append(cls.__module__ if "." in cls.__module__ else place)
     return tuple(dict.fromkeys(given))
 
 
@@ -452,6 +471,7 @@ def import_tasks(name: str, copy: Path | None = None) -> None:
             assert spec is not None
             assert spec.loader is not None
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            module.__file__ = name
             spec.loader.exec_module(module)
         else:
             importlib.import_module(name)
