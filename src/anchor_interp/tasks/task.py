@@ -471,7 +471,7 @@ def import_tasks(name: str, copy: Path | None = None) -> None:
             assert spec is not None
             assert spec.loader is not None
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            module.__file__ = name
+            module.__file__ = name if copy is None else None  # a kept worker gets further copies
             spec.loader.exec_module(module)
         else:
             importlib.import_module(name)
