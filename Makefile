@@ -2,6 +2,7 @@
 #                   report (SEED=1 and OUT=folder for another seed and place)
 # make test         install into .venv and run every check
 # make check        format, lint, import contracts, types and tests in the environment that is there
+# make slow-tests   the tests that start a cluster, run the notebooks or kill many processes
 # make fast-tests   the tests that start no other program: a few minutes
 # make claims       the papers' claims: train and measure what is missing, then judge
 # make docs         build the documentation into site/; open site/index.html
@@ -15,11 +16,14 @@ PYTEST_FLAGS ?=
 SEED ?= 0
 OUT ?= runs/quickstart
 BIN := $(VENV)/bin
+# One test process more than there are cores, since many tests wait for programs that they start; each
+# takes a file at a time, files of few long tests not last.
+SPREAD = --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
 unexport PYTHONDONTWRITEBYTECODE # with it every process would compile all that it imports
 
-.PHONY: quickstart test check format-check lint types tests fast-tests claims docs public-api evidence clean
+.PHONY: quickstart test check format-check lint types tests slow-tests fast-tests claims docs public-api evidence clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/anchor-interp quickstart --out $(OUT) --seed $(SEED)
@@ -40,11 +44,14 @@ lint:
 types:
 	$(BIN)/mypy
 
-tests: # a process for each core, which takes a file at a time: files of few long tests not last
-	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
+tests:
+	$(BIN)/pytest -m "not slow" $(SPREAD) --durations 25
+
+slow-tests: # those that start a cluster, run the notebooks or kill many processes
+	$(BIN)/pytest -m slow $(SPREAD) --durations 25
 
 fast-tests:
-	$(BIN)/pytest $(PYTEST_FLAGS) --numprocesses auto --dist loadfile \
+	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(SPREAD) \
 		$(addprefix tests/,util tasks models runs interventions analysis pages papers)
 
 claims: $(VENV)/.installed

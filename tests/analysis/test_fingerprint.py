@@ -179,7 +179,11 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     assert interchange(model, crossing, site).counterfactual == 1  # outside of the block
 
 
-@pytest.fixture(scope="module", params=["inferential", "composite", "neurips-symmetric"])
+SEEN_IN_SPECIMENS = ["inferential", *(pytest.param(name, marks=pytest.mark.slow)
+                                     for name in ("composite", "neurips-symmetric"))]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SEEN_IN_SPECIMENS)
 def specimen(request: pytest.FixtureRequest) -> tuple[Run, Fingerprint, Edits]:
     """A trained run, its fingerprint and all edits of activations that measuring it made."""
     run = ai.load(f"tiny/{request.param}/1")

@@ -52,10 +52,12 @@ def test_a_known_mechanism_is_recognized_and_each_part_reported(
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0)
     found = analyze_model(small_exact("inferential", "post"), FEW_KEYS)
     lines = [re.split("  +", line)[:2] for line in capsys.readouterr().err.splitlines()]
-    assert [step for step, _ in lines] == [f"analyze model: step {i}/19" for i in range(20)]
-    doing = [what for _, what in lines]
-    assert [doing[0], *doing[-2:]] == ["circuit", "sensitivity", "done"]
-    assert len(set(doing)) == 20  # nothing of the pruning among them
+    steps = dict.fromkeys(step for step, _ in lines)
+    assert list(steps) == [f"analyze model: step {i}/19" for i in range(20)]
+    doing = list(dict.fromkeys(what for _, what in lines))
+    assert len(doing) == 20
+    assert doing[0] == "fingerprint"
+    assert doing[-3:] == ["circuit, scores", "circuit, rivals", "done"]
     assert found.mechanism is not None
     m = found.mechanism
     assert m.routes is not None

@@ -102,6 +102,7 @@ def test_a_script_needs_no_main_guard_around_its_workers(tmp_path: Path) -> None
     assert RunFolder(tmp_path / "runs/a").result() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 1), (signal.SIGKILL, 2)])
 def test_workers_do_not_outlive_their_driver(
     tmp_path: Path, number: signal.Signals, workers: int

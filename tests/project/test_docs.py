@@ -21,7 +21,7 @@ from watched_page import Watched
 import anchor_interp
 from anchor_interp.cli.main import command_line
 from papers.claims import CLAIMS
-from site_notebooks import NOTEBOOKS
+from site_notebooks import NOTEBOOKS as PAGES_OF_NOTEBOOKS
 from site_pages import nav_pages
 
 ROOT = Path(__file__).parents[2]
@@ -30,12 +30,23 @@ pytestmark = pytest.mark.timeout(900)  # the build, on a busy machine
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("site")
+    return built(tmp_path_factory.mktemp("site"), NOTEBOOKS="as they are")
+
+
+@pytest.fixture(scope="module")
+def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the notebooks' outputs."""
+    return built(tmp_path_factory.mktemp("whole"))
+
+
+def built(out: Path, **environment: str) -> Path:
     # without --quiet, which would hide the warnings from --strict too
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
         cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")},
+        env=os.environ
+        | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
+        | environment,
         capture_output=True,
         text=True,
     )
@@ -161,10 +172,11 @@ def test_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
     assert re.search(r'<a href="[^"]*reference/models.html[^"]*" class="md-search', done.stdout)
 
 
-@pytest.mark.parametrize("page", NOTEBOOKS.values())
-def test_a_notebook_shows_its_outputs(site: Path, page: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES_OF_NOTEBOOKS.values())
+def test_a_notebook_shows_its_outputs(whole_site: Path, page: str) -> None:
     """That it runs without a complaint is part of the build."""
-    notebook = nbformat.read((site / page).with_suffix(".ipynb"), as_version=4)
+    notebook = nbformat.read((whole_site / page).with_suffix(".ipynb"), as_version=4)
     shown = 0
     for cell in notebook.cells:  # a cell that ends with a figure or views has them
         if re.search(
@@ -174,14 +186,15 @@ def test_a_notebook_shows_its_outputs(site: Path, page: str) -> None:
             assert kinds & {"image/png", "text/html"}, cell.id
             shown += 1
     assert shown >= 3
-    outputs = (site / page).with_suffix(".html").read_text(encoding="utf-8")
+    outputs = (whole_site / page).with_suffix(".html").read_text(encoding="utf-8")
     assert outputs.count('src="data:image/png') + outputs.count('class="anchor-views"') >= shown
     assert "<!-- view" not in outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_reader_sees_every_view(site: Path, browser: Any, width: int) -> None:
-    page = site / "notebooks/1_meet_the_phases.html"
+def test_a_reader_sees_every_view(whole_site: Path, browser: Any, width: int) -> None:
+    page = whole_site / "notebooks/1_meet_the_phases.html"
     shown = browser.new_page(viewport={"width": width, "height": 900})
     watched = Watched(shown)
     shown.goto(page.as_uri())
@@ -204,7 +217,7 @@ def test_a_reader_sees_every_view(site: Path, browser: Any, width: int) -> None:
     shown.close()
 
 
-@pytest.mark.parametrize("source", NOTEBOOKS)
+@pytest.mark.parametrize("source", PAGES_OF_NOTEBOOKS)
 def test_a_notebook_is_committed_clean(source: str) -> None:
     """No outputs, no counts, one id for a cell that says what it is about, links that lead on."""
     path = ROOT / source

@@ -16,6 +16,7 @@ from anchor_interp.runs.memory import explained
 TESTS = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_faults_end_in_one_line_and_lose_nothing() -> None:
     command = [sys.executable, str(TESTS / "faults.py"), "--kills", "0", "--every", "8"]

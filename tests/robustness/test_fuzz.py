@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fuzz import TARGETS
 from short import with_helpers
 
 
+@pytest.mark.slow
 def test_a_short_stretch_of_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     report = tmp_path / "fuzz.json"
     script = Path(__file__).parent / "fuzz.py"

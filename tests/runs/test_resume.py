@@ -44,6 +44,7 @@ def assert_same_run(found: Run, expected: Run) -> None:
     assert {path.relative_to(found.folder.path) for path in found.folder.path.rglob("*")} == files
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: Run) -> None:
     command = [sys.executable, str(TESTS / "killed_training.py"), str(tmp_path), "20", "0"]
@@ -61,7 +62,7 @@ def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: R
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("preset", ["scan", "cogs"])
+@pytest.mark.parametrize("preset", ["scan", pytest.param("cogs", marks=pytest.mark.slow)])
 def test_a_task_of_sequences_survives_kills(tmp_path: Path, preset: str) -> None:
     """Four of them; ``KILLS=8`` makes it ten."""
     kills = os.environ.get("KILLS", "2")

@@ -43,6 +43,7 @@ from anchor_interp.sweeps.ray_task import pack, unpack
 from anchor_interp.tasks import task as contract
 from anchor_interp.tasks.task import Task, import_tasks
 
+pytestmark = pytest.mark.slow
 LONG = SHORT | {"steps": 1500, "eval_every": 500, "log_every": 20, "checkpoint_every": 100}
 """Long enough for a node to die during the training."""
 MEMORY = 80 << 20
