@@ -248,7 +248,7 @@ def test_the_library_prints_nothing_unless_asked(tmp_path: Path, finished_run: R
     code = (
         "import sys, anchor_interp as ai; from anchor_interp.runs.config import read_config;"
         "from pathlib import Path; config = read_config(Path(sys.argv[1]));"
-        "ai.train(config, sys.argv[2], threads=2, quiet=True)"
+        "ai.train(config, sys.argv[2], threads=1, quiet=True)"
     )
     out = tmp_path / "run"
     shutil.copytree(finished_run.folder.path, out)

@@ -34,6 +34,10 @@ def test_quickstart_trains_prints_draws_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "PHASES", SMALL)
+    reports: list[Path] = []  # a page of three runs takes half a minute, and has its own tests
+    monkeypatch.setattr(
+        "anchor_interp.pages.report.write_report", lambda _, path: reports.append(path)
+    )
     runs = train_phases(tmp_path / "out", seed=3, workers=2, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
     assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
@@ -47,9 +51,9 @@ def test_quickstart_trains_prints_draws_and_resumes(
     assert "undertrained" in shown
 
     before = [run.folder.path.stat().st_mtime_ns for run in runs.values()]
-    monkeypatch.setattr("anchor_interp.pages.report.write_report", lambda *_: None)  # seconds
     again = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert [run.folder.path.stat().st_mtime_ns for run in again.values()] == before
+    assert reports == [tmp_path / "out/report.html"] * 2
 
 
 def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
