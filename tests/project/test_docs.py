@@ -51,7 +51,7 @@ def built(out: Path, **environment: str) -> Path:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
+    assert not re.search("^WARNING", done.stderr, re.MULTILINE)  # the kernel has its own
     return out
 
 

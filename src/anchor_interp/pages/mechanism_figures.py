@@ -198,7 +198,7 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
         axes.invert_yaxis()
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="faithfulness (1: full model)")
-        style.legend_above(axes, columns=2)
+        style.legend_above(axes, columns=1)
         axes.grid(alpha=0.25, axis="x")
     return figure
 
