@@ -2,7 +2,7 @@
 #                   report (SEED=1 and OUT=folder for another seed and place)
 # make test         install into .venv and run every check
 # make check        format, lint, import contracts, types and tests in the environment that is there
-# make slow-tests   the tests that start a cluster, run the notebooks or kill many processes
+# make slow-tests   the tests that start a cluster or several programs, or run the notebooks
 # make fast-tests   the tests that start no other program: a few minutes
 # make claims       the papers' claims: train and measure what is missing, then judge
 # make docs         build the documentation into site/; open site/index.html
@@ -47,7 +47,7 @@ types:
 tests:
 	$(BIN)/pytest -m "not slow" $(SPREAD) --durations 25
 
-slow-tests: # those that start a cluster, run the notebooks or kill many processes
+slow-tests: # those that start a cluster or several programs, or run the notebooks
 	$(BIN)/pytest -m slow $(SPREAD) --durations 25
 
 fast-tests:

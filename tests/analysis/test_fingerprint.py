@@ -81,6 +81,7 @@ def test_a_budget_leaves_numbers_out_and_says_so(caplog: pytest.LogCaptureFixtur
         fingerprint_model(small_exact("symmetric", "post"), FEW_KEYS, max_seconds=0)
 
 
+@pytest.mark.slow
 def test_the_command_gives_both_phases(
     taken: dict[str, Fingerprint],
     capsys: pytest.CaptureFixture[str],

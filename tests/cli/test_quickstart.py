@@ -97,6 +97,7 @@ for result in LocalEngine(device="cpu").run(jobs, Path("runs"), lambda _: Silent
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_main_guard_around_its_workers(tmp_path: Path) -> None:
     """Workers do not import the script that starts them."""
     (tmp_path / "script.py").write_text(SCRIPT.format(short=SHORT))

@@ -63,6 +63,7 @@ def test_its_splits_share_no_word() -> None:
     assert answer == word[::-1]
 
 
+@pytest.mark.slow
 def test_the_script_trains_and_a_command_reports(tmp_path: Path) -> None:
     out, page = tmp_path / "reverse", tmp_path / "report.html"
 
@@ -84,6 +85,7 @@ def test_the_script_trains_and_a_command_reports(tmp_path: Path) -> None:
     assert "Write a word backwards" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_workers_of_a_sweep_know_it(tmp_path: Path) -> None:
     start = override(own_task.config(), **SHORT)
     plan = Sweep((Grid(start, {"gamma": (0.3, 0.8)}),))

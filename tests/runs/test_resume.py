@@ -61,8 +61,9 @@ def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: R
     assert_same_run(anchor_interp.load(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("preset", ["scan", pytest.param("cogs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("preset", ["scan", "cogs"])
 def test_a_task_of_sequences_survives_kills(tmp_path: Path, preset: str) -> None:
     """Four of them; ``KILLS=8`` makes it ten."""
     kills = os.environ.get("KILLS", "2")
