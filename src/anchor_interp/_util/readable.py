@@ -1,6 +1,7 @@
 """How results show themselves: a few lines of text, a small table in a notebook, a DataFrame."""
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,17 @@ _MOST_ROWS = 10
 """Rows that a notebook shows."""
 
 
-class Readable:
+class Readable(ABC):
     """Base of results that say what they hold; a dataclass sets ``repr=False`` to use it.
 
     A subclass gives a summary of one to three short lines, and the rows of its table.
     """
 
-    def _summary(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _summary(self) -> str: ...
 
-    def _rows(self) -> Iterable[Mapping[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _rows(self) -> Iterable[Mapping[str, Any]]: ...
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self._summary()}"
