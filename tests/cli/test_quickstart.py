@@ -38,7 +38,7 @@ def test_quickstart_trains_prints_draws_and_resumes(
     monkeypatch.setattr(
         "anchor_interp.pages.report.write_report", lambda _, path: reports.append(path)
     )
-    runs = train_phases(tmp_path / "out", seed=3, workers=2, device="cpu")
+    runs = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
     assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
     picture = tmp_path / "out/overview.png"
