@@ -663,6 +663,7 @@ def test_bad_commands(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_runs_to_resume(tmp_path: Path, small: SweepFolder) -> None:
     """Its worker checkpoints and ends; the next sweep ends with the same table."""
     world = sweep_faults.World(tmp_path, rows(small), random.Random(0), SMALL)
@@ -683,6 +684,7 @@ def in_background(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(
     tmp_path: Path, small: SweepFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
