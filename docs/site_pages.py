@@ -31,6 +31,8 @@ ROOT_PAGES = {
 """Documents of the root and the pages that show them."""
 FOLDERS = {"experiments/notebooks": "notebooks.md"}
 """Folders of the root that documents link to and the pages about them."""
+WIDE = ("index.md", "guide.md", "questions.md")
+"""Pages whose pictures take the room of the table of contents."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -42,8 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if page.startswith("reference/"):
             pages[page] = _reference(page)
     for page, text in pages.items():
-        hidden = "---\nhide: [toc]\n---\n\n" if page == "index.md" else ""  # room for its table
-        files.append(File.generated(config, page, content=hidden + text))
+        files.append(File.generated(config, page, content=text))
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
     tables = ROOT.glob("experiments/tables/*/*.csv")
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
@@ -54,8 +55,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
-    """Point links between the root's documents and docs/ to their pages."""
+    """Point links between the root's documents and docs/ to their pages; make room for pictures."""
     here = page.file.src_uri
+    if here in WIDE:
+        page.meta["hide"] = ["toc"]
     pages = ROOT_PAGES | NOTEBOOKS
     source = next((name for name, target in pages.items() if target == here), f"docs/{here}")
 
