@@ -42,12 +42,23 @@ def values(found: Cell, measure: str) -> list[float | None]:
 
 
 def test_runs_near_a_line_are_marked() -> None:
-    rows = [done(0, ood=0.47), done(1, ood=0.2), done(2, ood=0.47, train=0.5), not_done("failed", 3)]
+    rows = [
+        done(0, ood=0.47),
+        done(1, ood=0.2),
+        done(2, ood=0.47, train=0.5),
+        not_done("failed", 3),
+    ]
     rows.append(done(4, ood=0.52) | {"key_dependence": None})  # a task without anchors
     rows.append(done(gamma=0.6))
     found = phase_diagrams(rows)
     near = [run.near for run in cell(found, 0.5).runs]
-    assert near == [("OOD accuracy is 0.47; at 0.52 the phase would be inferential",), (), (), (), ()]
+    assert near == [
+        ("OOD accuracy is 0.47; at 0.52 the phase would be inferential",),
+        (),
+        (),
+        (),
+        (),
+    ]
     page = render_diagrams(found, [])
     assert page.count(">near a line</span>") == 1
     assert "; OOD accuracy is 0.47; at 0.52" in page

@@ -27,6 +27,7 @@ runs.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
@@ -87,9 +88,10 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     A model that has not learned its training data looks like one that memorizes. Check its training
     accuracy first. The phases are those of the module's table.
     """
-    if not isinstance(fingerprint, Fingerprint):
+    given: Any = fingerprint
+    if not isinstance(given, Fingerprint):
         made = "ai.fingerprint(run), or fingerprint_model(model, task)"
-        raise ConfigError(f"fingerprint is {shown(fingerprint)}; expected a Fingerprint: {made}")
+        raise ConfigError(f"fingerprint is {shown(given)}; expected a Fingerprint: {made}")
     f = fingerprint
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
     if f.position_share is None or f.key_share is None:
