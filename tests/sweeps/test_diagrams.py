@@ -458,3 +458,13 @@ def test_touch_and_a_page_without_its_script(browser: Any, written: list[Path]) 
     assert shown.locator(".picture svg").count() == 8
     assert not shown.locator(".filters").is_visible()
     context.close()
+
+
+def test_a_task_without_anchors_is_not_told_of_pairs(tmp_path: Path) -> None:
+    settings = [(seed, gamma) for seed in range(2) for gamma in (0.3, 0.8)]
+    rows = [done(seed, gamma=gamma, ood=0.1, commutativity=None) for seed, gamma in settings]
+    page = write_diagrams(rows, tmp_path / "made")[0].read_text()
+    assert "examples of what training leaves out" in page
+    told = " ".join(re.findall("<figcaption>(.*?)</figcaption>", page, re.DOTALL))
+    assert told
+    assert not re.search("unseen pairs|test keys|symmetric", told)

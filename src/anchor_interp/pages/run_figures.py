@@ -256,7 +256,7 @@ def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
         axes.set_ylim(top - _GAP, -1)
         left_out = f"\n({len(number) - len(texts)} rarer ones left out)"
         several = left_out if len(number) > len(texts) else ""
-        axes.set(xlabel=f"accuracy; at each bar its number of examples{several}", xlim=(0, 1.08))
+        axes.set(xlabel=f"accuracy (beside a bar: its examples){several}", xlim=(0, 1.08))
         axes.grid(axis="x", alpha=0.25)
         axes.set_axisbelow(True)
         _legend(figure, axes)
