@@ -7,7 +7,9 @@ the files of that name in the root, so that nothing is written twice.
 import ast
 import posixpath
 import re
+from base64 import b64decode
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ ROOT_PAGES = {
 """Documents of the root and the pages that show them."""
 FOLDERS = {"experiments/notebooks": "notebooks.md"}
 """Folders of the root that documents link to and the pages about them."""
+WIDE = ("index.md", "guide.md", "questions.md")
+"""Pages whose pictures take the room of the table of contents."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -42,8 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if page.startswith("reference/"):
             pages[page] = _reference(page)
     for page, text in pages.items():
-        hidden = "---\nhide: [toc]\n---\n\n" if page == "index.md" else ""  # room for its table
-        files.append(File.generated(config, page, content=hidden + text))
+        files.append(File.generated(config, page, content=text))
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
     tables = ROOT.glob("experiments/tables/*/*.csv")
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
@@ -54,8 +57,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
-    """Point links between the root's documents and docs/ to their pages."""
+    """Point links between the root's documents and docs/ to their pages; make room for pictures."""
     here = page.file.src_uri
+    if here in WIDE:
+        page.meta["hide"] = ["toc"]
     pages = ROOT_PAGES | NOTEBOOKS
     source = next((name for name, target in pages.items() if target == here), f"docs/{here}")
 
@@ -73,26 +78,29 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
-    """Show pictures in a size in which their letters can be read; a click opens one by itself.
+    """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text.
     """
 
     def framed(match: re.Match[str]) -> str:
-        source = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), match[1]))
-        if not (ROOT / source).is_file():
-            return match[0]
-        picture = f'<img style="min-width: {_readable_width(ROOT / source)}px" {match[0][5:]}'
-        return f'<a class="picture" href="{match[1]}">{picture}</a>'
+        source, text = match["source"], match["text"]
+        file = ROOT / posixpath.dirname(page.file.src_uri) / source
+        width = _readable_width(BytesIO(b64decode(text)) if text else file)
+        picture = f'<img style="min-width: {width}px" {match[0][5:]}'
+        if text:
+            return f'<span class="picture">{picture}</span>'
+        return f'<a class="picture" href="{source}">{picture}</a>'
 
-    return re.sub(r'<img [^>]*?src="([^":]+\.png)"[^>]*>', framed, html)
+    inline = r"data:image/png;base64,(?P<text>[^\"]+)"
+    return re.sub(rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>', framed, html)
 
 
-def _readable_width(path: Path) -> int:
+def _readable_width(file: Path | BytesIO) -> int:
     """The width in CSS pixels at which letters of 8 points have 10 pixels, or the picture's own."""
-    with Image.open(path) as picture:
-        per_inch = float(picture.info.get("dpi", (120,))[0])
-        return round(min(picture.width, picture.width / per_inch * 90))
+    with Image.open(file) as picture:
+        dots = float(picture.info.get("dpi", (120,))[0])
+        return round(min(picture.width, picture.width / dots * 90))
 
 
 def nav_pages(nav: Any) -> Iterator[str]:

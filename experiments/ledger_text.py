@@ -102,10 +102,11 @@ def claim_text(ledger: Ledger, name: str) -> str:
 
 
 def figures_text(ledger: Ledger, verdict: str) -> str:
-    """The figures all of whose claims have this verdict."""
+    """The papers' figures all of whose claims have this verdict."""
     found: dict[str, list[str]] = {}
     for _, words, claims in by_figure(ledger):
-        if {judged.verdict for _, judged in claims} == {verdict}:
+        of_papers = not words.startswith("none: ")
+        if of_papers and {judged.verdict for _, judged in claims} == {verdict}:
             paper, _, number = words.partition(", figure ")
             found.setdefault(paper, []).append(number)
     parts = [f"{paper}, figure{'s' * (len(n) > 1)} {' and '.join(n)}" for paper, n in found.items()]
