@@ -23,7 +23,7 @@ from torch import Tensor
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import fast_last_logits, fast_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import MOST_POSITIONS, RunConfig
+from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.hashing import batch_indices, random_bits
 from anchor_interp.tasks.task import Examples, draw_examples, find_split
@@ -87,7 +87,8 @@ class MaskedObjective(Objective):
         self.training, self._device = training, device
         self._batch_size, self._seed = config.train.batch_size, config.seed
         self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
-        self._n_expected = self._batch_size * float(training.mask.sum(1).mean())
+        self._n_expected = self._batch_size * float(training.n_predicted.mean())
+        self._most = most_positions(config.model.d_vocab)
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
     def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
@@ -105,7 +106,7 @@ class MaskedObjective(Objective):
         """The batch, cut where a forward pass would have too many positions."""
         rows = self.rows(step)
         longest = int(self.training.lengths[rows].max())
-        n_parts = -(-len(rows) // max(1, MOST_POSITIONS // _n_read(longest, self._length)))
+        n_parts = -(-len(rows) // max(1, self._most // _n_read(longest, self._length)))
         chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
         return [
             masked_batch(part, self._length, self._device, total=self._n_expected)

@@ -278,6 +278,14 @@ class Task:
         return False
 
     @property
+    def by_token(self) -> bool:
+        """Whether every token is scored by itself, after all before it, as in language modelling.
+
+        Then runs also tell losses on their splits, and how many tokens they have seen.
+        """
+        return self.end is None and not self.answers_last
+
+    @property
     def anchored(self) -> "AnchorTask | None":
         """The task itself if it has anchors, which analyses of mechanisms need; else None."""
         return None
