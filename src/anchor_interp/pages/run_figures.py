@@ -93,6 +93,7 @@ def perplexity_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
                 tokens = [row["tokens"] for row in rows]
                 axes.plot(tokens, values, color=colour, linestyle=line, label=label)
         axes.set(xlabel="tokens seen", ylabel="perplexity", yscale="log")
+        axes.locator_params(axis="x", nbins=4)
         axes.grid(alpha=0.25)
         style.legend_above(axes, columns=3, fontsize=10)
     return figure
