@@ -194,8 +194,9 @@ class _Writer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the training set has as many tokens as are wanted."""
-        return self.sizes.get("train", 0) >= self.spec.limit
+        """Whether there are as many tokens as are wanted, and half as many held out at least."""
+        wanted = {"train": self.spec.limit, "held-out": self.spec.limit // 20}
+        return all(self.sizes.get(name, 0) >= size for name, size in wanted.items())
 
     def append(self, document: Document, tokenizer: Tokenizer) -> None:
         """Add the tokens of a document and its end, as far as they are wanted."""
