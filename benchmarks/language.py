@@ -10,8 +10,8 @@ the step's float32 products take alone, at the same shapes, over the time of the
 """
 
 import argparse
+import functools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from anchor_interp.runs.loop import TrainState, learning_rate
 from anchor_interp.runs.objectives import MaskedObjective
 from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.task import Examples
-from measuring import Row, answer, machine, number, of_range, ratio, table
+from measuring import Kept, Row, answer, machine, number, of_range, ratio, table
 from train_step import fastest_product, products_alone, stepper
 
 AIM = 1.5
@@ -81,7 +81,7 @@ def windows(config: RunConfig) -> Examples:
 
 
 def measure(case: Case, turns: int) -> Row:
-    """Time both loops in turns; all times in seconds per step."""
+    """Time both loops in turns; all times in seconds of the processor per step."""
     config, cpu = configured(case), torch.device("cpu")
     objective = MaskedObjective(config, windows(config), cpu)
     our_step = stepper(TrainState.fresh(config, cpu), objective)
@@ -106,8 +106,10 @@ def measure(case: Case, turns: int) -> Row:
         found = {
             "ours": timed(our_step, turn),
             "plain": timed(plain_step, turn),
-            "mm": products_alone(shapes, config, torch.mm),
-            "fastest": products_alone(shapes, config, fastest_product(config)),
+            "mm": products_alone(shapes, config, torch.mm, time.process_time),
+            "fastest": products_alone(
+                shapes, config, fastest_product(config), time.process_time
+            ),
         }
         if turn:  # the first turn warms up
             for name, value in found.items():
@@ -128,10 +130,10 @@ def measure(case: Case, turns: int) -> Row:
 
 
 def timed(step: Callable[[int], object], index: int) -> float:
-    """Seconds of one step."""
-    began = time.perf_counter()
+    """Seconds that one step takes of the processor, which other work on the machine changes less."""
+    began = time.process_time()
     step(index)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def products(config: RunConfig) -> dict[tuple[int, int, int], int]:
@@ -165,11 +167,12 @@ def measured(options: argparse.Namespace) -> Row:
     """All cases as one JSON object."""
     torch.set_num_threads(1)
     found: Row = {"schema": 1, "machine": machine(), "cases": []}
+    kept = Kept("language_speed", options.turns)
     for case in CASES[: options.cases]:
         if case.precision == "bf16" and not found["machine"]["bf16"]:
             continue
-        print(f"measuring {case.name} ...", file=sys.stderr)
-        found["cases"].append(measure(case, options.turns))
+        row = kept.row(case.name, functools.partial(measure, case, options.turns))
+        found["cases"].append(row)
     return found
 
 
@@ -178,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print FILE's JSON as a table")
-    parser.add_argument("--turns", type=int, default=5, help="interleaved turns")
+    parser.add_argument("--turns", type=int, default=3, help="interleaved turns")
     parser.add_argument("--cases", type=int, default=len(CASES), help="how many, smallest first")
     options = parser.parse_args(arguments)
     if min(options.turns, options.cases) < 1:
