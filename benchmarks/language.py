@@ -1,7 +1,6 @@
-"""Language modelling at GPT-2 small's width, one thread: our step against the plain loop, in turns.
+"""Language models of GPT-2 small's width: our step against the plain loop, in turns, one thread.
 
-Both take the same windows of a corpus of random tokens, at d_model 768 with 12 heads. The plain loop
-is what a user of TransformerLens writes: ``model(tokens)``, cross-entropy on every next token,
+Both take the same windows of random tokens, at d_model 768 with 12 heads. The plain loop is what a user of TransformerLens writes: ``model(tokens)``, cross-entropy on every next token,
 AdamW, clipping. The share of the core's product rate is that of :mod:`train_step`: the time that
 the step's float32 products take alone, at the same shapes, over the time of the step.
 
@@ -28,7 +27,7 @@ from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.runs.loop import TrainState, learning_rate
 from anchor_interp.runs.objectives import MaskedObjective
 from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.task import Examples
+from anchor_interp.tasks.examples import Examples
 from measuring import Kept, Row, answer, machine, number, of_range, ratio, table
 from train_step import fastest_product, products_alone, stepper
 
@@ -107,9 +106,7 @@ def measure(case: Case, turns: int) -> Row:
             "ours": timed(our_step, turn),
             "plain": timed(plain_step, turn),
             "mm": products_alone(shapes, config, torch.mm, time.process_time),
-            "fastest": products_alone(
-                shapes, config, fastest_product(config), time.process_time
-            ),
+            "fastest": products_alone(shapes, config, fastest_product(config), time.process_time),
         }
         if turn:  # the first turn warms up
             for name, value in found.items():
@@ -130,7 +127,7 @@ def measure(case: Case, turns: int) -> Row:
 
 
 def timed(step: Callable[[int], object], index: int) -> float:
-    """Seconds that one step takes of the processor, which other work on the machine changes less."""
+    """Seconds of the processor for one step; other work on the machine changes them less."""
     began = time.process_time()
     step(index)
     return time.process_time() - began
@@ -156,7 +153,7 @@ def tables(found: Row) -> dict[str, str]:
     lines = [
         [row["name"], f"{row['batch']} x {row['length']}",
          f"{number(row['tokens_per_second'], 3)} tokens/s", of_range(row["ratio"]),
-         number(row["share_of_torch_mm"]["median"], 2), number(row["share_of_fastest"]["median"], 2)]
+         *(number(row[f"share_of_{name}"]["median"], 2) for name in ("torch_mm", "fastest"))]
         for row in found["cases"]
     ]  # fmt: skip
     head = ["case", "batch", "ours", "ratio", "of `torch.mm`", "of the fastest product"]

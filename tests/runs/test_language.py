@@ -26,7 +26,9 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.runs.train import train
 from anchor_interp.tasks import corpus_tokens
 from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.task import Examples, Split, Task, draw_examples
+from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.task import Task
 
 CPU = torch.device("cpu")
 SMALL = {"n_layers": 2, "d_model": 32, "d_head": 8, "d_mlp": 64, "batch_size": 8, "log_every": 5}

@@ -41,10 +41,11 @@ from anchor_interp.sweeps.table import (
     to_parquet,
     write_table,
 )
-from anchor_interp.tasks import task as contract
+from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.scan import Scan
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.task import Task
 
 START = preset("scan", **SHORT)
 
@@ -154,13 +155,13 @@ class Wide(Task):
         return Examples.of([[1]] * n, [[1]] * n)
 
 
-contract._CLASSES.pop("wide")  # only this module's
+registry.CLASSES.pop("wide")  # only this module's
 
 
 def test_a_table_has_the_fields_of_every_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(contract._CLASSES, "wide", Wide)
+    monkeypatch.setitem(registry.CLASSES, "wide", Wide)
     tasks = (Scan(held_out=5), Scan(), Wide(), Wide(size=3.0, held_out="all", marked=True))
     start = override(START, task=tasks[0])
     folder = SweepFolder(tmp_path)
@@ -351,7 +352,7 @@ class Wrong(Task):
         return Examples.of([[1]] * n, [[1 if split == "train" else 3]] * n)
 
 
-contract._CLASSES.pop("wrong")  # only this module's
+registry.CLASSES.pop("wrong")  # only this module's
 
 
 @dataclass(frozen=True)
@@ -371,7 +372,7 @@ class Countless(Task):
         return {"size": [1] * (len(examples) - 1)}
 
 
-contract._CLASSES.pop("countless")
+registry.CLASSES.pop("countless")
 
 
 def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from anchor_interp.pages.page import (
 )
 from anchor_interp.runs.phase import PAPER, Evaluation, meanings, near_lines, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.task import Split, Task, draw_examples
+from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.examples import Split
+from anchor_interp.tasks.task import Task
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings

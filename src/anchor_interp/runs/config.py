@@ -27,7 +27,8 @@ from anchor_interp._util.schema import (
 from anchor_interp.models.shapes import InitConfig, ModelConfig, n_parameters
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
-from anchor_interp.tasks.task import MAX_EXAMPLES, Task, anchored
+from anchor_interp.tasks.drawing import MAX_EXAMPLES
+from anchor_interp.tasks.task import Task, anchored
 
 T = TypeVar("T")
 SCHEMA = 1

@@ -26,8 +26,9 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, Objective
+from anchor_interp.tasks.drawing import draw_examples, find_split
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import batch_indices, random_bits
-from anchor_interp.tasks.task import Examples, draw_examples, find_split
 
 _LOGGER = logging.getLogger(__name__)
 WINDOW = 16

@@ -109,7 +109,9 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
             train=_language(steps=20_000),
         ),
         "language-medium": RunConfig(
-            Corpus("corpus", "hub:cerebras/SlimPajama-627B", "code", "bpe", 50_257, 1_024, 40 * 10**9),
+            Corpus(
+                "corpus", "hub:cerebras/SlimPajama-627B", "code", "bpe", 50_257, 1_024, 40 * 10**9
+            ),
             MODELS["language-medium"],
             train=_language(steps=80_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
         ),

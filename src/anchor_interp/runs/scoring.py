@@ -22,7 +22,9 @@ from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.runs.config import most_positions
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
-from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects, draw_baselines
+from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
+from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.task import Task
 
 MOST_VALUES = 32
 """Most numbers of an aspect that are counted one by one; more are counted in as many ranges."""

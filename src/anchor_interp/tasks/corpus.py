@@ -30,8 +30,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
 from anchor_interp.tasks.corpus_tokenizers import BYTES
 from anchor_interp.tasks.corpus_tokens import CorpusSpec, CorpusTokens, Part, corpus_tokens
+from anchor_interp.tasks.examples import Examples, Split, SplitRole
 from anchor_interp.tasks.hashing import shuffled_rows
-from anchor_interp.tasks.task import Examples, Split, SplitRole, Task
+from anchor_interp.tasks.task import Task
 
 Windows = Integer[np.ndarray, "window token"]
 

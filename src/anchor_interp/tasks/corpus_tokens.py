@@ -218,9 +218,7 @@ class _Writer:
                 file.flush()
                 os.fsync(file.fileno())
         self._waiting, self.new, self.position = {}, 0, position
-        files.write_json(
-            self.folder / "state.json", {"position": position, "tokens": self.sizes}
-        )
+        files.write_json(self.folder / "state.json", {"position": position, "tokens": self.sizes})
 
     def finish(self, tokenizer: Tokenizer) -> None:
         """Write ``corpus.json``: the corpus is complete."""
