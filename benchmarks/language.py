@@ -1,6 +1,7 @@
 """Language models of GPT-2 small's width: our step against the plain loop, in turns, one thread.
 
-Both take the same windows of random tokens, at d_model 768 with 12 heads. The plain loop is what a user of TransformerLens writes: ``model(tokens)``, cross-entropy on every next token,
+Both take the same windows of random tokens, at d_model 768 with 12 heads. The plain
+loop is what a user of TransformerLens writes: ``model(tokens)``, cross-entropy on every next token,
 AdamW, clipping. The share of the core's product rate is that of :mod:`train_step`: the time that
 the step's float32 products take alone, at the same shapes, over the time of the step.
 

@@ -14,7 +14,7 @@ from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.runs import config
+from anchor_interp.runs import config, scoring
 from anchor_interp.runs.evaluation import evaluate, predict
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective

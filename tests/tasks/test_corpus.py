@@ -278,7 +278,8 @@ def test_what_cannot_be_read_is_one_clear_line(
 
 def test_a_tokenizer_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
     learned = Corpus("corpus", f"folder:{folder}", "both", "bpe", 320, 16)
-    (path,) = (tmp_path / "cache").rglob("tokenizer.json") if learned.splits else ()
+    assert learned.splits
+    (path,) = (tmp_path / "cache").rglob("tokenizer.json")
     own = tmp_path / "tokenizer.json"
     own.write_bytes(path.read_bytes())
     given = Corpus("corpus", f"folder:{folder}", "both", str(own), 320, 16)

@@ -43,13 +43,6 @@ class Processes:
         """Whether this process writes."""
         return self.rank == 0
 
-    def check_batch(self, size: int) -> None:
-        """Refuse a batch that cannot be shared out."""
-        if size < self.size:
-            raise ConfigError(
-                f"train.batch_size is {size}; expected at least {self.size}, a row a process"
-            )
-
     def own(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """This process's share of a step's rows."""
         return rows[self.rank :: self.size]
@@ -60,10 +53,11 @@ class Processes:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([loss.detach().reshape(1), *(grad.flatten() for grad in grads)])
         torch.distributed.all_reduce(flat)
-        total, *parts = flat.split([1, *(grad.numel() for grad in grads)])
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.grad = part.view_as(parameter)
-        return total[0]
+        start = 1
+        for parameter in parameters:
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        return flat[0]
 
     def agree(self, stopped: StopRequest, device: torch.device) -> bool:
         """Whether any process was asked to stop."""
@@ -154,14 +148,21 @@ def is_follower() -> bool:
 
 
 @contextlib.contextmanager
-def processes(device: str) -> Iterator[tuple[Processes, str]]:
+def processes(device: str, batch_size: int) -> Iterator[tuple[Processes, str]]:
     """The processes of this training and the device of this one, inside the block.
 
     Without accelerate it is alone, on the device that was asked for.
+
+    Raises:
+        ConfigError: a device that not every process has, or fewer rows in a batch than processes.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size <= 1:
         yield ALONE, device
         return
+    if batch_size < size:
+        what = f"train.batch_size is {batch_size}; expected at least {size}, a row a process"
+        raise ConfigError(what)
     if device not in ("auto", "cpu", "cuda"):
         expected = "expected auto, cpu or cuda: every process has a device of its own"
         raise ConfigError(f"device is {device!r}; {expected}")

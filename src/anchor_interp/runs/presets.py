@@ -106,11 +106,16 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         "language-small": RunConfig(
             Corpus(tokenizer="bpe", vocabulary=8_192, length=1_024),
             replace(MODELS["language-small"], d_vocab=8_192),
-            train=_language(steps=20_000),
+            train=_language(n_sequences=2_000, batch_size=64, steps=2_000),
         ),
         "language-medium": RunConfig(
             Corpus(
-                "corpus", "hub:cerebras/SlimPajama-627B", "code", "bpe", 50_257, 1_024, 40 * 10**9
+                source="hub:cerebras/SlimPajama-627B",
+                part="code",
+                tokenizer="bpe",
+                vocabulary=50_257,
+                length=1_024,
+                limit=40 * 10**9,
             ),
             MODELS["language-medium"],
             train=_language(steps=80_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
@@ -122,8 +127,8 @@ of the complexity-control paper's figure 7A at a scale of minutes: about a fifth
 ``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
 training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
 ``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
-them. ``language-`` runs are that of figure 7D: ``tiny`` and ``small`` on the stand-in corpus that every
-machine has, ``medium`` on 40 billion tokens of SlimPajama."""
+them. ``language-`` runs are that of figure 7D: ``tiny`` and ``small`` on a corpus that every
+machine has, Python's own library, ``medium`` on 40 billion tokens of SlimPajama."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

@@ -57,11 +57,10 @@ def train(
     """
     checked(config, RunConfig, "config")
     check_tracker(track)
-    with processes(device) as (group, device):
+    with processes(device, config.train.batch_size) as (group, device):
         target = environment.resolve_device(device)
         check_precision(config.train, target)
         check_training_fits(config, target)
-        group.check_batch(config.train.batch_size)
         path = checked_path(out, "out")
         if threads is None and target.type == "cpu" and config.model.d_model < _NARROW:
             threads = 1
@@ -117,7 +116,7 @@ def _follow(
     objective = make_objective(config, target, None, group)
 
     def on_event(state: TrainState, event: StepEvent) -> None:
-        if group.agree(stopped, target) and event.step < config.train.steps:
+        if group.agree(stopped, state.device) and event.step < config.train.steps:
             raise InterruptedRunError(f"stopped at step {event.step} of {config.train.steps}")
 
     fit(state, objective, until=config.train.steps, on_event=on_event)

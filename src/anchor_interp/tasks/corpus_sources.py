@@ -252,8 +252,8 @@ def _hub(name: str, position: Mapping[str, Any] | None) -> Stream:
     except Exception as error:  # of the network and of datasets, which have no class in common
         said = (str(error).splitlines() or [""])[0][:200]
         raise ConfigError(
-            f"cannot read {name} from the Hugging Face hub ({type(error).__name__}: {said}); with a "
-            "network, the same command goes on where it stopped"
+            f"cannot read {name} from the Hugging Face hub ({type(error).__name__}: {said}); with "
+            "a network, the same command goes on where it stopped"
         ) from error
 
 

@@ -14,7 +14,7 @@ alphabet, which has a printed character for every byte.
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> bytes:
 
     made = Rust(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    specials: Sequence[str] = [END]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=specials, show_progress=False,
+        vocab_size=vocabulary, special_tokens=[END], show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )  # fmt: skip
     made.train_from_iterator(texts, trainer)

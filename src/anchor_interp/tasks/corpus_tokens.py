@@ -20,7 +20,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -139,8 +139,9 @@ def _write(folder: Path, spec: CorpusSpec, source: Source) -> None:
         files.write_text(learned, data.decode())
     writer = _Writer(folder, spec)
     writer.resume()
-    tokenizer, behind = _tokenizer(folder, spec), functools.partial(getattr, writer, "position")
-    for documents, behind in source.documents(writer.position):
+    tokenizer, start = _tokenizer(folder, spec), writer.position
+    behind: Callable[[], Any] = functools.partial(getattr, writer, "position")
+    for documents, behind in source.documents(start):
         for document in documents:
             writer.append(document, tokenizer)
         if writer.new >= COMMIT or writer.is_full:
