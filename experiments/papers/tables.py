@@ -5,6 +5,7 @@ its runs fills, what is said of its task, and what was measured. Numbers are wri
 that what is computed from a table is the same on every machine.
 """
 
+import contextlib
 import csv
 import io
 from collections import Counter
@@ -17,6 +18,7 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import checked_path, shown
 from anchor_interp.runs.phase import Phase
 from anchor_interp.sweeps.folder import STATES
+from anchor_interp.sweeps.settings import OWN
 from anchor_interp.sweeps.table import COLUMNS, Kind, parsed
 from anchor_interp.tasks.anchor import TASKS
 
@@ -142,9 +144,18 @@ def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
         raise ValueError("a line is too short")
     found = {}
     for name in columns:
-        found[name] = parsed(name, line[name], COLUMNS.get(name) or _KINDS.get(name, "number"))
+        found[name] = _value(name, line[name])
         _check(name, found[name])
     return found
+
+
+def _value(name: str, text: str) -> Any:
+    kind = COLUMNS.get(name) or _KINDS.get(name)
+    if kind is None and name.startswith(OWN):  # a task's own field: a text if it is not a number
+        with contextlib.suppress(ValueError):
+            return parsed(name, text, "number")
+        return text
+    return parsed(name, text, kind or "number")
 
 
 def _row_of_a_run(line: Mapping[str, Any], columns: Sequence[str]) -> Row:

@@ -1,4 +1,4 @@
-"""Corpora: the same tokens whatever interrupts their making, windows without copies, clear errors."""
+"""Corpora: the same tokens whatever interrupts their making, windows without copies, errors."""
 
 import json
 import os
@@ -178,7 +178,7 @@ def test_a_download_that_fails_goes_on_where_it_stopped(
 
     read: list[int] = []
     corpus = Corpus(source="hub:cerebras/SlimPajama-627B", part="code", length=16, limit=5_000)
-    monkeypatch.setattr(corpus_sources, "hub_rows", lambda name: stream(10**9))
+    monkeypatch.setattr(corpus_sources, "hub_rows", lambda _: stream(10**9))
     expected = tokens_of(corpus)
     assert {"train", "held-out", "other"} == set(expected)
     assert "row 0 " in corpus.decode(expected["train"] + expected["held-out"])
@@ -187,16 +187,16 @@ def test_a_download_that_fails_goes_on_where_it_stopped(
     for path in cache.glob("*/*"):
         path.unlink()
     monkeypatch.setattr(corpus_tokens, "COMMIT", 500)
-    monkeypatch.setattr(corpus_sources, "hub_rows", lambda name: stream(0))
+    monkeypatch.setattr(corpus_sources, "hub_rows", lambda _: stream(0))
     with pytest.raises(ConfigError, match=r"cannot read .* \(ConnectionError: .*unreachable\)"):
         tokens_of(corpus)
     assert not list(cache.glob("*/*"))  # nothing half written
-    monkeypatch.setattr(corpus_sources, "hub_rows", lambda name: stream(25))
+    monkeypatch.setattr(corpus_sources, "hub_rows", lambda _: stream(25))
     with pytest.raises(ConfigError, match="goes on where it stopped"):
         tokens_of(corpus)
     (state,) = cache.glob("*/state.json")
     assert json.loads(state.read_text())["tokens"]["train"] > 0
-    monkeypatch.setattr(corpus_sources, "hub_rows", lambda name: stream(10**9))
+    monkeypatch.setattr(corpus_sources, "hub_rows", lambda _: stream(10**9))
     assert tokens_of(corpus) == expected
 
 

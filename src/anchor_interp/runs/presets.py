@@ -118,7 +118,7 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
                 limit=40 * 10**9,
             ),
             MODELS["language-medium"],
-            train=_language(steps=80_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
+            train=_language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
         ),
     }
 )
