@@ -22,6 +22,7 @@ import time
 import traceback
 from pathlib import Path
 
+import accelerate  # here, so that forked processes need not load it
 import torch
 from short import SHORT
 
@@ -79,7 +80,7 @@ def _wait_for_lines(path: Path, more: int) -> None:
     def lines() -> int:
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
-    begun, deadline = lines(), time.monotonic() + 60
+    begun, deadline = lines(), time.monotonic() + 240
     while lines() < begun + more and time.monotonic() < deadline:
         time.sleep(0.002)
 
