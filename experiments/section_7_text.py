@@ -1,6 +1,6 @@
 """What docs tell of section VII's tasks: every corner of each study, and one measure on all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 
@@ -12,7 +12,7 @@ from papers.section_7_runs import CORNERS, held_out_at_random, held_out_square
 from papers.tables import read_tables
 
 ACCURACIES = ("train_accuracy", "id_accuracy", "ood_accuracy")
-PARTS = {
+PARTS: Mapping[str, Mapping[str, Callable[[Rows], Rows]]] = {
     "scan": {"SCAN": tuple},
     "cogs": {"COGS": tuple},
     "addition": {"addition, a square": held_out_square, "addition, at random": held_out_at_random},

@@ -12,6 +12,7 @@ as accelerate would start them. WAY says what befalls them:
 It prints the exit codes of all attempts as a JSON list.
 """
 
+import importlib
 import json
 import os
 import random
@@ -22,7 +23,6 @@ import time
 import traceback
 from pathlib import Path
 
-import accelerate  # here, so that forked processes need not load it
 import torch
 from short import SHORT
 
@@ -87,6 +87,7 @@ def _wait_for_lines(path: Path, more: int) -> None:
 
 def main(folder: Path, way: str, kills: int = 0) -> None:
     """Do it."""
+    importlib.import_module("accelerate")  # here, so that forked processes need not load it
     chance, found, metrics = random.Random(0), [], folder / "run" / "metrics.jsonl"
     for _ in range(kills):
         running = start(folder, 2)

@@ -26,21 +26,14 @@ from anchor_interp.runs.phase import Phase, decide
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
+from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import (
-    COLUMNS,
-    _task_name,
-    from_csv,
-    from_parquet,
-    read_table,
-    to_csv,
-    to_parquet,
-    write_table,
-)
+from anchor_interp.sweeps.table import _task_name, read_table, write_table
+from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, Split

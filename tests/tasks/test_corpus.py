@@ -182,7 +182,8 @@ def test_a_download_that_fails_goes_on_where_it_stopped(
     expected = tokens_of(corpus)
     assert {"train", "held-out", "other"} == set(expected)
     assert "row 0 " in corpus.decode(expected["train"] + expected["held-out"])
-    assert "row 2 " not in corpus.decode(sum(expected.values(), []))  # another set of SlimPajama
+    texts = [corpus.decode(tokens) for tokens in expected.values()]
+    assert not any("row 2 " in text for text in texts)  # another set of SlimPajama
 
     for path in cache.glob("*/*"):
         path.unlink()
@@ -284,7 +285,7 @@ def test_a_tokenizer_of_another_kind_is_refused(folder: Path, tmp_path: Path) ->
     own.write_bytes(path.read_bytes())
     given = Corpus("corpus", f"folder:{folder}", "both", str(own), 320, 16)
     assert tokens_of(given) == tokens_of(learned)
-    with pytest.raises(ConfigError, match="has 320 tokens; task.vocabulary is 400: make them"):
+    with pytest.raises(ConfigError, match=r"has 320 tokens; task\.vocabulary is 400: make"):
         assert Corpus("corpus", f"folder:{folder}", "both", str(own), 400, 16).splits
     told = json.loads(own.read_text())
     told["added_tokens"] = []

@@ -10,8 +10,8 @@ from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
+from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.folder import SweepFolder
-from anchor_interp.sweeps.table import COLUMNS
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def _done(folder: SweepFolder, names: Iterable[str]) -> list[str]:
 def _each(
     folder: SweepFolder, todo: list[str], act: Callable[[Path], object], what: str, quiet: bool
 ) -> int:
-    """Do something with each of these runs; how many failed."""
+    """Call a function on each of these runs, and return how many failed."""
     failed = 0
     with reporting_all(len(todo), len(todo), what=what, quiet=quiet) as progress:
         for name in todo:
