@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 import section
 from anchor_interp.pages.style import QUALITATIVE, single
@@ -37,13 +38,18 @@ def curves(rows: Rows) -> Figure:
         for gamma, colour in zip(GAMMAS, QUALITATIVE, strict=False):
             mine = [curve(row) for row in rows if row["gamma"] == gamma]
             for tokens, losses in mine:
-                axes.plot(tokens, np.exp(losses), color=colour, alpha=0.3, linewidth=0.8)
+                axes.plot(tokens / 1e6, np.exp(losses), color=colour, alpha=0.3, linewidth=0.8)
             mean = np.exp(np.mean([losses for _, losses in mine], axis=0))
-            axes.plot(mine[0][0], mean, color=colour, label=f"$\\gamma$ {gamma:g}")
+            axes.plot(mine[0][0] / 1e6, mean, color=colour, label=f"$\\gamma$ {gamma:g}")
         if found.tokens is not None and found.low is not None and found.high is not None:
-            axes.axvline(found.tokens, color="0.4", linewidth=0.8)
-            axes.axvspan(found.low, found.high, color="0.4", alpha=0.15, linewidth=0)
-        axes.set(xscale="log", yscale="log", xlabel="tokens seen", ylabel="perplexity, held out")
+            axes.axvline(found.tokens / 1e6, color="0.4", linewidth=0.8)
+            axes.axvspan(found.low / 1e6, found.high / 1e6, color="0.4", alpha=0.15, linewidth=0)
+        axes.set(xscale="log", yscale="log", ylabel="perplexity, held out")
+        axes.set_xlabel("tokens seen (millions)")
+        axes.minorticks_off()
+        for axis, digits in ((axes.xaxis, (1, 3)), (axes.yaxis, (1, 1.5, 2, 3, 5, 7))):
+            axis.set_major_locator(LogLocator(subs=digits))
+            axis.set_major_formatter("{x:g}")
         axes.set_title(str(found), fontsize=8)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)

@@ -30,7 +30,7 @@ import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp.tasks.corpus import Corpus
 
-STEPS = 120
+STEPS = 240
 
 
 def config(texts: Path, batch_size: int = 9) -> anchor_interp.RunConfig:

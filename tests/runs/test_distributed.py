@@ -63,7 +63,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path, by_two: Run) -> None:
     alone, _ = trained(tmp_path, "alone")
     np.testing.assert_allclose(curve(by_two), curve(alone), rtol=0, atol=1e-4)
-    assert len(curve(alone)) == 30
+    assert len(curve(alone)) == 60
     ours, theirs = by_two.evaluation.splits, alone.evaluation.splits
     assert [s.loss for s in ours] == pytest.approx([s.loss for s in theirs], abs=1e-4)
 
