@@ -70,7 +70,7 @@ public-api: $(VENV)/.installed-dev
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
 	circuits circuit_sizes masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
-	tiny_decay tiny_depth claims busy sequences
+	tiny_decay tiny_depth claims busy sequences language_speed
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 	$(BIN)/python benchmarks/tables.py
@@ -91,6 +91,7 @@ sweep_long = $(sweep) --parts throughput --ways "2 workers" --steps 1000 --turns
 batched = $(BIN)/python benchmarks/batched.py --json
 busy = $(BIN)/python benchmarks/busy.py --json
 sequences = $(BIN)/python benchmarks/sequences.py --json
+language_speed = $(BIN)/python benchmarks/language.py --json
 sweep_faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/sweep_faults.py
 tiny_decay = $(BIN)/python experiments/diagrams.py decay
 tiny_depth = $(BIN)/python experiments/diagrams.py depth

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import analysis
 import busy
+import language
 import scaling
 import sequences
 import sweep
@@ -33,6 +34,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "analysis": analysis.tables,
     "busy": busy.tables,
     "sequences": sequences.tables,
+    "language_speed": language.tables,
 }
 """Whose JSON it is that has this name."""
 

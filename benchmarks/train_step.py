@@ -24,6 +24,7 @@ import argparse
 import functools
 import statistics
 import sys
+import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -205,6 +206,7 @@ def products_alone(
     shapes: dict[tuple[int, int, int], int],
     config: RunConfig,
     product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    timer: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Time that the products of one step take by themselves, operands ready."""
     dtype = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
@@ -213,7 +215,7 @@ def products_alone(
         a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
         once = functools.partial(product, a, b)
         once()
-        total += count * min(timeit.repeat(once, number=1, repeat=3))
+        total += count * min(timeit.repeat(once, timer=timer, number=1, repeat=3))
     return total
 
 

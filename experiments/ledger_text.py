@@ -28,7 +28,7 @@ FIGURES: Mapping[str, str] = {
     "control_6c": "complexity control, figure 5C",
     "c7-concepts": "complexity control, figure 6",
     "control_7": "complexity control, figure 7A-C, E",
-    "c7-slimpajama": "complexity control, figure 7D",
+    "control_7d": "complexity control, figure 7D",
     "control_8": "complexity control, figure 8",
     "control_c": "complexity control, figure 10",
     "across_tasks": "none: one measure on all tasks",

@@ -20,6 +20,7 @@ from typing import Any
 from .across_tasks import AcrossTasks
 from .effects import Difference, Effect, Finding, Mean, Number, Trend
 from .judging import Claim, Family, Judgement, judge
+from .language_runs import CURVE, GAMMAS
 from .rises import (
     CELL,
     Rise,
@@ -164,6 +165,14 @@ def _epochs_between(more: int, less: int) -> Effect:
     )  # fmt: skip
 
 
+def _language(number: str, more: float, less: float) -> Effect:
+    """A loss at one gamma minus that at another, on the same text."""
+    return Between(
+        number, having(gamma=more), having(gamma=less), GAMMA, within=("task", "n_sequences"),
+        studies=("language",), untrained=True,
+    )  # fmt: skip
+
+
 def _two_layers(rows: Rows) -> Rows:
     return [row for row in fresh(rows) if row["n_layers"] == 2]
 
@@ -286,6 +295,8 @@ _EFFECTS: Mapping[str, Effect] = {
     ),
     "c7-prontoqa-rises": _epochs_between(1, 0),
     "c7-prontoqa-falls": _epochs_between(1, -1),
+    "c7-slimpajama": _language("held_out_loss", *GAMMAS),
+    "c7-slimpajama-early": _language(f"{CURVE}01", *GAMMAS[::-1]),
     "across-tasks-rank": AcrossTasks(rank_share, -1),
     "across-tasks-condensation": AcrossTasks("condensation"),
     "late-decay": Difference(

@@ -20,6 +20,7 @@ from anchor_interp.runs.phase import decide
 from anchor_interp.runs.run import Run
 
 from .detection import broken_pairs, detection
+from .language_runs import CURVE, MEASURED
 from .studies import Study
 
 Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name
@@ -72,6 +73,24 @@ def embedding(run: Run) -> Numbers:
     return {f"step_z_{step}": float(z[steps.steps == step][0]) for step in range(2, 7)}
 
 
+def language(run: Run) -> Numbers:
+    """Held-out loss in nats at the end and along training, bits per byte, loss on the other part.
+
+    The end is judged on other windows than the points along training.
+    """
+    by_role = {score.role: score for score in run.evaluation.splits}
+    held_out, other = by_role["id"], by_role.get("ood")
+    found: Numbers = {
+        "held_out_loss": held_out.loss,
+        "held_out_bits": held_out.bits_per_byte,
+        "other_loss": None if other is None else other.loss,
+    }
+    along = [row["id_loss"] for row in run.metrics if "id_loss" in row][1:]
+    if len(along) != MEASURED:
+        raise StoreError(f"{run.folder.path} has {len(along)} held-out losses; expected {MEASURED}")
+    return found | {f"{CURVE}{point:02}": loss for point, loss in enumerate(along, 1)}
+
+
 def behaviour(run: Run) -> Numbers:
     """The phase of the checkpoint by its behaviour; training accuracy is that of fresh noise."""
     return {"behaviour": decide(run.evaluate(n=100)).phase}
@@ -81,11 +100,19 @@ MEASURES: Mapping[str, Measure] = {
     "mechanism": FINGERPRINT,
     "learning": Measure("learning", f"{__name__}:learning", version=2),
     "pairs": Measure("pairs", f"{__name__}:pairs"),
+    "language": Measure("language", f"{__name__}:language"),
     "embedding": Measure("embedding", f"{__name__}:embedding"),
     "behaviour": Measure("behaviour", f"{__name__}:behaviour", version=2),
 }
 # About how long each takes on a core at ``tiny``.
-SECONDS = {"mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0}
+SECONDS = {
+    "mechanism": 6.0,
+    "learning": 0.5,
+    "language": 0.5,
+    "pairs": 8.0,
+    "embedding": 1.0,
+    "behaviour": 3.0,
+}
 ALONG = ("mechanism", "behaviour")  # what is measured at checkpoints between the first and the last
 
 

@@ -18,7 +18,7 @@ from anchor_interp.models.forward import (
     fast_logits,
     last_logits,
 )
-from anchor_interp.models.linear import has_onednn_avx512, linear
+from anchor_interp.models.linear import linear
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import build_model
 
@@ -175,10 +175,18 @@ def test_other_architectures_take_the_hooked_forward(changes: dict[str, object])
     torch.testing.assert_close(last_logits(model, tokens), model(tokens)[:, -1], rtol=0, atol=1e-11)
 
 
-@pytest.mark.skipif(not has_onednn_avx512(), reason="needs AVX-512 and oneDNN")
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(1,), (5,), (4, 9)])
-def test_onednn_linear_equals_float64(relu: bool, shape: tuple[int, ...]) -> None:
+def test_onednn_linear_equals_float64(
+    relu: bool, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_module, "cpu_model", lambda: "AMD EPYC")
+    linear_module.onednn_fault.cache_clear()
+    fault = linear_module.onednn_fault()
+    linear_module.onednn_fault.cache_clear()
+    if fault:
+        pytest.skip(fault)
+    monkeypatch.setattr(linear_module, "has_onednn_avx512", lambda: True)
     generator = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> Tensor:
@@ -207,6 +215,7 @@ def test_a_product_that_differs_or_fails_is_left_to_pytorch(
         return x @ weight.mT + 0.001
 
     monkeypatch.setattr(linear_module, "_product", product)
+    monkeypatch.setattr(linear_module, "cpu_model", lambda: "AMD EPYC")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", None, raising=False)
     linear_module.onednn_fault.cache_clear()
@@ -217,6 +226,16 @@ def test_a_product_that_differs_or_fails_is_left_to_pytorch(
         assert torch.equal(linear(x, torch.eye(3)), x)
     finally:
         linear_module.onednn_fault.cache_clear()
+
+
+def test_products_on_an_intel_processor_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    for cpu, is_intel in (("Intel(R) Xeon(R) Processor", True), ("AMD EPYC 9R14", False)):
+        monkeypatch.setattr(linear_module, "cpu_model", lambda cpu=cpu: cpu)
+        linear_module.onednn_fault.cache_clear()
+        found = linear_module.onednn_fault()
+        linear_module.onednn_fault.cache_clear()
+        assert ("MKL is faster" in found) == is_intel
 
 
 def test_bfloat16_autocast_is_close() -> None:

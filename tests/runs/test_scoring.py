@@ -14,7 +14,7 @@ from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.runs import scoring
+from anchor_interp.runs import config, scoring
 from anchor_interp.runs.evaluation import evaluate, predict
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
@@ -68,7 +68,7 @@ def test_losses_are_those_of_the_hooked_forward(
             )
             expected.append(float(losses[mask[1:length]].mean()))
     np.testing.assert_allclose(token_losses(half_trained, drawn), expected, atol=1e-5)
-    monkeypatch.setattr(scoring, "MOST_POSITIONS", 100)  # several passes
+    monkeypatch.setattr(config, "MOST_POSITIONS", 100)  # several passes
     np.testing.assert_allclose(token_losses(half_trained, drawn), expected, atol=1e-5)
     with half_trained.hooks([("blocks.0.hook_attn_out", lambda value, **_: value * 0)]):
         assert np.abs(token_losses(half_trained, drawn) - expected).max() > 0.1

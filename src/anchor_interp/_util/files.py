@@ -32,6 +32,12 @@ _KINDS = {
 }
 
 
+def cache_folder() -> Path:
+    """Where this package keeps what it fetches or prepares: ``~/.cache/anchor-interp``."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return home / "anchor-interp"
+
+
 def is_there(path: Path) -> bool:
     """Whether anything has this name, even a broken link.
 

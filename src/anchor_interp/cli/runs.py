@@ -63,10 +63,12 @@ def train(
         track: Show the metrics there as well; needs the package of that name.
     """
     wanted = override(starting_point(preset=preset, config=config, task=task), **changes)
+    from anchor_interp.runs.distributed import is_follower
     from anchor_interp.runs.train import train
 
     run = train(wanted, out, device=device, threads=threads, quiet=output.quiet, track=track)
-    output.show(facts(run, run.evaluation), f"{run.name}: {run.phase} ({run.reason})")
+    if not is_follower():
+        output.show(facts(run, run.evaluation), f"{run.name}: {run.phase} ({run.reason})")
 
 
 def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
@@ -137,6 +139,10 @@ def evaluate(
         numbers = (
             f"accuracy {score.accuracy:.3f}{beside}, loss {score.loss:.4g}, {score.n} examples"
         )
+        if score.perplexity is not None:
+            numbers += f", perplexity {score.perplexity:.4g}"
+        if score.bits_per_byte is not None:
+            numbers += f", {score.bits_per_byte:.4g} bits a byte"
         lines.append(f"  {f'{score.name} ({score.role})':<22} {numbers}")
     both = {
         "seen pairs": (cells.seen_train_keys, cells.seen_test_keys),

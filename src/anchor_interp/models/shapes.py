@@ -86,8 +86,22 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
             n_layers=10, n_heads=10, d_model=640, d_head=64, d_mlp=1280,
             act_fn="gelu", normalization="pre", bias=True,
         ),
+        "language-tiny": ModelConfig(
+            n_layers=3, n_heads=4, d_model=128, d_head=32, d_mlp=512,
+            act_fn="gelu", normalization="pre", bias=True, d_vocab=257, n_ctx=128,
+        ),
+        "language-small": ModelConfig(
+            n_layers=12, n_heads=12, d_model=768, d_head=64, d_mlp=3072,
+            act_fn="gelu", normalization="pre", bias=True, d_vocab=50257, n_ctx=1024,
+        ),
+        "language-medium": ModelConfig(
+            n_layers=24, n_heads=16, d_model=1024, d_head=64, d_mlp=4096,
+            act_fn="gelu", normalization="pre", bias=True, d_vocab=50257, n_ctx=1024,
+        ),
     }
 )  # fmt: skip
 """Named shapes: ``paper-1head`` (NeurIPS paper, appendix A; complexity-control figures 4, 5A, 5B),
 ``paper-gpt2`` (complexity-control figures 3, 5C; widths from the released code), ``tiny`` (a
-post-LayerNorm model of the same kind that trains in minutes on one core)."""
+post-LayerNorm model of the same kind that trains in minutes on one core); ``language-small`` and
+``language-medium`` (GPT-2's shapes, with an unembedding of its own; medium is complexity-control
+figure 7D's), ``language-tiny`` (such a model of bytes, for minutes on one core)."""

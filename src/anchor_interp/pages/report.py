@@ -189,7 +189,7 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
         caption = "Training loss by step."
-        if not run.config.task.answers_last:
+        if not (run.config.task.answers_last or run.config.task.by_token):
             caption += " It jumps, because batches of long answers count more."
         yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
     if any("id_accuracy" in row for row in run.metrics):
@@ -201,6 +201,12 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
             "training data. OOD: what training leaves out."
         )
         yield Picture("accuracy", caption, run_figures.accuracy_curves(run.metrics))
+    if any("id_loss" in row for row in run.metrics):
+        caption = (
+            "Perplexity by the tokens that training has seen. Training: of the training set. ID: "
+            "held out, as the training data. OOD: what training leaves out."
+        )
+        yield Picture("perplexity", caption, run_figures.perplexity_curves(run.metrics))
     for side, keys in run_figures.SIDES.items() if run.evaluation.pair_accuracy else ():
         figure = run_figures.pair_map(run.evaluation, side)
         name = f"pairs-{side.replace('_', '-')}"

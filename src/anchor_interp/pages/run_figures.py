@@ -86,10 +86,28 @@ def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
+def perplexity_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Perplexities of the probes along training, on a logarithmic axis."""
+    with panel(4.4, 2.9) as (figure, axes):
+        for metric, label, colour, line in CURVES:
+            name = metric.replace("accuracy", "loss")
+            rows = [row for row in metrics if name in row]
+            values = np.exp([row[name] for row in rows])
+            if rows:
+                tokens = [row["tokens"] for row in rows]
+                axes.plot(tokens, values, color=colour, linestyle=line, label=label)
+        axes.set(xlabel="tokens seen", ylabel="perplexity", yscale="log")
+        axes.locator_params(axis="x", nbins=4)
+        axes.grid(alpha=0.25)
+        style.legend_above(axes, columns=3, fontsize=10)
+    return figure
+
+
 COMPARED = {
     "ood_accuracy": "OOD accuracy",
     "id_accuracy": "ID accuracy",
     "train_accuracy": "training accuracy",
+    "id_loss": "loss on the ID split (nats)",
     "loss": "training loss (nats)",
 }
 """The metrics in which runs are compared, and their words."""
@@ -108,7 +126,7 @@ def compared_curves(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) ->
             steps, values = ([row[name] for row in known] for name in ("step", metric))
             axes.plot(steps, values, color=style.colour(number), linewidth=2, gid=f"curve-{number}")
         axes.set(xlabel="step", ylabel=COMPARED[metric])
-        if metric == "loss":
+        if metric.endswith("loss"):
             axes.set_yscale("log")
         else:
             axes.set_ylim(-0.03, 1.03)

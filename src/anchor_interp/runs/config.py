@@ -38,6 +38,7 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_MEMORY_BYTES = 1 << 40  # no machine has more, so a number is mistyped
 MOST_POSITIONS = 1 << 15
 """Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
+_MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
 _MAX_STEPS = 1 << 40
 
 
@@ -191,6 +192,11 @@ def _check_names(task: Task) -> None:
             )
 
 
+def most_positions(d_vocab: int) -> int:
+    """Most positions of one forward pass: fewer where the vocabulary is large."""
+    return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
+
+
 def memory_bytes(config: RunConfig) -> dict[str, int]:
     """A low estimate of the bytes that training needs, by what needs them."""
     model, train, length = config.model, config.train, config.task.length
@@ -198,12 +204,15 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
     per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
     positions = train.batch_size * length
     if not config.task.answers_last:  # a larger batch comes in parts
-        positions = min(positions, max(length, MOST_POSITIONS))
+        positions = min(positions, max(length, most_positions(model.d_vocab)))
+    if config.task.mapped:  # all positions predict
+        logits = positions * model.d_vocab
+    of_sequence = 0 if config.task.mapped else length + 5
     return {
         # weight, gradient, two moments, and the initial model while the last one is judged
         "weights": 5 * 4 * n_parameters(model),
         "activations": 4 * (positions * model.n_layers * per_token + logits),
-        "training sequences": train.n_sequences * (length + 5 + 3 * 8),  # bytes, and int64 orders
+        "training sequences": train.n_sequences * (of_sequence + 3 * 8),  # bytes, int64 orders
     }
 
 

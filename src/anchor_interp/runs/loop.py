@@ -63,11 +63,17 @@ class StepEvent:
     lr: float
 
 
+AddUp = Callable[[nn.Module, Tensor], Tensor]
+"""Adds the gradients of a model and a loss up over processes, and returns the loss."""
+
+
 class TrainState:
     """All that training changes: the weights, the optimizer's moments and the step."""
 
     def __init__(self, model: HookedTransformer, config: TrainConfig, step: int = 0) -> None:
         self.model, self.config, self.step = model, config, step
+        self.add_up: AddUp | None = None
+        """Set where several processes train together (:mod:`anchor_interp.runs.distributed`)."""
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.lr,
@@ -141,10 +147,13 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
                 loss = objective.loss(state.model, part)
             torch.autograd.backward(loss)  # adds to the gradients of the parts before
             losses.append(loss.detach())
+    loss = sum(losses[1:], losses[0])
+    if state.add_up is not None:
+        loss = state.add_up(state.model, loss)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
     state.optimizer.step()
     state.step += 1
-    return StepEvent(state.step, sum(losses[1:], losses[0]), norm.detach(), lr)
+    return StepEvent(state.step, loss, norm.detach(), lr)
 
 
 OnEvent = Callable[[TrainState, StepEvent], None]

@@ -23,7 +23,8 @@ from torch import Tensor
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import fast_last_logits, fast_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import MOST_POSITIONS, RunConfig
+from anchor_interp.runs.config import RunConfig, most_positions
+from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.drawing import draw_examples, find_split
 from anchor_interp.tasks.examples import Examples
@@ -48,29 +49,43 @@ def training_examples(config: RunConfig) -> Examples:
 
 
 def make_objective(
-    config: RunConfig, device: torch.device, training: Examples | None = None
+    config: RunConfig,
+    device: torch.device,
+    training: Examples | None = None,
+    processes: Processes = ALONE,
 ) -> "LastObjective | MaskedObjective":
-    """The objective of a run on its training set, which is drawn if None."""
+    """The objective of a run on its training set, which is drawn if None.
+
+    Of several processes each has its own rows of a batch.
+    """
     examples = training_examples(config) if training is None else training
     kind = LastObjective if config.task.answers_last else MaskedObjective
-    return kind(config, examples, device)
+    return kind(config, examples, device, processes)
 
 
 class LastObjective(Objective):
     """:func:`answer_loss` on the training set, in another order every epoch."""
 
-    def __init__(self, config: RunConfig, training: Examples, device: torch.device) -> None:
-        self.training = training
+    def __init__(
+        self,
+        config: RunConfig,
+        training: Examples,
+        device: torch.device,
+        processes: Processes = ALONE,
+    ) -> None:
+        self.training, self._processes = training, processes
         self._tokens = torch.from_numpy(np.ascontiguousarray(training.inputs)).to(device)
         self._targets = torch.from_numpy(np.ascontiguousarray(training.last)).to(device)
         self._batch_size, self._seed = config.train.batch_size, config.seed
         self._n_input_tokens = config.task.n_input_tokens
 
     def batch(self, step: int) -> Batch:
-        """The training sequences of a step."""
+        """The training sequences of a step, or this process's share of them."""
         order = batch_indices(step, self._batch_size, len(self._tokens), seed=self._seed)
+        order = self._processes.own(order)
         rows = torch.from_numpy(order).to(self._tokens.device)
-        return Batch(self._tokens[rows].long(), self._targets[rows].long())
+        share = len(order) / self._batch_size
+        return Batch(self._tokens[rows].long(), self._targets[rows].long(), share=share)
 
     def parts(self, step: int) -> Sequence[Batch]:
         """The batch, whole."""
@@ -78,17 +93,26 @@ class LastObjective(Objective):
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """See :func:`answer_loss`."""
-        return answer_loss(module, batch.tokens, batch.targets, n_input_tokens=self._n_input_tokens)
+        n_tokens = self._n_input_tokens
+        loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens)
+        return loss if batch.share == 1 else batch.share * loss
 
 
 class MaskedObjective(Objective):
     """Cross-entropy, in nats, of a bucketed batch; on average over steps, the mean over tokens."""
 
-    def __init__(self, config: RunConfig, training: Examples, device: torch.device) -> None:
-        self.training, self._device = training, device
+    def __init__(
+        self,
+        config: RunConfig,
+        training: Examples,
+        device: torch.device,
+        processes: Processes = ALONE,
+    ) -> None:
+        self.training, self._device, self._processes = training, device, processes
         self._batch_size, self._seed = config.train.batch_size, config.seed
         self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
-        self._n_expected = self._batch_size * float(training.mask.sum(1).mean())
+        self._n_expected = self._batch_size * float(training.n_predicted.mean())
+        self._most = most_positions(config.model.d_vocab)
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
     def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
@@ -104,9 +128,9 @@ class MaskedObjective(Objective):
 
     def parts(self, step: int) -> Sequence[Batch]:
         """The batch, cut where a forward pass would have too many positions."""
-        rows = self.rows(step)
+        rows = self._processes.own(self.rows(step))
         longest = int(self.training.lengths[rows].max())
-        n_parts = -(-len(rows) // max(1, MOST_POSITIONS // _n_read(longest, self._length)))
+        n_parts = -(-len(rows) // max(1, self._most // _n_read(longest, self._length)))
         chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
         return [
             masked_batch(part, self._length, self._device, total=self._n_expected)

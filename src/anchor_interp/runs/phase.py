@@ -25,6 +25,7 @@ anchors is ``other`` where OOD < 0.5: nothing tells a symmetric solution from a 
 :mod:`anchor_interp.runs.evaluation` does the measuring; this module does not import torch.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,7 @@ _WITHOUT_ANCHORS: Mapping[Phase, str] = MappingProxyType(
 )
 NEAR = 0.05
 """A measurement is near a line of the rule if a change of this size changes the phase."""
+_MOST_NATS = 700.0  # whose exponential is a number
 _SHARE, _NOT_NEGATIVE = {"low": 0, "high": 1}, {"low": 0}
 
 
@@ -159,6 +161,15 @@ class SplitScore(_Checked):
     """The accuracy of a guess."""
     baselines: tuple[Baseline, ...] = ()
     """The accuracies of the task's baselines on the same examples."""
+    bits_per_byte: float | None = field(default=None, metadata=_NOT_NEGATIVE)
+    """The loss by bytes of text instead of tokens, in bits; None if the task has no text."""
+    by_token: bool = False
+    """Whether every token is scored by itself, after all before it, as in language modelling."""
+
+    @property
+    def perplexity(self) -> float | None:
+        """The exponential of the loss, where every token is scored by itself."""
+        return math.exp(min(self.loss, _MOST_NATS)) if self.by_token else None
 
     @property
     def beside(self) -> str:

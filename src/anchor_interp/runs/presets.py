@@ -13,6 +13,7 @@ from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.cogs import Cogs
+from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
 
@@ -24,6 +25,15 @@ def _paper(multiplier: float) -> TrainConfig:
         lr=1e-5 * multiplier, lr_start=1e-5, lr_end=1e-5, warmup=10 / 210,
         log_every=100, eval_every=1_000, checkpoint_every=2_000,
     )  # fmt: skip
+
+
+def _language(**changes: Any) -> TrainConfig:
+    """512 windows a step, with GPT-2's warm-up and second moment."""
+    usual = TrainConfig(
+        n_sequences=1_000, batch_size=512, lr=6e-4, lr_end=6e-5, warmup=0.02, beta2=0.95,
+        weight_decay=0.1, eval_every=1_000, checkpoint_every=2_000,
+    )  # fmt: skip
+    return replace(usual, **changes)
 
 
 _TASK, _NEURIPS = TASKS["complexity-control"], TASKS["neurips"]
@@ -86,6 +96,30 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
             replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
             train=TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
         ),
+        "language-tiny": RunConfig(
+            Corpus(length=128),
+            MODELS["language-tiny"],
+            train=TrainConfig(
+                n_sequences=40_000, batch_size=32, lr=2e-3, steps=2_000, eval_every=250
+            ),
+        ),
+        "language-small": RunConfig(
+            Corpus(tokenizer="bpe", vocabulary=8_192, length=1_024),
+            replace(MODELS["language-small"], d_vocab=8_192),
+            train=_language(n_sequences=2_000, batch_size=64, steps=2_000),
+        ),
+        "language-medium": RunConfig(
+            Corpus(
+                source="hub:cerebras/SlimPajama-627B",
+                part="code",
+                tokenizer="bpe",
+                vocabulary=50_257,
+                length=1_024,
+                limit=40 * 10**9,
+            ),
+            MODELS["language-medium"],
+            train=_language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
+        ),
     }
 )
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
@@ -93,7 +127,8 @@ of the complexity-control paper's figure 7A at a scale of minutes: about a fifth
 ``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
 training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
 ``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
-them."""
+them. ``language-`` runs are that of figure 7D: ``tiny`` and ``small`` on a corpus that every
+machine has, Python's own library, ``medium`` on 40 billion tokens of SlimPajama."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

@@ -197,7 +197,7 @@ class Run(Readable):
             )
         tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
         written = greedy(self.model, tokens, end=task.end, most=most)
-        return [" ".join(task.spelled(answer)) for answer in written]
+        return [task.written(answer) for answer in written]
 
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).

@@ -6,6 +6,7 @@ token of the right answer is the most likely one after the true tokens before it
 pass tells. Where answers have no end, each token to predict counts by itself.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 
@@ -18,7 +19,7 @@ from anchor_interp.models.decoding import greedy
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import fast_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer, device
-from anchor_interp.runs.config import MOST_POSITIONS
+from anchor_interp.runs.config import most_positions
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
@@ -33,18 +34,22 @@ def score_split(
     model: HookedTransformer, task: Task, split: Split, examples: Examples
 ) -> SplitScore:
     """The accuracy, also by the task's aspects, and the loss on examples of one split."""
-    tokens, losses = _of_tokens(model, examples)
+    tokens, losses = token_scores(model, examples)
     shares = right_answers(model, task, examples, tokens)
-    aspects = draw_aspects(task, examples).items()
+    aspects, n_bytes = draw_aspects(task, examples).items(), task.n_bytes(examples)
+    loss = float(np.average(losses, weights=examples.n_predicted))
+    bits = loss / math.log(2) * int(examples.n_predicted.sum())
     return SplitScore(
         name=split.name,
         role=split.role,
         accuracy=float(shares.mean()),
-        loss=float(np.average(losses, weights=examples.mask.sum(1))),
+        loss=loss,
         n=len(examples),
         aspects=tuple(score for name, values in aspects for score in _by(name, values, shares)),
         chance=task.chance,
         baselines=tuple(starmap(Baseline, draw_baselines(task, examples).items())),
+        bits_per_byte=None if n_bytes is None else bits / int(n_bytes.sum()),
+        by_token=task.by_token,
     )
 
 
@@ -77,7 +82,7 @@ def right_answers(
     if task.end is not None and type(task).score is not Task.score:
         return decoded_answers(model, task, examples)
     if tokens is None:
-        tokens, _ = _of_tokens(model, examples)
+        tokens, _ = token_scores(model, examples)
     return tokens if task.end is None else np.floor(tokens)  # 1 if all tokens are right
 
 
@@ -90,7 +95,7 @@ def decoded_answers(
     """
     assert task.end is not None
     found = np.empty(len(examples))
-    for rows, part in _parts(examples):
+    for rows, part in _parts(examples, model.cfg.d_vocab):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
         written = greedy(model, prompts, end=task.end)
         known = [max(answer) < task.n_tokens for answer in written]
@@ -101,16 +106,16 @@ def decoded_answers(
 
 def token_losses(model: HookedTransformer, examples: Examples) -> Float[np.ndarray, " n"]:
     """The mean cross-entropy, in nats, over the tokens to predict of each example."""
-    return _of_tokens(model, examples)[1]
+    return token_scores(model, examples)[1]
 
 
 @torch.no_grad()
-def _of_tokens(
+def token_scores(
     model: HookedTransformer, examples: Examples
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """The share of right tokens and the mean loss, over the tokens to predict of each example."""
     found, fast = np.empty((2, len(examples))), takes_fast_path(model)
-    for rows, part in _parts(examples):
+    for rows, part in _parts(examples, model.cfg.d_vocab):
         batch = masked_batch(part, model.cfg.n_ctx, device(model))
         assert batch.places is not None
         if fast:
@@ -120,17 +125,19 @@ def _of_tokens(
         logits = at_least_float32(check_finite(logits, "the model's logits"))
         right = (logits.argmax(-1) == batch.targets).double()
         losses = F.cross_entropy(logits, batch.targets, reduction="none", ignore_index=IGNORED)
-        n_tokens = part.mask.sum(1)
+        n_tokens = part.n_predicted
         values = torch.stack((right, losses.double()))[:, : n_tokens.sum()].cpu().numpy()
         sums = np.add.reduceat(values, np.cumsum(n_tokens) - n_tokens, axis=1)
         found[:, rows] = sums / n_tokens
     return found[0], found[1]
 
 
-def _parts(examples: Examples) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:
+def _parts(
+    examples: Examples, d_vocab: int
+) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:
     """Examples of similar length, as many as one pass takes, with their rows."""
     order = np.argsort(examples.lengths, kind="stable")
-    n_rows = max(1, MOST_POSITIONS // examples.tokens.shape[1])
+    n_rows = max(1, most_positions(d_vocab) // examples.tokens.shape[1])
     for start in range(0, len(order), n_rows):
         rows = order[start : start + n_rows]
         yield rows, examples.rows(rows)

@@ -1,7 +1,9 @@
 """A session of training a run: start or resume, log, checkpoint, judge."""
 
+import contextlib
 import functools
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
 from anchor_interp.runs.phase import decide
 from anchor_interp.runs.run import evaluate_run, model_at
-from anchor_interp.runs.scoring import right_answers
+from anchor_interp.runs.scoring import right_answers, token_scores
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
@@ -74,6 +76,7 @@ class Session:
         if self.wants_accuracies:
             check_finite_weights(self.state)
             row |= self.probes.measure(self.state.model, answers)
+            row |= tokens_seen(self.config, self.state.step)
         self.writer.append_metrics(row)
         self.latest.update(row)
         return row
@@ -110,7 +113,7 @@ class Session:
             state = TrainState.fresh(config, device)
             accuracies = self.probes.measure(state.model)
             writer.cut_metrics(-1)
-            writer.append_metrics({"step": 0, **accuracies})
+            writer.append_metrics({"step": 0, **accuracies, **tokens_seen(config, 0)})
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
             return state
         if step != before[-1]:
@@ -127,11 +130,27 @@ class Session:
 
     def _note_session(self, step: int, device: torch.device) -> None:
         session = {"from_step": step, **describe_environment(device)}
+        if data := self.config.task.data:
+            session["data"] = data
+            self._check_data(data)
         warning = "resuming with other %s (%s; before: %s): the weights may differ in the last bits"
         *_, last = self.writer.start_session(session) or [session]
         for name in BIT_FOR_BIT:
             if last.get(name) != session[name]:
                 _LOGGER.warning(warning, name, session[name], last.get(name))
+
+    def _check_data(self, data: str) -> None:
+        """Refuse to go on with other data than those that the run was started with."""
+        sessions: list[Row] = []
+        with contextlib.suppress(StoreError):  # damaged: a new one will be started
+            sessions = self.writer.provenance()
+        before = next((session["data"] for session in sessions if "data" in session), data)
+        if before != data:
+            raise StoreError(
+                f"{self.writer.path} was trained on other data (digest {before}, now {data}): the "
+                "files that its task reads have changed, or the version of Python; restore them, "
+                "or choose another folder"
+            )
 
     def _note_missing_metrics(self, step: int) -> None:
         """Warn if lines up to the checkpoint are gone: training goes on without them."""
@@ -168,22 +187,42 @@ class Probes:
     def measure(
         self, model: HookedTransformer, answers: Integer[np.ndarray, " n"] | None = None
     ) -> Row:
-        """The mean accuracy of every role; ``answers`` may be given for :attr:`tokens`."""
+        """The mean accuracy of every role; ``answers`` may be given for :attr:`tokens`.
+
+        With them the mean losses of a task that scores every token by itself.
+        """
+        losses: list[tuple[SplitRole, float]] = []
         if self._task.answers_last:
             found = predict(model, self.tokens) if answers is None else answers
             ends = np.cumsum([len(part) for _, part in self._sets])[:-1]
             parts = zip(np.split(found, ends), self._sets, strict=True)
             shares = [(role, float((of == part.last).mean())) for of, (role, part) in parts]
         else:
-            shares = [
-                (role, float(right_answers(model, self._task, part).mean()))
-                for role, part in self._sets
-            ]
-        roles = dict.fromkeys(role for role, _ in shares)
-        return {
-            f"{role}_accuracy": float(np.mean([share for own, share in shares if own == role]))
-            for role in roles
-        }
+            told = [(role, *self._told(model, part)) for role, part in self._sets]
+            shares = [(role, right) for role, right, _ in told]
+            losses = [(role, loss) for role, _, loss in told if loss is not None]
+        means = {f"{role}_accuracy": share for role, share in _by_role(shares)}
+        return means | {f"{role}_loss": loss for role, loss in _by_role(losses)}
+
+    def _told(self, model: HookedTransformer, part: Examples) -> tuple[float, float | None]:
+        """The accuracy on a set and, where every token is scored by itself, the mean loss."""
+        if not self._task.by_token:
+            return float(right_answers(model, self._task, part).mean()), None
+        right, losses = token_scores(model, part)
+        return float(right.mean()), float(np.average(losses, weights=part.n_predicted))
+
+
+def _by_role(values: Sequence[tuple[SplitRole, float]]) -> list[tuple[SplitRole, float]]:
+    """The mean of every role's values."""
+    roles = dict.fromkeys(role for role, _ in values)
+    return [(role, float(np.mean([v for own, v in values if own == role]))) for role in roles]
+
+
+def tokens_seen(config: RunConfig, step: int) -> Row:
+    """The tokens that the updates up to a step predicted, where a task counts every token."""
+    if not config.task.by_token:
+        return {}
+    return {"tokens": step * config.train.batch_size * config.task.length}
 
 
 def is_done(writer: RunWriter, config: RunConfig) -> bool:

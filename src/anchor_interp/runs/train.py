@@ -3,12 +3,15 @@
 import contextlib
 from pathlib import Path
 
+import torch
+
 from anchor_interp._util import environment
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp._util.files import is_there
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.distributed import Processes, processes
 from anchor_interp.runs.loop import Objective, StepEvent, TrainState, check_precision, fit
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
 from anchor_interp.runs.objectives import make_objective, training_examples
@@ -34,6 +37,8 @@ def train(
 
     The same call resumes an interrupted run from its last checkpoint. On a CPU it ends in the same
     weights bit for bit, with the same machine, threads and build. A finished run is returned.
+    Where ``accelerate launch`` has started several processes, they train together
+    (:mod:`anchor_interp.runs.distributed`).
 
     Args:
         out: the run folder; created, resumed, or refused if it holds anything else.
@@ -52,18 +57,38 @@ def train(
     """
     checked(config, RunConfig, "config")
     check_tracker(track)
-    target = environment.resolve_device(device)
-    check_precision(config.train, target)
-    check_training_fits(config, target)
-    path = checked_path(out, "out")
-    if threads is None and target.type == "cpu" and config.model.d_model < _NARROW:
-        threads = 1
-    with (
-        environment.stop_signals() as stopped,
-        environment.limited_threads(threads),
-        explained("training", memory_advice(config)),
-    ):
-        training = None
+    with processes(device, config.train.batch_size) as (group, device):
+        target = environment.resolve_device(device)
+        check_precision(config.train, target)
+        check_training_fits(config, target)
+        path = checked_path(out, "out")
+        if threads is None and target.type == "cpu" and config.model.d_model < _NARROW:
+            threads = 1
+        with (
+            environment.stop_signals() as stopped,
+            environment.limited_threads(threads),
+            explained("training", memory_advice(config)),
+        ):
+            if group.is_main:
+                _lead(config, path, target, group, stopped, quiet, track)
+            else:
+                _follow(config, target, group, stopped)
+        group.wait()
+        return load(path, device=device)
+
+
+def _lead(
+    config: RunConfig,
+    path: Path,
+    target: torch.device,
+    group: Processes,
+    stopped: environment.StopRequest,
+    quiet: bool,
+    track: Track | None,
+) -> None:
+    """Train and judge in the process that writes."""
+    training = None
+    with group.leading(target) as leader:
         if not is_there(path / "config.json"):
             with stopped.at_once(_BEFORE):
                 training = training_examples(config)
@@ -71,16 +96,36 @@ def train(
         with writing(path, config) as writer:
             if not is_done(writer, config):
                 with stopped.at_once(_BEFORE):
-                    objective = make_objective(config, target, training)
+                    objective = make_objective(config, target, training, group)
                 session = Session(writer, config, objective.training, target)
-                _train_to_the_end(session, objective, stopped, quiet, track)
+                leader.start(session.state)
+                _train_to_the_end(session, objective, group, stopped, quiet, track)
                 session.judge(stopped)
-    return load(path, device=device)
+
+
+def _follow(
+    config: RunConfig,
+    target: torch.device,
+    group: Processes,
+    stopped: environment.StopRequest,
+) -> None:
+    """Train in another process, as long as process 0 does."""
+    state = TrainState.fresh(config, target)
+    if not group.follow(state):
+        return
+    objective = make_objective(config, target, None, group)
+
+    def on_event(state: TrainState, event: StepEvent) -> None:
+        if group.agree(stopped, state.device) and event.step < config.train.steps:
+            raise InterruptedRunError(f"stopped at step {event.step} of {config.train.steps}")
+
+    fit(state, objective, until=config.train.steps, on_event=on_event)
 
 
 def _train_to_the_end(
     session: Session,
     objective: Objective,
+    group: Processes,
     stopped: environment.StopRequest,
     quiet: bool,
     track: Track | None,
@@ -93,7 +138,7 @@ def _train_to_the_end(
         row = session.log(event)
         if row is not None:
             show(row)
-        leaving = stopped() and not session.is_trained
+        leaving = group.agree(stopped, state.device) and not session.is_trained
         session.keep(leaving=leaving)
         progress.update(state.step, session.latest)
         if leaving:

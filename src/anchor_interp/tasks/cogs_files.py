@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.files import is_there, read_bytes, write_output
+from anchor_interp._util.files import cache_folder, is_there, read_bytes, write_output
 from anchor_interp._util.schema import checked_path
 from anchor_interp.tasks.cogs_corpus import Row
 
@@ -72,8 +72,7 @@ def _given(folder: Path, name: str) -> bytes:
 
 def _fetched(name: str) -> bytes:
     """The contents of a file in the cache, after fetching it if it is not there."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    path, url = home / "anchor-interp" / "cogs" / f"{name}.tsv", f"{SOURCE}/{name}.tsv"
+    path, url = cache_folder() / "cogs" / f"{name}.tsv", f"{SOURCE}/{name}.tsv"
     if is_there(path):
         return _verified(read_bytes(path, limit=_MOST_BYTES), name, str(path))
     try:

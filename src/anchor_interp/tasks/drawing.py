@@ -11,6 +11,7 @@ from anchor_interp.tasks.task import Task
 
 MAX_EXAMPLES = 1 << 31
 """Most examples of one request."""
+_BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how often at most
 
 
 def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
@@ -36,42 +37,58 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
             f"{where} has tokens, mask and lengths of shapes {shapes[0]}, {shapes[1]} and "
             f"{shapes[2]}; expected (n, pos) twice and (n)"
         )
-    if not n:
-        return found
+    for rows in _checked_blocks(*found.tokens.shape):
+        part = Examples(found.tokens[rows], found.mask[rows], found.lengths[rows])
+        _check_examples(task, part, where, rows.start)
+    return found
+
+
+def _checked_blocks(n: int, n_pos: int) -> list[slice]:
+    """All rows in blocks; of a very large set, which lies in files, blocks all over it."""
+    size = max(1, _BLOCK // n_pos)
+    starts = range(0, n, size)
+    if len(starts) > _MOST_BLOCKS:
+        starts = range(0, n, n // _MOST_BLOCKS)
+    return [slice(start, min(start + size, n)) for start in starts]
+
+
+def _check_examples(task: Task, found: Examples, where: str, first: int) -> None:
+    """Refuse examples that break the contract; the first of them has this number."""
     low, high = int(found.tokens.min()), int(found.tokens.max())
     if low < 0 or high >= task.n_tokens:
-        row = int(((found.tokens < 0) | (found.tokens >= task.n_tokens)).any(1).argmax())
+        row = first + int(((found.tokens < 0) | (found.tokens >= task.n_tokens)).any(1).argmax())
         wrong = high if high >= task.n_tokens else low
         raise ConfigError(
             f"{where} has the token {wrong} in example {row}; expected 0 to {task.n_tokens - 1}, "
             "the vocabulary"
         )
     if (wrong := int(found.inputs.max(initial=0))) >= task.n_input_tokens:
-        row = int((found.inputs == wrong).any(1).argmax())
+        row = first + int((found.inputs == wrong).any(1).argmax())
         raise ConfigError(
             f"{where} has the token {wrong} before the last position of example {row}; "
             f"n_input_tokens of the task is {task.n_input_tokens}: make it {wrong + 1} or more"
         )
     longest = int(found.lengths.max())
     if longest > task.length + 1 or longest > found.tokens.shape[1]:
-        row, most = int(found.lengths.argmax()), min(task.length + 1, found.tokens.shape[1])
+        row = first + int(found.lengths.argmax())
+        most = min(task.length + 1, found.tokens.shape[1])
         raise ConfigError(f"{where} has {longest} tokens in example {row}; expected at most {most}")
     asked, position = found.mask.any(1), np.arange(found.mask.shape[1])
     wrong_mask = found.mask[:, 0] | (found.mask & (position >= found.lengths[:, None])).any(1)
     if not asked.all() or wrong_mask.any():
-        row = int((wrong_mask | ~asked).argmax())
+        row = first + int((wrong_mask | ~asked).argmax())
         raise ConfigError(
             f"{where} predicts no token, the first one or padding in example {row}; expected a "
             "mask on some tokens after the first"
         )
+    n = len(found)
     if task.answers_last and (found.mask[:, -1].sum(), found.mask.sum()) != (n, n):
         raise ConfigError(f"{where} predicts other tokens than the last; answers_last is true")
     if task.end is not None:
-        _check_answers(found, task.end, where)
-    return found
+        _check_answers(found, task.end, where, first)
 
 
-def _check_answers(found: Examples, end: int, where: str) -> None:
+def _check_answers(found: Examples, end: int, where: str, first: int) -> None:
     """Refuse an answer that is not one stretch of tokens up to its only end token."""
     position = np.arange(found.tokens.shape[1])
     inside = (position >= found.starts[:, None]) & (position < found.lengths[:, None])
@@ -80,8 +97,9 @@ def _check_answers(found: Examples, end: int, where: str) -> None:
     wrong = (found.mask != inside).any(1) | (is_end.sum(1) != 1) | (last != end)
     if wrong.any():
         raise ConfigError(
-            f"{where} has an answer in example {int(wrong.argmax())} that is not one stretch of "
-            f"predicted tokens up to its only end token ({end}); decoding could not give it"
+            f"{where} has an answer in example {first + int(wrong.argmax())} that is not one "
+            f"stretch of predicted tokens up to its only end token ({end}); decoding could not "
+            "give it"
         )
 
 

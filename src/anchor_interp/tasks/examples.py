@@ -85,6 +85,14 @@ class Examples:
         rows = zip(self.tokens, self.starts, self.lengths, strict=True)
         return [tuple(map(int, row[start:length])) for row, start, length in rows]
 
+    @functools.cached_property
+    def n_predicted(self) -> Int[np.ndarray, " n"]:
+        """How many tokens of each example are predicted."""
+        if self.mask.strides[0] == 0:  # one row stands for all
+            return np.broadcast_to(self.mask[:1].sum(1), len(self))
+        found: Int[np.ndarray, " n"] = self.mask.sum(1)
+        return found
+
     @property
     def inputs(self) -> Integer[np.ndarray, "n read"]:
         """All tokens but the last position's: what a model reads."""

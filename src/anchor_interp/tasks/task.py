@@ -18,10 +18,12 @@ question            type              meaning
 ``plane``           ``Plane | None``  two aspects that span a plane of errors; by default, None
 ``chance``          ``float``         the accuracy of a guess; by default, 0
 ``baselines(...)``  ``Mapping``       what shortcuts get right, shown beside scores; by default, {}
+``n_bytes(...)``    ``int[n] | None`` bytes of text that are predicted; by default, None
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Two further questions have an
-answer that only anchor tasks change: ``answers_last`` and ``anchored``.
+answer that only anchor tasks change: ``answers_last`` and ``anchored``; and two that only corpora
+do, whose data are files: ``data`` and ``mapped``.
 
 ``examples(split, n, seed=s)`` is a function of (split, seed, index) alone: the first m of n
 examples equal a request for m. :mod:`anchor_interp.tasks.hashing` draws such numbers. An example is
@@ -39,7 +41,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_fields, checked, shown, suggestion
@@ -140,10 +142,39 @@ class Task:
         del examples  # there is none by default
         return {}
 
+    def n_bytes(self, examples: Examples) -> Int[np.ndarray, " n"] | None:
+        """How many bytes of text the predicted tokens of each example are; None if none are text.
+
+        With them a loss is also told in bits per byte, which compares tokenizers.
+        """
+        del examples
+        return None
+
+    @property
+    def data(self) -> str:
+        """A digest of data that the configuration names and does not hold; empty without any.
+
+        A run whose data have changed is not resumed.
+        """
+        return ""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether training examples are read from files when needed, and take no memory."""
+        return False
+
     @property
     def answers_last(self) -> bool:
         """Whether every example has one length and one token to predict, its last."""
         return False
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every token is scored by itself, after all before it, as in language modelling.
+
+        Then runs also tell losses on their splits, and how many tokens they have seen.
+        """
+        return self.end is None and not self.answers_last
 
     @property
     def anchored(self) -> "AnchorTask | None":
@@ -187,6 +218,10 @@ class Task:
         """The text of each token that a model writes; one that no word has is such as ``<57>``."""
         words = self.words
         return tuple(words[t] if t < len(words) else f"<{t}>" for t in map(int, tokens))
+
+    def written(self, tokens: Iterable[int]) -> str:
+        """The text of tokens that a model writes."""
+        return " ".join(self.spelled(tokens))
 
     @classmethod
     def among(cls, data: Mapping[str, Any]) -> "type[Task]":

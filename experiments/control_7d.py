@@ -1,0 +1,60 @@
+"""Complexity-control paper, section VII, figure 7D: language models of code, and code with prose.
+
+Perplexity on held-out documents by the tokens that training has seen, for a large and a small
+initialisation: every run, their means, and where these cross, with its interval over the seeds.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+import section
+from anchor_interp.pages.style import QUALITATIVE, single
+from papers.effects import grouped
+from papers.language_runs import GAMMAS, crossing, curve
+from papers.rows import Rows
+
+
+def draw(data: section.Data) -> section.Panels:
+    """A panel for each text and number of its windows."""
+    return [[*panels(data.rows("language"))]]
+
+
+def panels(rows: Rows) -> Iterator[tuple[str, Figure]]:
+    """The panels with their titles."""
+    done = [row for row in rows if row["status"] == "done"]
+    for (part, size), mine in sorted(grouped(done, ("task.part", "n_sequences")).items()):
+        text = {"both": "code and prose"}.get(part, part)
+        yield f"{text}, {size:,} windows", curves(mine)
+
+
+def curves(rows: Rows) -> Figure:
+    """Perplexity by tokens seen at both initialisations."""
+    found = crossing(rows)
+    with single(4.2, 3.4) as figure:
+        axes = figure.subplots()
+        for gamma, colour in zip(GAMMAS, QUALITATIVE, strict=False):
+            mine = [curve(row) for row in rows if row["gamma"] == gamma]
+            for tokens, losses in mine:
+                axes.plot(tokens / 1e6, np.exp(losses), color=colour, alpha=0.3, linewidth=0.8)
+            mean = np.exp(np.mean([losses for _, losses in mine], axis=0))
+            axes.plot(mine[0][0] / 1e6, mean, color=colour, label=f"$\\gamma$ {gamma:g}")
+        if found.tokens is not None and found.low is not None and found.high is not None:
+            axes.axvline(found.tokens / 1e6, color="0.4", linewidth=0.8)
+            axes.axvspan(found.low / 1e6, found.high / 1e6, color="0.4", alpha=0.15, linewidth=0)
+        axes.set(xscale="log", yscale="log", ylabel="perplexity, held out")
+        axes.set_xlabel("tokens seen (millions)")
+        axes.minorticks_off()
+        for axis, digits in ((axes.xaxis, (1, 3)), (axes.yaxis, (1, 1.5, 2, 3, 5, 7))):
+            axis.set_major_locator(LogLocator(subs=digits))
+            axis.set_major_formatter("{x:g}")
+        axes.set_title(str(found), fontsize=8)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+if __name__ == "__main__":
+    section.main(draw)

@@ -1,0 +1,280 @@
+"""Where the documents of a corpus come from: the standard library, a folder, the Hugging Face hub.
+
+A source gives its documents in a fixed order, each with the position behind it, from which another
+pass can go on. A document is *held out* if a hash of its name (on the hub, of its text) says so:
+one in ten, whatever the other documents are. So no document is in both parts, and a file of that
+name is in the same part on every machine and in every version of Python.
+
+====================  ============================================  ================================
+source                code                                          prose
+====================  ============================================  ================================
+``stdlib``            Python's library without tests and docstrings  these docstrings and
+                                                                    ``pydoc_data/topics.py``
+``folder:PATH``       files such as ``.py`` and ``.c``              files such as ``.txt``, ``.md``
+``hub:OWNER/NAME``    SlimPajama's ``RedPajamaGithub``              its ``RedPajamaWikipedia``
+====================  ============================================  ================================
+
+Another dataset of the hub has one kind of text: its column ``text``, as prose.
+"""
+
+import ast
+import functools
+import hashlib
+import platform
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import read_bytes
+from anchor_interp._util.schema import checked_path, shown
+
+Kind = Literal["code", "prose"]
+SLIMPAJAMA_SETS: Mapping[str, Kind] = {"RedPajamaGithub": "code", "RedPajamaWikipedia": "prose"}
+CODE = frozenset(
+    [
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cs",
+        ".css",
+        ".cu",
+        ".go",
+        ".h",
+        ".hpp",
+        ".html",
+        ".java",
+        ".jl",
+        ".js",
+        ".kt",
+        ".lua",
+        ".php",
+        ".pl",
+        ".py",
+        ".r",
+        ".rb",
+        ".rs",
+        ".scala",
+        ".sh",
+        ".sql",
+        ".swift",
+        ".ts",
+    ]
+)
+PROSE = frozenset([".md", ".rst", ".tex", ".txt"])
+_HELD_OUT = 10  # one document in so many
+_MOST_BYTES = 1 << 30
+# what a distribution may leave out, what it generates, tests, and tables of numbers
+_SKIPPED = frozenset(
+    [
+        "test",
+        "tests",
+        "idle_test",
+        "idlelib",
+        "tkinter",
+        "turtledemo",
+        "lib2to3",
+        "distutils",
+        "ensurepip",
+        "venv",
+        "encodings",
+        "pydoc_data",
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+    ]
+)
+_TOPICS = "pydoc_data/topics.py"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text."""
+
+    kind: Kind
+    text: str
+    held_out: bool
+    """Whether models are not trained on it."""
+
+
+Stream = Iterator[tuple[list[Document], Callable[[], Any]]]
+"""Documents that belong together, with a function that gives the JSON position behind them."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source, opened."""
+
+    state: str
+    """Text that changes when its documents do, as far as can be told without reading them."""
+    documents: Callable[[Any], Stream]
+    """The documents from a position on; None is the start."""
+
+
+def open_source(name: str) -> Source:
+    """The source of a name, which is checked; ConfigError if there is no such source."""
+    kind, _, place = name.partition(":")
+    if name == "stdlib":
+        return _standard_library()
+    if kind == "folder" and place:
+        return _folder(checked_path(place, "the folder of the corpus"))
+    if kind == "hub" and place.count("/") == 1:
+        return Source(name, lambda position: _hub(place, position))
+    raise ConfigError(
+        f"task.source is {shown(name)}; expected 'stdlib', 'folder:PATH' or 'hub:OWNER/NAME'"
+    )
+
+
+def _rank(name: str) -> int:
+    """A number that orders names at random."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
+
+
+def _is_held_out(name: str) -> bool:
+    return _rank(name) % _HELD_OUT == 0
+
+
+def _standard_library() -> Source:
+    root = Path(sysconfig.get_path("stdlib"))
+    names = [
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if not _SKIPPED & set(path.relative_to(root).parts)
+        and not path.name.startswith(("_sysconfigdata", "sitecustomize"))
+        and not path.relative_to(root).parts[0].startswith("config-")
+    ]
+    if (root / _TOPICS).is_file():
+        names.append(_TOPICS)
+    if len(names) < 2:
+        raise ConfigError(f"{root} has no source files of Python; take source 'folder:PATH'")
+
+    def documents(name: str) -> dict[Kind, str]:
+        source = read_bytes((root / name).resolve(), limit=_MOST_BYTES)
+        return {"prose": _topics(source)} if name == _TOPICS else _parted(source)
+
+    return _of_files(f"python {platform.python_version()}", root, names, documents)
+
+
+def _parted(source: bytes) -> dict[Kind, str]:
+    """A module's code without its docstrings, and these."""
+    text = source.decode("utf-8", "replace")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # a file of another version
+        return {"code": text}
+    lines, prose = text.splitlines(keepends=True), []
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, owners) and (found := ast.get_docstring(node)):
+            prose.append(found)
+            first = node.body[0]
+            if first.lineno > getattr(node, "lineno", 0):  # not behind "def f():"
+                last = first.end_lineno or first.lineno
+                lines[first.lineno - 1 : last] = [""] * (last - first.lineno + 1)
+    return {"code": "".join(lines), "prose": "\n\n".join(prose)}
+
+
+def _topics(source: bytes) -> str:
+    """The texts of the help on Python's topics."""
+    tables = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict))
+    texts = (value for table in tables for value in table.values)
+    return "\n\n".join(
+        text.value for text in texts if isinstance(text, ast.Constant) and type(text.value) is str
+    )
+
+
+def _folder(root: Path) -> Source:
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        raise ConfigError(f"the folder of the corpus, {root}, {what}; name one with text or code")
+    paths = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    names = [
+        path.as_posix()
+        for path in paths
+        if path.suffix.lower() in CODE | PROSE and not any(p.startswith(".") for p in path.parts)
+    ]
+    if not any((root / name).stat().st_size for name in names):
+        known = ", ".join(sorted(CODE | PROSE))
+        empty = f"only empty files ({len(names)})" if names else "no files of text or code"
+        raise ConfigError(f"{root} has {empty}; expected files such as {known}")
+
+    def documents(name: str) -> dict[Kind, str]:
+        path = root / name
+        data = read_bytes(path.resolve(), limit=_MOST_BYTES)
+        try:
+            text = data.decode("utf-8-sig")
+            bad = f"a NUL character at byte {data.index(0)}" if 0 in data else ""
+        except UnicodeDecodeError as error:
+            bad = f"{error.reason} at byte {error.start}"
+        if bad:
+            raise ConfigError(f"{path} is not UTF-8 text ({bad}); remove it or convert it")
+        return {"code" if path.suffix.lower() in CODE else "prose": text}
+
+    return _of_files("folder", root, names, documents)
+
+
+def _of_files(
+    what: str, root: Path, names: Iterable[str], texts: Callable[[str], Mapping[Kind, str]]
+) -> Source:
+    """Files in random order, the same for every run; a position is the number of files read.
+
+    If no file's name says that it is held out, the first one is.
+    """
+    ordered = sorted(names, key=lambda name: (_rank(name), name))
+    if len(ordered) < 2:
+        raise ConfigError(f"{root} has one file, {ordered[0]}; expected two: one is held out")
+    held_out = {name for name in ordered if _is_held_out(name)} or {ordered[0]}
+    told = hashlib.sha256(what.encode())
+    for name in ordered:
+        about = (root / name).stat()
+        told.update(f"{name}\0{about.st_size}\0{about.st_mtime_ns}\n".encode("utf-8", "replace"))
+
+    def stream(position: int | None) -> Stream:
+        for number, name in enumerate(ordered[position or 0 :], (position or 0) + 1):
+            kinds, out = texts(name), name in held_out
+            found = [Document(kind, text, out) for kind, text in kinds.items() if text]
+            yield found, functools.partial(int, number)
+
+    return Source(told.hexdigest(), stream)
+
+
+def _hub(name: str, position: Mapping[str, Any] | None) -> Stream:
+    """The rows of the dataset's split ``train``, in order; a position is that of ``datasets``."""
+    try:
+        rows = hub_rows(name)
+        if position is not None:
+            rows.load_state_dict(dict(position))
+        yield from _documents_of(name, rows)
+    except ConfigError:
+        raise
+    except Exception as error:  # of the network and of datasets, which have no class in common
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise ConfigError(
+            f"cannot read {name} from the Hugging Face hub ({type(error).__name__}: {said}); with "
+            "a network, the same command goes on where it stopped"
+        ) from error
+
+
+def _documents_of(name: str, rows: Any) -> Stream:
+    for row in rows:
+        part = (row.get("meta") or {}).get("redpajama_set_name")
+        kind: Kind | None = "prose" if part is None else SLIMPAJAMA_SETS.get(part)
+        if not isinstance(row.get("text"), str):
+            raise ConfigError(f"the dataset {name} has no column 'text' of texts; take another one")
+        text = row["text"]
+        out = _is_held_out(text)
+        yield [Document(kind, text, out)] if kind and text else [], rows.state_dict
+
+
+def hub_rows(name: str) -> Any:
+    """The streamed rows of a dataset of the Hugging Face hub."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            f"reading {name} from the Hugging Face hub needs the package datasets ({error}); "
+            "install it: pip install datasets"
+        ) from error
+    return datasets.load_dataset(name, split="train", streaming=True)

@@ -1,0 +1,141 @@
+"""How the text of a corpus becomes tokens: bytes, or byte pairs that were merged.
+
+=================  =============================================================================
+tokenizer          tokens
+=================  =============================================================================
+``bytes``          the 256 bytes of UTF-8 text
+``bpe``            byte-level BPE, learned from the training part by the library ``tokenizers``
+a file's path      a ``tokenizer.json`` of that library, byte-level, such as GPT-2's
+=================  =============================================================================
+
+Each has one token more, which ends a document: :data:`END`. A token is told in GPT-2's byte-level
+alphabet, which has a printed character for every byte.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Int, Integer
+
+from anchor_interp._util import files
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked_path
+
+END = "<|endoftext|>"
+"""The word of the token that ends a document."""
+BYTES = 257
+"""The vocabulary of ``bytes``."""
+_MOST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """Turns text into tokens and back."""
+
+    words: tuple[str, ...]
+    """Every token in the byte-level alphabet."""
+    encode: Callable[[str], Integer[np.ndarray, " token"]]
+    """The tokens of a text, without an end."""
+
+    @functools.cached_property
+    def end(self) -> int:
+        """The token that ends a document."""
+        return self.words.index(END)
+
+    @functools.cached_property
+    def widths(self) -> Int[np.ndarray, " vocabulary"]:
+        """How many bytes each token is; the end of a document is none."""
+        return np.array([0 if word == END else len(word) for word in self.words], np.int64)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens; bytes that are not UTF-8 become replacement characters."""
+        words, known = (self.words[token] for token in tokens), _byte_of()
+        parts = (END.encode() if w == END else bytes(map(known.__getitem__, w)) for w in words)
+        return b"".join(parts).decode("utf-8", "replace")
+
+
+@functools.cache
+def byte_words() -> tuple[str, ...]:
+    """The character of each of the 256 bytes in the byte-level alphabet."""
+    printed = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in printed]
+    return tuple(chr(b if b in printed else 256 + others.index(b)) for b in range(256))
+
+
+@functools.cache
+def _byte_of() -> dict[str, int]:
+    return {word: byte for byte, word in enumerate(byte_words())}
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One token for each byte."""
+    return Tokenizer((*byte_words(), END), lambda text: np.frombuffer(text.encode(), np.uint8))
+
+
+def fingerprint(name: str) -> str:
+    """What names a tokenizer: a digest of its file, or its own name.
+
+    Raises:
+        ConfigError: the file does not exist; StoreError if it cannot be read.
+    """
+    if name in ("bytes", "bpe"):
+        return name
+    path = checked_path(name, "task.tokenizer")
+    if not path.is_file():
+        expected = "expected 'bytes', 'bpe' or a tokenizer.json"
+        raise ConfigError(f"task.tokenizer is {str(path)!r}, which is not a file; {expected}")
+    return hashlib.sha256(files.read_bytes(path.resolve(), limit=_MOST_BYTES)).hexdigest()
+
+
+def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
+    """A tokenizer from its file; ConfigError if it is not byte-level or has another vocabulary."""
+    import tokenizers
+
+    text = files.read_bytes(path.resolve(), limit=_MOST_BYTES)
+    try:
+        made = tokenizers.Tokenizer.from_buffer(text)
+    except Exception as error:  # the library raises no class of its own
+        raise ConfigError(f"{path} is not a tokenizer.json ({error}); take another") from error
+    known = made.get_vocab(with_added_tokens=True)
+    words = tuple(sorted(known, key=known.__getitem__))
+    if len(words) != vocabulary:
+        raise ConfigError(
+            f"the tokenizer {path} has {len(words):,} tokens; task.vocabulary is {vocabulary:,}: "
+            "make them equal"
+        )
+    alphabet = _byte_of().keys()
+    other = next((word for word in words if word != END and not alphabet >= set(word)), None)
+    if END not in known or other is not None:
+        lacks = f"lacks the token {END}" if other is None else f"has the token {other!r}"
+        raise ConfigError(f"the tokenizer {path} {lacks}; expected byte-level tokens and {END}")
+    return Tokenizer(words, functools.partial(_ids, made))
+
+
+def _ids(tokenizer: Any, text: str) -> npt.NDArray[np.int64]:
+    return np.array(tokenizer.encode(text).ids, np.int64)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> bytes:
+    """The ``tokenizer.json`` of a byte-level BPE; ConfigError if the texts are too short for it."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import models, pre_tokenizers, trainers
+
+    made = Rust(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[END], show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )  # fmt: skip
+    made.train_from_iterator(texts, trainer)
+    if (found := made.get_vocab_size()) != vocabulary:
+        raise ConfigError(
+            f"the text of the corpus has only {found:,} different byte pairs and bytes; "
+            f"task.vocabulary is {vocabulary:,}: lower it to {found:,}, or give more text"
+        )
+    return bytes(made.to_str().encode())
