@@ -42,6 +42,7 @@ from anchor_interp.models.complexity import (
     first_query_matrix,
 )
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
@@ -163,13 +164,15 @@ def analyze(
         folder = run.folder.path  # a named model's lies elsewhere
         is_path = folder.is_dir() and folder == Path(str(path))
         name = folder.resolve().name if is_path else str(path)
+    model = run.transformer
+    initial = None if run.initial is None else as_transformer(run.initial)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     task = run.config.task.anchored
-    found = _analyze(run.model, task, name, run.initial, 0, max_seconds, quiet)
+    found = _analyze(model, task, name, initial, 0, max_seconds, quiet)
     if task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
-        attention = sequence_attention(run.model, run.config.task)
+        attention = sequence_attention(model, run.config.task)
         found = replace(found, left_out=(left_out,), attention=attention)
     return replace(
         found,

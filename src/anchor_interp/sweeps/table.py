@@ -44,6 +44,8 @@ Kind = Literal["text", "integer", "number", "truth"]
 """What a column holds; any value may be null."""
 _KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
 _PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
+UNET_COLUMNS = ("n_features", "n_times", "d_image")
+"""Columns of a network that draws pictures; what it is told follows from its task."""
 _MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -68,6 +70,7 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
     **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
     **{field.name: _kind(field.type) for part in _PARTS.values() for field in fields(part)},
+    **dict.fromkeys(UNET_COLUMNS, "integer"),
     "seed": "integer",
     **dict.fromkeys(("total_decay", *_MEASURED, *_CELLS, *_MECHANISM, "seconds"), "number"),
     "sessions": "integer",
@@ -80,7 +83,7 @@ COLUMNS: Mapping[str, Kind] = {
 ``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
 runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 _ADDED = (
-    "branch_step", "branch_lr", "branch_weight_decay",
+    "branch_step", "branch_lr", "branch_weight_decay", "distribution", *UNET_COLUMNS,
     "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
 """Columns that older tables and runs lack."""
@@ -263,7 +266,7 @@ def _configuration(name: str, config: RunConfig) -> TableRow:
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
     row |= _task_columns(config.task)
     for part in _PARTS:
-        row |= vars(getattr(config, part))
+        row |= {name: v for name, v in vars(getattr(config, part)).items() if name in COLUMNS}
     return row | {"total_decay": total_decay(config.train)}
 
 
