@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
+from anchor_interp.analysis.development import Development, development_of
+from anchor_interp.analysis.drawings import Drawings, drawings
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
@@ -52,6 +54,9 @@ class Findings:
     attention: tuple[AttentionExample, ...]
     plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
+    drawings: Drawings | None
+    """Of a run on pictures, as is ``development``."""
+    development: Development | None
     complexity: Complexity
     complexity_at_init: Complexity
     sessions: Sequence[Row]
@@ -117,6 +122,8 @@ def _findings(path: Path, name: str) -> Findings:
         decision=decide(evaluation),
         attention=_attention(run),
         plane=_plane(run),
+        drawings=drawings(run) if config.pictures else None,
+        development=development_of(run) if config.pictures and len(run.steps) > 1 else None,
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),

@@ -23,6 +23,7 @@ from anchor_interp.analysis.attention import (
     sequence_attention,
 )
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.development import Development, development_of
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.mechanism import Fingerprint
@@ -101,17 +102,6 @@ class MechanismAnalysis:
 
 
 @dataclass(frozen=True, eq=False)
-class Development:
-    """The complexity of named matrices, a row for each step."""
-
-    steps: tuple[int, ...]
-    names: tuple[str, ...]
-    stable_rank: tuple[tuple[float | None, ...], ...]
-    effective_rank: tuple[tuple[float | None, ...], ...]
-    condensation: tuple[tuple[float | None, ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Analysis:
     """Everything measured of one checkpoint.
 
@@ -181,7 +171,7 @@ def analyze(
         step=run.step,
         decision=decide(evaluation),
         near=near_lines(evaluation),
-        development=_development(run) if len(run.steps) > 1 else None,
+        development=development_of(run) if len(run.steps) > 1 else None,
     )
 
 
@@ -383,16 +373,3 @@ def _interchanges(
     pairs = interchange_pairs(task, 500, seed=seed)
     sites = [Site("resid_post", layer, "first") for layer in range(model.cfg.n_layers)]
     return tuple(interchange(model, pairs, site) for site in sites)
-
-
-def _development(run: Run) -> Development:
-    found = run.at_every_step(lambda model: complexity(model).matrices)
-    names = tuple(
-        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer}"
-        for entry in next(iter(found.values()))
-    )
-    numbers = {
-        measure: tuple(tuple(getattr(e, measure) for e in entries) for entries in found.values())
-        for measure in ("stable_rank", "effective_rank", "condensation")
-    }
-    return Development(tuple(found), names, **numbers)

@@ -99,7 +99,7 @@ def _generator(seed: int, name: str) -> torch.Generator:
 
 def _drawn(shape: torch.Size, init: InitConfig, generator: torch.Generator) -> Tensor:
     """Values of standard deviation 1, or uniform ones from -1 to 1."""
-    if init.distribution == "normal":
+    if init.weights == "normal":
         return torch.randn(shape, generator=generator)
     return 2 * torch.rand(shape, generator=generator) - 1
 

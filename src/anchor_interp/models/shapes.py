@@ -105,7 +105,7 @@ class InitConfig:
     embed_d_in: Literal["d_model", "d_vocab"] = "d_model"
     """The input width of the embedding tables, which the papers leave open: ``d_model`` (the
     released code) or the width of the one-hot input."""
-    distribution: Literal["normal", "uniform"] = bounded("normal", since=2)
+    weights: Literal["normal", "uniform"] = bounded("normal", since=2)
     """``uniform`` draws from -d_in^-gamma to d_in^-gamma instead; at gamma 0.5 that is PyTorch's
     default for linear maps and convolutions (complexity-control paper, figure 6)."""
 

@@ -230,7 +230,7 @@ def _check_fits(task: Task, model: ModelConfig | UNetConfig, init: InitConfig) -
     for name, needed_here in needs.items():
         if (found := getattr(model, name)) != needed_here:
             raise ConfigError(f"model.{name} is {found}; the task's pictures need {needed_here}")
-    plain = InitConfig(gamma=init.gamma, distribution=init.distribution)
+    plain = InitConfig(gamma=init.gamma, weights=init.weights)
     for field in fields(init):
         if (given := getattr(init, field.name)) != (default := getattr(plain, field.name)):
             reason = "a U-Net has one rule for all its layers"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -102,6 +102,14 @@ def draw(
         part = told[start : start + _AT_ONCE]
         parts.append(sample(model, part, side=side, n_times=n_times, generator=generator).cpu())
     return check_finite(torch.cat(parts), "the model's drawings").clamp(-1, 1)
+
+
+def as_pixels(pictures: Float[Tensor, "n 3 row column"]) -> UInt8[np.ndarray, "n 3 row column"]:
+    """Pictures of -1 to 1 as 0 to 255."""
+    found: UInt8[np.ndarray, "n 3 row column"] = (
+        ((pictures.clamp(-1, 1) + 1) * 127.5).round().byte().numpy()
+    )
+    return found
 
 
 def right_attributes(

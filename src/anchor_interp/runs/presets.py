@@ -90,7 +90,7 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         "concepts": RunConfig(
             Concepts(),
             UNetConfig(),
-            InitConfig(distribution="uniform"),
+            InitConfig(weights="uniform"),
             TrainConfig(
                 n_sequences=5_000,
                 batch_size=64,
@@ -103,7 +103,7 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         "paper-concepts": RunConfig(
             Concepts(pixels=64),
             UNetConfig(n_features=256, n_times=500, d_image=64),
-            InitConfig(distribution="uniform"),
+            InitConfig(weights="uniform"),
             TrainConfig(
                 n_sequences=5_000,
                 batch_size=64,

@@ -83,7 +83,7 @@ COLUMNS: Mapping[str, Kind] = {
 ``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
 runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 _ADDED = (
-    "branch_step", "branch_lr", "branch_weight_decay", "distribution", *UNET_COLUMNS,
+    "branch_step", "branch_lr", "branch_weight_decay", "weights", *UNET_COLUMNS,
     "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
 """Columns that older tables and runs lack."""
