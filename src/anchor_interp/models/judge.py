@@ -1,7 +1,7 @@
 """Reads attributes off pictures: a small convolutional network, trained on real pictures.
 
-It learns every node, unseen ones too, from pictures with noise of many strengths, so that what a
-diffusion leaves behind does not mislead it. Training takes seconds and is the same each time.
+It learns every node, unseen ones too, from pictures with noise and tints of many strengths, so that
+what a diffusion leaves behind does not mislead it. Training takes seconds and is the same each time.
 """
 
 import functools
@@ -20,6 +20,8 @@ LEAST = 0.99
 """The least accuracy, for each attribute, on real pictures that the judge was not trained on."""
 NOISE = 0.4
 """The largest standard deviation of noise on training pictures; black is -1 and white 1."""
+TINT = 0.3
+"""The most by which the red, green and blue of a training picture are moved."""
 _STEPS, _MOST_STEPS, _BATCH, _PICTURES = 200, 1600, 64, 4096
 _SIDE = 32  # larger pictures are shrunk to about this
 
@@ -89,10 +91,10 @@ def judge_of(task: Concepts) -> Judge:
         rows = torch.randint(_PICTURES, (_BATCH,), generator=generator)
         noise = torch.randn((_BATCH, *pictures.shape[1:]), generator=generator)
         strength = NOISE * torch.rand((_BATCH, 1, 1, 1), generator=generator)
+        tint = TINT * (2 * torch.rand((_BATCH, 3, 1, 1), generator=generator) - 1)
+        seen = (pictures[rows] + tint).clamp(-1, 1) + strength * noise
         with torch.enable_grad():
-            loss = F.binary_cross_entropy_with_logits(
-                judge(pictures[rows] + strength * noise), nodes[rows]
-            )
+            loss = F.binary_cross_entropy_with_logits(judge(seen), nodes[rows])
             optimizer.zero_grad()
             torch.autograd.backward(loss)
         optimizer.step()

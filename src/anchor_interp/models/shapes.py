@@ -61,6 +61,9 @@ class UNetConfig:
     """Times of the diffusion (500 in the released code)."""
     d_image: int = bounded(28, low=4, high=1024)
     """The side of a picture, a multiple of 4."""
+    predicts: Literal["noise", "velocity"] = "noise"
+    """What the last convolution gives: the noise (the released code), or the velocity, from which
+    the noise follows and which a small network learns in fewer steps."""
     d_told: tuple[int, ...] = (2, 1, 3)
     """How many numbers the network is told of each attribute of a picture."""
 

@@ -19,7 +19,9 @@ def drawing_grid(found: "Drawings") -> "Figure":
     n_nodes, n, _, side, _ = found.drawn.shape
     gap = 2
     step = side + gap
-    rows = [np.concatenate([of[None], drawn]) for of, drawn in zip(found.real, found.drawn, strict=True)]
+    rows = [
+        np.concatenate([of[None], drawn]) for of, drawn in zip(found.real, found.drawn, strict=True)
+    ]
     sheet = tiled(np.stack(rows), gap)
     with style.panel(1.9 + 0.5 * (n + 1), 0.4 + 0.5 * n_nodes) as (figure, axes):
         axes.imshow(sheet, interpolation="nearest")

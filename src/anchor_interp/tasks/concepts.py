@@ -205,9 +205,9 @@ class Concepts(Task):
         """The numbers of a property at each node."""
         values = _PROPERTIES[name]
         if name not in self.names:
-            return np.tile(np.array(next(iter(values.values()))), (len(nodes), 1))
+            return np.tile(np.array(next(iter(values.values())), float), (len(nodes), 1))
         column = self.names.index(name)
-        pair = np.array([values[word] for word in self.attributes[column]])
+        pair = np.array([values[word] for word in self.attributes[column]], float)
         found: Float[np.ndarray, "n part"] = pair[nodes[:, column]]
         return found
 
