@@ -77,15 +77,27 @@ def behaviour(run: Run) -> Numbers:
     return {"behaviour": decide(run.evaluate(n=100)).phase}
 
 
+def attributes(run: Run) -> Numbers:
+    """The share of drawings of which each attribute is right, by split: such as ``ood_shape``."""
+    return {
+        f"{split.name}_{score.value}": score.accuracy
+        for split in run.evaluation.splits
+        for score in split.aspects
+        if score.aspect == "attribute"
+    }
+
+
 MEASURES: Mapping[str, Measure] = {
     "mechanism": FINGERPRINT,
     "learning": Measure("learning", f"{__name__}:learning", version=2),
     "pairs": Measure("pairs", f"{__name__}:pairs"),
     "embedding": Measure("embedding", f"{__name__}:embedding"),
     "behaviour": Measure("behaviour", f"{__name__}:behaviour", version=2),
+    "attributes": Measure("attributes", f"{__name__}:attributes"),
 }
 # About how long each takes on a core at ``tiny``.
-SECONDS = {"mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0}
+SECONDS = {"mechanism": 6.0, "learning": 0.5, "pairs": 8.0, "embedding": 1.0, "behaviour": 3.0,
+           "attributes": 0.1}  # fmt: skip
 ALONG = ("mechanism", "behaviour")  # what is measured at checkpoints between the first and the last
 
 

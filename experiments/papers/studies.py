@@ -22,10 +22,10 @@ from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
 
 from .figure2_runs import PAPER, factors, figure_2, middle_rate, paper_width
-from .section_7_runs import CORNERS
+from .section_7_runs import CORNERS, concepts
 
 _T = TypeVar("_T")
-MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour"]
+MeasureName = Literal["mechanism", "learning", "pairs", "embedding", "behaviour", "attributes"]
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
@@ -307,6 +307,7 @@ STUDIES: Mapping[str, Study] = {
     "prontoqa": Study(
         "both settings and the data on PrOntoQA", CORNERS["prontoqa"].sweep, ("learning",)
     ),
+    "concepts": Study("gamma on concepts", concepts, ("attributes",)),
 }
 
 

@@ -22,6 +22,12 @@ EVERY = bits_of(every_node(3))
 TASK = Concepts()
 
 
+def build(cfg: UNetConfig, init: InitConfig, **more: Any) -> UNet:
+    network = build_network(cfg, init, **more)
+    assert isinstance(network, UNet)
+    return network
+
+
 def layers(network: nn.Module) -> list[nn.Linear | nn.Conv2d | nn.ConvTranspose2d]:
     kinds = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
     return [part for part in network.modules() if isinstance(part, kinds)]
@@ -36,7 +42,7 @@ def test_the_count_of_parameters(cfg: UNetConfig) -> None:
 def test_initial_weights_lie_within_the_bound_of_gamma(gamma: float) -> None:
     wide = UNetConfig(n_features=64)
     for weights in ("uniform", "normal"):
-        network = build_network(wide, InitConfig(gamma=gamma, weights=weights), seed=1)
+        network = build(wide, InitConfig(gamma=gamma, weights=weights), seed=1)
         for layer in layers(network):
             fan_in, _ = nn.init._calculate_fan_in_and_fan_out(layer.weight)
             bound = fan_in**-gamma
@@ -52,7 +58,7 @@ def test_initial_weights_lie_within_the_bound_of_gamma(gamma: float) -> None:
 
 def test_gamma_one_half_is_pytorchs_default() -> None:
     """The same range for weights and biases of every layer; normalisations are the identity."""
-    ours = build_network(UNetConfig(), InitConfig(weights="uniform"), seed=0)
+    ours = build(UNetConfig(), InitConfig(weights="uniform"), seed=0)
     torch.manual_seed(0)
     theirs = UNet(UNetConfig())
     for mine, default in zip(layers(ours), layers(theirs), strict=True):
@@ -71,7 +77,7 @@ def test_gamma_one_half_is_pytorchs_default() -> None:
 def test_weights_follow_the_seed_and_leave_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    one, same, other = (build_network(SMALL, InitConfig(), seed=seed) for seed in (0, 0, 1))
+    one, same, other = (build(SMALL, InitConfig(), seed=seed) for seed in (0, 0, 1))
     assert torch.equal(before, torch.random.get_rng_state())
     pairs = zip(one.parameters(), same.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -79,7 +85,7 @@ def test_weights_follow_the_seed_and_leave_the_global_generator_alone() -> None:
 
 
 def test_a_picture_does_not_depend_on_others_of_its_batch() -> None:
-    network = build_network(SMALL, InitConfig(), seed=0, dtype=torch.float64)
+    network = build(SMALL, InitConfig(), seed=0, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(5, 3, 12, 12, generator=generator, dtype=torch.float64)
     times, told = torch.rand(5, dtype=torch.float64), torch.rand(5, 6, dtype=torch.float64)
@@ -172,12 +178,12 @@ def test_the_judge_refuses_what_it_cannot_tell_apart(monkeypatch: pytest.MonkeyP
     """Sizes that vary by 60 % overlap."""
     monkeypatch.setattr(concepts, "_SIZE", 0.6)
     task = Concepts(attributes=(("large", "small"),), trained=("0",), tested=("1",), pixels=12)
-    with pytest.raises(ConfigError, match="the judge tells large from small in 8.* of real pict"):
+    with pytest.raises(ConfigError, match=r"the judge tells large from small in 8.* of real pict"):
         judge_of.__wrapped__(task)
 
 
 def test_layers_are_measured_as_matrices() -> None:
-    network = build_network(UNetConfig(), InitConfig(), seed=0)
+    network = build(UNetConfig(), InitConfig(), seed=0)
     found = complexity(network)
     assert len(found.matrices) == len(layers(network)) == 35
     shapes = {entry.name: entry.shape for entry in found.matrices}

@@ -22,7 +22,6 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
 from anchor_interp.models.unet import UNet, kept
 from anchor_interp.pages.report import render
 from anchor_interp.runs.config import (
-    RunConfig,
     memory_bytes,
     override,
     read_config,
@@ -32,7 +31,7 @@ from anchor_interp.runs.config import (
 from anchor_interp.runs.diffusion import DiffusionObjective, NoisyBatch, draw
 from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.loop import TrainState, fit
-from anchor_interp.runs.objectives import make_objective, training_examples
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
@@ -55,9 +54,15 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(TINY, tmp_path_factory.mktemp("pictures") / "run", device="cpu", quiet=True)
 
 
+def objective_of(config: RunConfig) -> DiffusionObjective:
+    found = make_objective(config, CPU)
+    assert isinstance(found, DiffusionObjective)
+    return found
+
+
 def test_a_batch_is_a_function_of_seed_and_step() -> None:
-    one, same = (make_objective(TINY, CPU) for _ in range(2))
-    other = make_objective(override(TINY, seed=1), CPU)
+    configs = (TINY, TINY, override(TINY, seed=1))
+    one, same, other = (objective_of(config) for config in configs)
     same.batch(3)  # earlier batches change nothing
     fields = [field.name for field in dataclasses.fields(one.batch(7))]
     for name in fields:
@@ -69,7 +74,7 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
 
 
 def test_the_noise_and_the_time_of_a_batch_give_its_noisy_pictures_back() -> None:
-    objective = DiffusionObjective(TINY, training_examples(TINY), CPU)
+    objective = objective_of(TINY)
     batch = objective.batch(0)
     right: Any = _Answer(batch.noise)
     wrong: Any = _Answer(batch.noise + 2)
@@ -88,7 +93,7 @@ class _Answer(torch.nn.Module):
         super().__init__()
         self.answer = answer
 
-    def forward(self, *seen: torch.Tensor) -> torch.Tensor:
+    def forward(self, *_seen: torch.Tensor) -> torch.Tensor:
         return self.answer
 
 
@@ -235,12 +240,12 @@ def test_what_needs_a_transformer_refuses_in_one_line(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": ModelConfig()}, "the task concepts asks for pictures, and the model is a trans"),
+        ({"model": ModelConfig()}, "the task concepts asks for pictures, and the model is"),
         ({"task": anchor_interp.preset("scan").task}, "the model is a U-Net, and the task scan has"),
         ({"task": Concepts(pixels=64)}, "model.d_image is 28; the task's pictures need 64"),
         ({"model": UNetConfig(d_told=(2, 1))}, "model.d_told is (2, 1); the task's pictures need"),
-        ({"init": InitConfig(gamma_qk=0.5)}, "init.gamma_qk is 0.5; expected None: a U-Net has one"),
-        ({"init": InitConfig(scheme="released")}, "init.scheme is released; expected paper: a U-Net"),
+        ({"init": InitConfig(gamma_qk=0.5)}, "init.gamma_qk is 0.5; expected None: a U-Net has"),
+        ({"init": InitConfig(scheme="released")}, "init.scheme is released; expected paper: a"),
         ({"model": UNetConfig(n_features=4096, d_image=28), "train": anchor_interp.TrainConfig(
             n_sequences=1 << 24, batch_size=1 << 20)}, "lower train.batch_size"),
     ],

@@ -47,7 +47,7 @@ def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
     repeated = np.repeat(nodes, n, axis=0)
     pictures = draw(run.model, task, repeated, seed=seed, stream="drawings")
     right = judge_of(task).read(pictures) == repeated.astype(bool)
-    roles = {node: "trained" for node in task.trained} | {node: "tested" for node in task.tested}
+    roles = dict.fromkeys(task.trained, "trained") | dict.fromkeys(task.tested, "tested")
     pixels = as_pixels(pictures)
     return Drawings(
         titles=tuple(map(task.title, nodes)),

@@ -23,7 +23,8 @@ from anchor_interp.analysis.attention import (
     sequence_attention,
 )
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
-from anchor_interp.analysis.development import Development, development_of
+from anchor_interp.analysis.development import Development as Development
+from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.mechanism import Fingerprint

@@ -145,7 +145,7 @@ class _Weight(NamedTuple):
 
 
 def complexity(model: Any, initial: Any = None) -> Complexity:
-    """Measure every weight matrix of a HookedTransformer or U-Net; GPT-2 takes a minute on one core.
+    """Measure every matrix of a HookedTransformer or U-Net; GPT-2 takes a minute on one core.
 
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 

@@ -34,7 +34,8 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
     """Initial standard deviation of a weight matrix, such as ``blocks.0.attn.W_Q``.
 
     It is d_in^-gamma with the matrix's own rate. The ``released`` scheme uses d_model^-gamma,
-    divided by sqrt(2 n_layers) for W_O and W_out. Of uniform weights it is the bound. Another name is a ConfigError.
+    divided by sqrt(2 n_layers) for W_O and W_out. Of uniform weights it is the bound. Another name
+    is a ConfigError.
     """
     kind = name.rsplit(".", 1)[-1]
     if kind not in _RATES:

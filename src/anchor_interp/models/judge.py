@@ -1,10 +1,11 @@
 """Reads attributes off pictures: a small convolutional network, trained on real pictures.
 
 It learns every node, unseen ones too, from pictures with noise and tints of many strengths, so that
-what a diffusion leaves behind does not mislead it. Training takes seconds and is the same each time.
+what a diffusion leaves behind does not mislead it. It takes seconds and is the same each time.
 """
 
 import functools
+import itertools
 
 import numpy as np
 import torch
@@ -34,8 +35,9 @@ class Judge(nn.Module):
         self.task, self.shrink = task, max(1, task.pixels // _SIDE)
         side = task.pixels // self.shrink
         widths = (3, 16, 32, 32)
-        pairs = zip(widths[:-1], widths[1:], strict=True)
-        self.convolutions = nn.ModuleList(nn.Conv2d(d_in, d_out, 3, 2, 1) for d_in, d_out in pairs)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(d_in, d_out, 3, 2, 1) for d_in, d_out in itertools.pairwise(widths)
+        )
         self.values = nn.Linear(widths[-1] * (-(-side // 8)) ** 2, len(task.attributes))
 
     def forward(self, pictures: Float[Tensor, "n 3 row column"]) -> Float[Tensor, "n attribute"]:

@@ -15,8 +15,8 @@ Diffusion (Ho, Jain and Abbeel, NeurIPS 2020): with alpha_t = 1 - beta_t and aba
     x_t     = sqrt(abar_t) x_0 + sqrt(1 - abar_t) noise
     x_(t-1) = (x_t - beta_t / sqrt(1 - abar_t) noise(x_t, t)) / sqrt(alpha_t) + sqrt(beta_t) z
 
-for t = T ... 1, with z = 0 at t = 1. The last convolution gives the noise itself, as in the released
-code, or the *velocity* v = sqrt(abar_t) noise - sqrt(1 - abar_t) x_0 (Salimans and Ho, ICLR 2022),
+for t = T ... 1, with z = 0 at t = 1. The last convolution gives the noise, as in the released code,
+or the *velocity* v = sqrt(abar_t) noise - sqrt(1 - abar_t) x_0 (Salimans and Ho, ICLR 2022),
 from which noise = sqrt(1 - abar_t) x_t + sqrt(abar_t) v. A network that gives the noise has to copy
 the mean of x_t over all pixels, of which the loss hardly tells: until it does, it draws on grounds
 of any colour. beta rises linearly from 0.05 / T to 10 / T, which is 1e-4 to
@@ -32,8 +32,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked
 from anchor_interp.models.shapes import UNetConfig
 
 _GROUPS = 8

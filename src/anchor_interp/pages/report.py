@@ -193,9 +193,10 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
         caption = "Training loss by step."
+        unit = "nats" if run.config.pictures is None else "squared error"
         if not run.config.task.answers_last and run.config.pictures is None:
             caption += " It jumps, because batches of long answers count more."
-        yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
+        yield Picture("loss", caption, run_figures.loss_curve(run.metrics, unit))
     if any("train_accuracy" in row for row in run.metrics):
         caption = (
             "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
@@ -219,7 +220,9 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
             "which the judge reads an attribute wrong; the number is the share without."
         )
         yield Picture("drawings", caption, drawing_grid(run.drawings))
-    for measure in ("stable_rank", "condensation") if run.development is not None else ():
+    for measure in ("stable_rank", "condensation"):
+        if run.development is None:
+            continue
         words = measure.replace("_", " ")
         caption = f"{words.capitalize()} of every layer along training, over its initial value."
         figure = layer_map(run.development, measure)

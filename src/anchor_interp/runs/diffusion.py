@@ -18,6 +18,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.judge import as_tensor, judge_of
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.models.unet import UNet, noised, sample
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import Objective
@@ -75,7 +76,7 @@ class DiffusionObjective(Objective):
 
 
 def draw(
-    model: UNet,
+    model: HookedTransformer | UNet,
     task: Concepts,
     nodes: Int[np.ndarray, "n attribute"],
     *,
@@ -87,20 +88,20 @@ def draw(
     Raises:
         ConfigError: the model is not a U-Net of the task's pictures, or draws what is not finite.
     """
-    checked(model, UNet, "model")
+    network: UNet = checked(model, UNet, "model")
     checked(task, Concepts, "task")
-    if (model.cfg.d_image, model.cfg.d_told) != (task.pixels, task.widths):
+    if (network.cfg.d_image, network.cfg.d_told) != (task.pixels, task.widths):
         raise ConfigError(
-            f"the model draws pictures of {model.cfg.d_image} pixels and is told {model.cfg.d_told}"
+            f"the model draws pictures of {network.cfg.d_image} pixels and is told {network.cfg.d_told}"
             f"; the task has {task.pixels} and {task.widths}"
         )
-    told = torch.from_numpy(task.conditions(nodes)).to(next(model.parameters()).device)
+    told = torch.from_numpy(task.conditions(nodes)).to(next(network.parameters()).device)
     parts = [torch.empty(0, 3, task.pixels, task.pixels)]
     for start in range(0, len(told), _AT_ONCE):
         generator = _generator(seed, f"{stream}/{start}")
-        side, n_times = model.cfg.d_image, model.cfg.n_times
+        side, n_times = network.cfg.d_image, network.cfg.n_times
         part = told[start : start + _AT_ONCE]
-        parts.append(sample(model, part, side=side, n_times=n_times, generator=generator).cpu())
+        parts.append(sample(network, part, side=side, n_times=n_times, generator=generator).cpu())
     return check_finite(torch.cat(parts), "the model's drawings").clamp(-1, 1)
 
 

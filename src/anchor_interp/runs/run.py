@@ -15,7 +15,6 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
 from anchor_interp.models.decoding import greedy
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
-from anchor_interp.models.shapes import n_parameters
 from anchor_interp.models.networks import (
     Network,
     as_transformer,
@@ -23,6 +22,7 @@ from anchor_interp.models.networks import (
     empty_network,
     place,
 )
+from anchor_interp.models.shapes import n_parameters
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate

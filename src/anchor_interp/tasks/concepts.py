@@ -92,7 +92,8 @@ class Concepts(Task):
                     raise ConfigError(f"task.attributes names {shown(word)}{close}; known: {known}")
             if _WORDS[pair[0]] != _WORDS[pair[1]] or pair[0] == pair[1]:
                 raise ConfigError(
-                    f"task.attributes has {' and '.join(pair)}; expected two values of one attribute"
+                    f"task.attributes has {pair[0]} and {pair[1]}; expected two values of one "
+                    "attribute"
                 )
         if len(set(self.names)) != len(self.names) or not self.names:
             named = ", ".join(self.names) or "none"
@@ -100,7 +101,8 @@ class Concepts(Task):
         for field, nodes in (("trained", self.trained), ("tested", self.tested)):
             for node in nodes:
                 if len(node) != len(self.names) or set(node) - {"0", "1"}:
-                    wanted = f"{len(self.names)} bits, such as {'01' * len(self.names):.{len(self.names)}}"
+                    such = ("01" * len(self.names))[: len(self.names)]
+                    wanted = f"{len(self.names)} bits, such as {such}"
                     raise ConfigError(f"task.{field} has {shown(node)}; expected {wanted}")
             if not nodes:
                 raise ConfigError(f"task.{field} is empty; name at least one node")
