@@ -102,8 +102,9 @@ def test_the_forward_process_is_its_closed_form() -> None:
         beta, left = betas(n_times), kept(n_times)
         mean, variance = 1.0, 0.0
         for t in range(1, n_times + 1):
-            mean *= math.sqrt(1 - beta[t])
-            variance = (1 - beta[t]) * variance + beta[t]
+            added = float(beta[t])
+            mean *= math.sqrt(1 - added)
+            variance = (1 - added) * variance + added
             assert mean**2 == pytest.approx(float(left[t]))
             assert variance == pytest.approx(1 - float(left[t]))
     assert betas(500)[[1, -1]].tolist() == pytest.approx([1e-4, 0.02])

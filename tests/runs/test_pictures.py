@@ -22,6 +22,7 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
 from anchor_interp.models.unet import UNet, kept
 from anchor_interp.pages.report import render
 from anchor_interp.runs.config import (
+    RunConfig,
     memory_bytes,
     override,
     read_config,
@@ -241,7 +242,7 @@ def test_what_needs_a_transformer_refuses_in_one_line(
     ("changes", "message"),
     [
         ({"model": ModelConfig()}, "the task concepts asks for pictures, and the model is"),
-        ({"task": anchor_interp.preset("scan").task}, "the model is a U-Net, and the task scan has"),
+        ({"task": anchor_interp.preset("scan").task}, "the model is a U-Net, and the task scan"),
         ({"task": Concepts(pixels=64)}, "model.d_image is 28; the task's pictures need 64"),
         ({"model": UNetConfig(d_told=(2, 1))}, "model.d_told is (2, 1); the task's pictures need"),
         ({"init": InitConfig(gamma_qk=0.5)}, "init.gamma_qk is 0.5; expected None: a U-Net has"),

@@ -92,8 +92,8 @@ def draw(
     checked(task, Concepts, "task")
     if (network.cfg.d_image, network.cfg.d_told) != (task.pixels, task.widths):
         raise ConfigError(
-            f"the model draws pictures of {network.cfg.d_image} pixels and is told {network.cfg.d_told}"
-            f"; the task has {task.pixels} and {task.widths}"
+            f"the model draws pictures of {network.cfg.d_image} pixels and is told "
+            f"{network.cfg.d_told}; the task has {task.pixels} and {task.widths}"
         )
     told = torch.from_numpy(task.conditions(nodes)).to(next(network.parameters()).device)
     parts = [torch.empty(0, 3, task.pixels, task.pixels)]
