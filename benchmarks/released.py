@@ -29,7 +29,7 @@ from anchor_interp.models.shapes import MODELS, n_parameters
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import Batch
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.tasks.task import Examples
+from anchor_interp.tasks.examples import Examples
 
 REPOSITORY = "https://github.com/sjtuzzw/complexity_control"
 _FOLDER = "code_for_anchor_func"

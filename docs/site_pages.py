@@ -15,6 +15,7 @@ import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from PIL import Image
 
 import anchor_interp
 from anchor_interp.cli.main import command_line
@@ -41,7 +42,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if page.startswith("reference/"):
             pages[page] = _reference(page)
     for page, text in pages.items():
-        files.append(File.generated(config, page, content=text))
+        hidden = "---\nhide: [toc]\n---\n\n" if page == "index.md" else ""  # room for its table
+        files.append(File.generated(config, page, content=hidden + text))
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
     tables = ROOT.glob("experiments/tables/*/*.csv")
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
@@ -68,6 +70,28 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
     if here.startswith("reference/"):
         return text
     return re.sub(r"\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", link, text)
+
+
+def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
+    """Show pictures in a size in which their letters can be read; a click opens one by itself.
+
+    A picture that is wider than the page scrolls by itself.
+    """
+
+    def framed(match: re.Match[str]) -> str:
+        source = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), match[1]))
+        if not (ROOT / source).is_file():
+            return match[0]
+        picture = f'<img style="min-width: {_readable_width(ROOT / source)}px" {match[0][5:]}'
+        return f'<a class="picture" href="{match[1]}">{picture}</a>'
+
+    return re.sub(r'<img [^>]*?src="([^":]+\.png)"[^>]*>', framed, html)
+
+
+def _readable_width(path: Path) -> int:
+    """The width in CSS pixels at which letters of 8 points have 10 pixels, or the picture's own."""
+    with Image.open(path) as picture:
+        return round(min(picture.width, picture.width / picture.info.get("dpi", (120,))[0] * 90))
 
 
 def nav_pages(nav: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 python examples/own_model.py runs/own
 anchor-interp analyze runs/own/weights.safetensors --task runs/own/task.json --out runs/own/page
+anchor-interp verdict runs/own/weights.safetensors --task runs/own/task.json
 """
 
 import dataclasses
@@ -21,3 +22,4 @@ if __name__ == "__main__":
     model = HookedTransformer(SHAPE | {"act_fn": "gelu", "device": "cpu"})  # yours
     save_transformer(model, out / "weights.safetensors")
     (out / "task.json").write_text(json.dumps(dataclasses.asdict(TASK)))
+    print(f"{out}/weights.safetensors and {out}/task.json are written; analyze reads both")

@@ -4,7 +4,7 @@
 JSON and writes ``docs/evidence/complexity.md``. It resumes where it was stopped.
 
 The papers see two things in inferential (small-initialisation) models and not in memorizing ones:
-few directions in W_Q(1) (stable rank; condensed neurons), and keys embedded in steps of 3 and 4.
+few directions in W_Q L0 (stable rank; condensed neurons), and keys embedded in steps of 3 and 4.
 A difference between two recipes counts with p <= 0.05 after Holm's correction over the table; a run
 shows the steps if each of 3 and 4 stands out beyond a smooth curve with p <= 0.05. Runs of these
 recipes had been looked at before this was fixed.
@@ -42,11 +42,11 @@ PAIRS = (
     ("neurips-symmetric", "neurips-inferential"),
 )
 NUMBERS = {
-    "stable_rank": "stable rank of W_Q(1)",
-    "condensation": "condensation of W_Q(1)",
-    "effective_rank": "effective rank of W_Q(1)",
-    "qk_stable_rank": "stable rank of QK(1), mean of heads",
-    "distance": "distance of W_Q(1) from its start",
+    "stable_rank": "stable rank of W_Q L0",
+    "condensation": "condensation of W_Q L0",
+    "effective_rank": "effective rank of W_Q L0",
+    "qk_stable_rank": "stable rank of QK L0, mean of heads",
+    "distance": "distance of W_Q L0 from its start",
     "dimension": "dimension of the embedded keys",
 }
 CLAIMS = Family(
@@ -88,7 +88,7 @@ def report(found: Measured) -> None:
         CLAIMS, found.table(lambda row: {name: row[name] for name in NUMBERS}), "number"
     )
     numbers = table(
-        ["recipe", "runs in their phase", *NUMBERS.values(), "W_Q(1) at the start"],
+        ["recipe", "runs in their phase", *NUMBERS.values(), "W_Q L0 at the start"],
         [
             [name, found.count(name), *[spread([r[number] for r in runs]) for number in NUMBERS],
              spread([r["stable_rank_at_init"] for r in runs], 1)]

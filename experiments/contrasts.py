@@ -19,7 +19,7 @@ from papers.rule_contrasts import CONTRASTS, NUMBERS, Grouping, RuleContrasts, r
 
 DIFFERENCES = [name for name in NUMBERS if name.endswith("difference")]
 GROUPINGS = [name for name in NUMBERS if name not in DIFFERENCES]
-STATES = ("logits", "V^(2)", "X^ao(2)")
+STATES = ("logits", "V L1", "X_ao L1")
 """What :attr:`RuleContrasts.sensitivity` is of, in its order."""
 
 Runs = Sequence[RuleContrasts]

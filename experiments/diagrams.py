@@ -14,7 +14,8 @@ from anchor_interp._util.files import write_text
 from anchor_interp.pages.diagram_page import write_diagrams
 from anchor_interp.sweeps.spec import SWEEPS
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import counts, phases, read_table, rows, to_csv
+from anchor_interp.sweeps.table import counts, phases, read_table, rows
+from anchor_interp.sweeps.table_files import to_csv
 from measured import table, tell
 from papers.diagram_claims import DIAGRAMS
 from papers.judging import judge

@@ -31,6 +31,7 @@ FIGURES: Mapping[str, str] = {
     "c7-slimpajama": "complexity control, figure 7D",
     "control_8": "complexity control, figure 8",
     "control_c": "complexity control, figure 10",
+    "across_tasks": "none: one measure on all tasks",
     "own": "none: limits, and questions of our own",
 }
 """The papers' figures by the script that draws ours, or by a claim that has none."""

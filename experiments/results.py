@@ -41,13 +41,14 @@ from papers.rows import Row
 from papers.studies import SCALES, STUDIES
 from papers.tables import read_tables
 from papers.verdict_score import PHASES, VerdictScore
+from section_7_text import across_table, corners_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("results", "claims", "verdict", "questions", "mechanism")
+        for name in ("results", "claims", "verdict", "questions", "mechanism", "tasks")
     ),
 ]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
@@ -321,6 +322,8 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "noise": noise_table,
     "figure2": figure2_table,
     "factors": factors_table,
+    "corners": lambda _: corners_table(TABLES),
+    "across-tasks": lambda _: across_table(TABLES),
 }
 """The tables by name."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .across_tasks import AcrossTasks
 from .effects import Difference, Effect, Finding, Mean, Number, Trend
 from .judging import Claim, Family, Judgement, judge
 from .rises import (
@@ -294,6 +295,8 @@ _EFFECTS: Mapping[str, Effect] = {
     ),
     "c7-prontoqa-rises": _epochs_between(1, 0),
     "c7-prontoqa-falls": _epochs_between(1, -1),
+    "across-tasks-rank": AcrossTasks(rank_share, -1),
+    "across-tasks-condensation": AcrossTasks("condensation"),
     "late-decay": Difference(
         "ood_accuracy",
         lambda row: row["branch_weight_decay"] == 1.0 and row["branch_step"] * 4 > row["steps"],

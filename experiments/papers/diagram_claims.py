@@ -155,7 +155,7 @@ DIAGRAMS = {
                   _trends("ood_accuracy", "weight_decay", sign=1)),
         _expected("the smallest gamma whose majority is inferential is smaller at weight decay 1 "
                   "than at 0.01", _less_gamma_with_more_decay),
-        _expected("the stable rank of W_Q(1), as a share of its initial value, falls with gamma, "
+        _expected("the stable rank of W_Q L0, as a share of its initial value, falls with gamma, "
                   "at each weight decay (Spearman)",
                   _trends("rank_share", "weight_decay", sign=-1)),
         _expected("at weight decay 0.01 cells with good ID and poor OOD accuracy lie between "

@@ -193,7 +193,7 @@ class Trend(Effect):
         if 2 * (bounds := sum(map(self.unreached, used))) > n:
             return finding_of([used], censored, note=f"{bounds} of {n} runs never came there")
         ranks = [
-            (_standard([row[self.x] for row in group]), _standard(values_of(group, self.y)))
+            (standard([row[self.x] for row in group]), standard(values_of(group, self.y)))
             for group in groups
         ]
         rho = self.sign * sum(float(a @ b) * len(a) for a, b in ranks) / n
@@ -273,7 +273,7 @@ def finding_of(
     return Finding(n, seeds, censored, value, low, high, p_value, runs, **more)
 
 
-def _standard(values: Sequence[float]) -> Floats:
+def standard(values: Sequence[float]) -> Floats:
     """Ranks of mean 0 and length 1; zeros where all are equal."""
     ranks: Floats = rankdata(np.array(values, dtype=np.float64))
     ranks -= ranks.mean()

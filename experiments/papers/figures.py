@@ -47,7 +47,7 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
         for judged in reversed([*judgements.values()])
         if (effect := _effect_shown(judged)) is not None and judged.finding is not None
     ]
-    with single(4.4, 1.3 + 0.28 * len(shown)) as figure:
+    with single(4.4, 1.3 + 0.315 * len(shown)) as figure:
         axes = figure.subplots()
         for place, (judged, found, effect) in enumerate(shown):
             claim, (colour, mark) = LEDGER.named(judged.claim), VERDICT_STYLES[judged.verdict]
@@ -58,7 +58,7 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
                     else (found.low, effect, found.high)
                 )
             )  # fmt: skip
-            axes.text(-_MOST, place + 0.22, claim.short, fontsize=_LABEL)
+            axes.text(-_MOST, place + 0.33, claim.short, fontsize=_LABEL)
             axes.plot([low, high], [place, place], color=colour, linewidth=1.6, zorder=1)
             face = "none" if found.effect is None else colour
             axes.plot(middle, place, mark, color=colour, markersize=6, markerfacecolor=face)
@@ -66,7 +66,7 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
                 mark = "<" if end < 0 else ">"
                 axes.plot(_EDGE * end, place, mark, color=colour, markersize=4, clip_on=False)
             for line, style in ((0, "-"), (1, ":")):  # as short as the row, beside the words
-                axes.plot([line] * 2, [place - 0.2, place + 0.16], style, color=INK, linewidth=0.8)
+                axes.plot([line] * 2, [place - 0.19, place + 0.19], style, color=INK, linewidth=0.8)
         axes.set(ylim=(-0.7, len(shown) - 0.2), xlim=(-_MOST * _EDGE, _MOST * _EDGE), yticks=[])
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("effect as claimed, in units of\nthe smallest that counts (dotted)")

@@ -8,7 +8,7 @@ near misses and unrelated models in the place of "high" and "low". Claims of the
 tested on its task and on the complexity-control task.
 
 The claims were committed before this measurement of the runs, but after exploratory looks at runs
-of these recipes: this is not a blind preregistration. The contrast of X^ao(2) was corrected after
+of these recipes: this is not a blind preregistration. The contrast of X_ao L1 was corrected after
 five seeds had been seen. Recipes differ in more than the phase (layout, activation function, number
 of sequences, one in its depth), so a difference is one between recipes.
 """
@@ -61,18 +61,18 @@ class RuleContrasts:
     after the logits of symmetric models had shown blocks as well.
     """
 
-    value: SimilarityContrast  # V^(2) at the first anchor: equal g(x; a1) against near misses
+    value: SimilarityContrast  # V L1 at the first anchor: equal g(x; a1) against near misses
     value_ov: SimilarityContrast  # the same of what the heads would write
-    answer: SimilarityContrast  # X^ao(2) at the end: equal answers of different pairs
+    answer: SimilarityContrast  # X_ao L1 at the end: equal answers of different pairs
     blocks: SimilarityContrast  # logits under a second-anchor mask: equal g(x; a1)
     blocks_renormalised: SimilarityContrast  # the same with attention renormalised
-    blocks_before: SimilarityContrast  # the blocks in X^ao(2), which the last MLP has still to read
+    blocks_before: SimilarityContrast  # the blocks in X_ao L1, which the last MLP has still to read
     key_mask: Grouping  # logits under a key mask: the twelve pairs of unequal anchors
     key_mask_all: Grouping  # the same of all sixteen pairs
-    first_layer: Grouping  # X^ao(1) at the last position: all pairs
+    first_layer: Grouping  # X_ao L0 at the last position: all pairs
     sensitivity: tuple[Sensitivity, ...]
-    """How much key, pair, position and noise matter to the logits, to V^(2) at the first anchor
-    and to X^ao(2) at the last position."""
+    """How much key, pair, position and noise matter to the logits, to V L1 at the first anchor
+    and to X_ao L1 at the last position."""
 
     def number(self, name: str) -> float | None:
         """One of :data:`NUMBERS` by its name."""
@@ -81,20 +81,20 @@ class RuleContrasts:
 
 
 NUMBERS: Mapping[str, str] = {
-    "value.difference": "V^(2) at the first anchor",
-    "value_ov.difference": "OV^(2) there",
-    "answer.difference": "X^ao(2) at the end",
+    "value.difference": "V L1 at the first anchor",
+    "value_ov.difference": "OV L1 there",
+    "answer.difference": "X_ao L1 at the end",
     "blocks.difference": "second-anchor blocks",
     "blocks_renormalised.difference": "blocks, renormalised",
-    "blocks_before.difference": "blocks in X^ao(2)",
+    "blocks_before.difference": "blocks in X_ao L1",
     "key_mask.ordered": "key mask: ordered pairs",
     "key_mask.unordered": "key mask: unordered pairs",
     "key_mask.order": "key mask: order",
     "key_mask.n_clusters": "key mask: clusters",
     "key_mask_all.n_clusters": "key mask, all pairs: clusters",
-    "first_layer.unordered": "X^ao(1): unordered pairs",
-    "first_layer.order": "X^ao(1): order",
-    "first_layer.n_clusters": "X^ao(1): clusters",
+    "first_layer.unordered": "X_ao L0: unordered pairs",
+    "first_layer.order": "X_ao L0: order",
+    "first_layer.n_clusters": "X_ao L0: clusters",
 }  # differences of centred cosines, mean silhouettes and numbers of clusters
 
 

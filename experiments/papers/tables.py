@@ -1,6 +1,6 @@
 """A study's table: a CSV file with one row a run.
 
-Its columns are those of a sweep's table (:data:`anchor_interp.sweeps.table.COLUMNS`) that any of
+Its columns are those of a sweep's table (:data:`anchor_interp.sweeps.columns.COLUMNS`) that any of
 its runs fills, what is said of its task, and what was measured. Numbers are written in full, so
 that what is computed from a table is the same on every machine.
 """
@@ -16,8 +16,9 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import checked_path, shown
 from anchor_interp.runs.phase import Phase
+from anchor_interp.sweeps.columns import COLUMNS, Kind
 from anchor_interp.sweeps.folder import STATES
-from anchor_interp.sweeps.table import COLUMNS, Kind, parsed
+from anchor_interp.sweeps.table_files import parsed
 from anchor_interp.tasks.anchor import TASKS
 
 from .rows import Row

@@ -298,7 +298,7 @@ _GAMMAS = ("gamma", "gamma_qk", "weight_decay")
 _SHAPE = ("n_layers", "d_model", "n_sequences", "lr")
 # Rules that know less than the verdict: what they know, and what they see of a run.
 _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
-    "stable-rank": ("stable rank of W_Q(1), and its share of the initial one", _ranks),
+    "stable-rank": ("stable rank of W_Q L0, and its share of the initial one", _ranks),
     "gamma-and-decay": ("gamma and weight decay", lambda row: _numbers(row, _GAMMAS)),
     "settings": ("all settings", _settings),
 }

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.cogs import Cogs as Cogs
     from anchor_interp.tasks.concepts import Concepts as Concepts
     from anchor_interp.tasks.counterfactuals import contrast_pairs as contrast_pairs
+    from anchor_interp.tasks.examples import Examples as Examples
+    from anchor_interp.tasks.examples import Plane as Plane
+    from anchor_interp.tasks.examples import Split as Split
     from anchor_interp.tasks.prontoqa import Prontoqa as Prontoqa
     from anchor_interp.tasks.scan import Scan as Scan
     from anchor_interp.tasks.sequences import Sequences as Sequences
     from anchor_interp.tasks.sequences import sample as sample
-    from anchor_interp.tasks.task import Examples as Examples
-    from anchor_interp.tasks.task import Plane as Plane
-    from anchor_interp.tasks.task import Split as Split
     from anchor_interp.tasks.task import Task as Task
 
 _HOME = {
@@ -94,7 +94,8 @@ _HOME = {
     "tasks.prontoqa": ("Prontoqa",),
     "tasks.scan": ("Scan",),
     "tasks.sequences": ("Sequences", "sample"),
-    "tasks.task": ("Examples", "Plane", "Split", "Task"),
+    "tasks.examples": ("Examples", "Plane", "Split"),
+    "tasks.task": ("Task",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -142,10 +142,10 @@ def test_the_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run
         _view("reasoning-complexity-2"),
     ]
     figure = overview(views)
-    assert len(figure.axes) == 4 * 4 + 4  # four panels and a colour bar a row
+    assert len(figure.axes) == 4 * 3 + 4  # three panels and a colour bar a row
     for name in ("a/overview.png", "overview.svg"):
         assert save(figure, tmp_path / name).stat().st_size > 10_000
-    labels = [text.get_text() for text in figure.axes[7].get_yticklabels()]
+    labels = [text.get_text() for text in figure.axes[5].get_yticklabels()]
     assert labels == ["(4, 3): x - 6  symmetric", "(4, 3): x - 10  inferential"]
 
 

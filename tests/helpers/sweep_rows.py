@@ -38,6 +38,7 @@ def done(
         "ood_accuracy": ood,
         "symmetric_accuracy": symmetric,
         "commutativity": commutativity,
+        "key_dependence": 1.0,
         "stable_rank": rank,
         "stable_rank_at_init": 40.0,
         "seconds": 61.5,
@@ -56,7 +57,7 @@ def not_done(status: str, seed: int = 0, **settings: Any) -> TableRow:
     known |= {"lr": 0.001, "steps": 4000} | settings
     measured = (
         "phase", "reason", "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy",
-        "commutativity", "stable_rank", "stable_rank_at_init", "seconds",
+        "commutativity", "key_dependence", "stable_rank", "stable_rank_at_init", "seconds",
     )  # fmt: skip
     identity = "-".join(f"{value}" for value in known.values())
     return {

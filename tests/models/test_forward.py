@@ -53,6 +53,17 @@ def tokens_and_targets(n: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.randint(0, 201, (n,), generator=generator)
 
 
+def check_logits_and_gradients(
+    model: HookedTransformer, found: Tensor, expected: Tensor, targets: Tensor
+) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    parameters = dict(model.named_parameters())
+    slow = torch.autograd.grad(F.cross_entropy(expected, targets), list(parameters.values()))
+    fast = torch.autograd.grad(F.cross_entropy(found, targets), list(parameters.values()))
+    for name, a, b in zip(parameters, slow, fast, strict=True):
+        torch.testing.assert_close(b, a, rtol=0, atol=1e-12, msg=name)
+
+
 @pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), SHAPES)
 @pytest.mark.parametrize("n", [7, 150])  # below and above the size from which the table is used
 def test_logits_and_gradients_equal_the_hooked_forward(
@@ -62,12 +73,7 @@ def test_logits_and_gradients_equal_the_hooked_forward(
     tokens, targets = tokens_and_targets(n)
     expected = model(tokens)[:, -1]
     found = fast_last_logits(model, tokens, n_input_tokens=100)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
-    parameters = dict(model.named_parameters())
-    slow = torch.autograd.grad(F.cross_entropy(expected, targets), list(parameters.values()))
-    fast = torch.autograd.grad(F.cross_entropy(found, targets), list(parameters.values()))
-    for name, a, b in zip(parameters, slow, fast, strict=True):
-        torch.testing.assert_close(b, a, rtol=0, atol=1e-12, msg=name)
+    check_logits_and_gradients(model, found, expected, targets)
 
 
 @pytest.mark.parametrize(("normalization", "n_heads", "n_layers", "bias"), SHAPES)
@@ -82,12 +88,7 @@ def test_logits_at_any_positions_equal_the_hooked_forward(
     targets = torch.randint(0, 201, (40,), generator=generator)
     expected = model(tokens).flatten(0, 1)[places]
     found = fast_logits(model, tokens, places, n_input_tokens=100)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
-    parameters = dict(model.named_parameters())
-    slow = torch.autograd.grad(F.cross_entropy(expected, targets), list(parameters.values()))
-    fast = torch.autograd.grad(F.cross_entropy(found, targets), list(parameters.values()))
-    for name, a, b in zip(parameters, slow, fast, strict=True):
-        torch.testing.assert_close(b, a, rtol=0, atol=1e-12, msg=name)
+    check_logits_and_gradients(model, found, expected, targets)
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)

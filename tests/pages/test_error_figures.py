@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchor_interp.pages.error_figures import plane_of_errors
-from anchor_interp.tasks.task import Plane
+from anchor_interp.tasks.examples import Plane
 
 
 def drawn(*arguments: Any, square: tuple[int, int] | None = None) -> tuple[Any, Any]:

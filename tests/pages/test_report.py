@@ -126,6 +126,14 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
             assert ET.fromstring(path.read_bytes()).tag.endswith("svg")
 
 
+def test_pictures_of_several_runs_hold_their_comparison(found: Findings, tmp_path: Path) -> None:
+    _, *pictures = write_report([found] * 2, tmp_path / "page.html", pictures=tmp_path / "of-two")
+    compared = {path.name for path in pictures if path.name.startswith("compared-")}
+    assert {"compared-ood-accuracy.svg", "compared-loss.png"} <= compared
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.count('class="compared compared-') == len(compared) / 2
+
+
 def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: Path) -> None:
     paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     for path in paths:

@@ -12,7 +12,7 @@ from matplotlib.container import BarContainer
 from anchor_interp.pages.run_figures import aspect_scores, aspects
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.task import SplitRole
+from anchor_interp.tasks.examples import SplitRole
 
 
 def split(name: str, role: SplitRole, *scores: AspectScore) -> SplitScore:

@@ -27,7 +27,7 @@ from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, read_sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import read_table
-from anchor_interp.tasks.task import draw_examples
+from anchor_interp.tasks.drawing import draw_examples
 
 FILE = Path(own_task.__file__)
 EXAMPLES = FILE.parent
@@ -158,6 +158,16 @@ def test_an_own_model_is_analysed_from_its_file(
     budget = ["--max-seconds", "0.01", "--out", str(out / "page")]
     assert main(["analyze", weights, "--task", task, *budget]) == 0
     assert "left out: circuit: max_seconds was over before it began" in capsys.readouterr().err
+    assert main(["verdict", weights, "--task", task]) == 0
+    told = capsys.readouterr().out
+    assert "by behaviour  undertrained" in told
+    assert "its mechanism names no phase" in told
+    for arguments, message in (
+        ([weights], "is a file of weights; say its task with --task"),
+        (["tiny/inferential/1", "--task", task], "a run knows its own, so leave it out"),
+    ):
+        assert main(["verdict", *arguments]) == 2
+        assert message in capsys.readouterr().err
     told = json.loads((out / "page" / "analysis.json").read_text())
     assert told["decision"]["phase"] == "undertrained"
     assert told["mechanism"]["keys"] == list(range(30, 80))

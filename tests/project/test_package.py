@@ -8,13 +8,17 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
+from jaxtyping import TypeCheckError
 from short import SHORT
 
 import anchor_interp
 from anchor_interp.runs.run import Run
+from anchor_interp.tasks import hashing
+from anchor_interp.tasks.examples import Examples
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
@@ -95,6 +99,14 @@ def test_the_constraints_are_the_locked_versions() -> None:
     pins = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)
     pinned = {f"{re.sub('[_.]', '-', name).lower()}=={version}" for name, version in pins}
     assert pinned <= versions, pinned - versions
+
+
+def test_shapes_are_checked_in_functions_and_dataclasses_that_have_some() -> None:
+    with pytest.raises(TypeCheckError, match="mask"):
+        Examples(np.ones((2, 3), int), np.ones((2, 4), bool), np.ones(2, int))
+    with pytest.raises(TypeCheckError, match="rank"):
+        hashing.nth_allowed(np.ones((2, 3), bool), np.zeros(3, np.int64))
+    assert not hasattr(hashing.stream_key, "__wrapped__")  # it has no shape
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])

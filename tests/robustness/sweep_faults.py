@@ -3,7 +3,7 @@
 ``python sweep_faults.py [--kills N] [--only NAME]`` prints one JSON object. Every scenario runs the
 command line in processes of its own, injects a fault, repeats the command until it succeeds, and
 compares the table with that of an undisturbed sweep, row for row. Only the columns of
-:data:`anchor_interp.sweeps.table.CIRCUMSTANCES` may differ. One run of the sweep diverges.
+:data:`anchor_interp.sweeps.columns.CIRCUMSTANCES` may differ. One run of the sweep diverges.
 """
 
 import argparse
@@ -25,10 +25,11 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp.runs.config import override
+from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.sweeps.table import CIRCUMSTANCES, counts, rows
+from anchor_interp.sweeps.table import counts, rows
 
 LONG_ENOUGH = SHORT | {"steps": 400, "log_every": 20, "eval_every": 100, "checkpoint_every": 50}
 """Runs of a few seconds, long enough for a fault."""

@@ -251,7 +251,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(patch, "model", None, None, [], None),
         "model is 'model'; expected a HookedTransformer",
     ),
-    (lambda: given(prune, 3), "bench is 3; expected a Bench"),
+    (lambda: given(prune, 3), "bench is 3; expected a Bench: Bench"),
     (
         lambda: given(interchange, tiny_model(), 3, None),
         "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",
@@ -284,7 +284,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(fingerprint, 3), "the path of the run is 3; expected a path"),
     (lambda: given(fingerprint, "tiny/inferential/1", step="x"), "step is 'x'; expected an int"),
     (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
-    (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
+    (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint: ai.fingerprint"),
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
     (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),

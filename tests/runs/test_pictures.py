@@ -42,9 +42,10 @@ from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import from_csv, rows, to_csv
+from anchor_interp.sweeps.table import rows
+from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
-from anchor_interp.tasks.task import draw_examples
+from anchor_interp.tasks.drawing import draw_examples
 
 TINY = override(of_preset("concepts"), steps=12, eval_every=6)
 CPU = torch.device("cpu")

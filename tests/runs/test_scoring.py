@@ -21,17 +21,19 @@ from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.phase import AspectScore, SplitScore
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.scoring import decoded_answers, right_answers, score_split, token_losses
-from anchor_interp.tasks import task as contract
+from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.drawing import draw_aspects, draw_examples
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
-from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects, draw_examples
+from anchor_interp.tasks.task import Task
 
 
 @pytest.fixture(autouse=True)
 def own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "_CLASSES", dict(contract._CLASSES))
+    monkeypatch.setattr(registry, "CLASSES", dict(registry.CLASSES))
 
 
 @pytest.fixture(scope="module")

@@ -26,25 +26,19 @@ from anchor_interp.runs.phase import Phase, decide
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
+from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import (
-    COLUMNS,
-    _task_name,
-    from_csv,
-    from_parquet,
-    read_table,
-    to_csv,
-    to_parquet,
-    write_table,
-)
-from anchor_interp.tasks import task as contract
+from anchor_interp.sweeps.table import _task_name, read_table, write_table
+from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
+from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.scan import Scan
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.task import Task
 
 START = preset("scan", **SHORT)
 
@@ -154,13 +148,13 @@ class Wide(Task):
         return Examples.of([[1]] * n, [[1]] * n)
 
 
-contract._CLASSES.pop("wide")  # only this module's
+registry.CLASSES.pop("wide")  # only this module's
 
 
 def test_a_table_has_the_fields_of_every_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(contract._CLASSES, "wide", Wide)
+    monkeypatch.setitem(registry.CLASSES, "wide", Wide)
     tasks = (Scan(held_out=5), Scan(), Wide(), Wide(size=3.0, held_out="all", marked=True))
     start = override(START, task=tasks[0])
     folder = SweepFolder(tmp_path)
@@ -351,7 +345,7 @@ class Wrong(Task):
         return Examples.of([[1]] * n, [[1 if split == "train" else 3]] * n)
 
 
-contract._CLASSES.pop("wrong")  # only this module's
+registry.CLASSES.pop("wrong")  # only this module's
 
 
 @dataclass(frozen=True)
@@ -371,7 +365,7 @@ class Countless(Task):
         return {"size": [1] * (len(examples) - 1)}
 
 
-contract._CLASSES.pop("countless")
+registry.CLASSES.pop("countless")
 
 
 def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_initial_model_is_rebuilt_without_step_0(finished_run: Run) -> None:
         ("tiny/inferential/../inferential/1", "there is no folder and no specimen"),
         ("tiny/../../store.py", "there is no folder and no specimen"),
         ("tiny", "recipes composite, inferential, memorizing"),
-        ("runs/tiny/inferential/1", "is not a run folder"),
+        ("runs/tiny/inferential/1", "is not a run folder: there is nothing of this name"),
     ],
 )
 def test_other_names_are_refused(

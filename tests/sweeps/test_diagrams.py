@@ -41,6 +41,29 @@ def values(found: Cell, measure: str) -> list[float | None]:
     return list(found.measures[measure].values.values())
 
 
+def test_runs_near_a_line_are_marked() -> None:
+    rows = [
+        done(0, ood=0.47),
+        done(1, ood=0.2),
+        done(2, ood=0.47, train=0.5),
+        not_done("failed", 3),
+    ]
+    rows.append(done(4, ood=0.52) | {"key_dependence": None})  # a task without anchors
+    rows.append(done(gamma=0.6))
+    found = phase_diagrams(rows)
+    near = [run.near for run in cell(found, 0.5).runs]
+    assert near == [
+        ("OOD accuracy is 0.47; at 0.52 the phase would be inferential",),
+        (),
+        (),
+        (),
+        (),
+    ]
+    page = render_diagrams(found, [])
+    assert page.count(">near a line</span>") == 1
+    assert "; OOD accuracy is 0.47; at 0.52" in page
+
+
 def test_a_cell_holds_every_seed_and_their_mean() -> None:
     oods = (0.1, 0.2, 0.9)
     rows = [done(seed, gamma=0.3, ood=ood) for seed, ood in enumerate(oods)]
@@ -435,3 +458,13 @@ def test_touch_and_a_page_without_its_script(browser: Any, written: list[Path]) 
     assert shown.locator(".picture svg").count() == 8
     assert not shown.locator(".filters").is_visible()
     context.close()
+
+
+def test_a_task_without_anchors_is_not_told_of_pairs(tmp_path: Path) -> None:
+    settings = [(seed, gamma) for seed in range(2) for gamma in (0.3, 0.8)]
+    rows = [done(seed, gamma=gamma, ood=0.1, commutativity=None) for seed, gamma in settings]
+    page = write_diagrams(rows, tmp_path / "made")[0].read_text()
+    assert "examples of what training leaves out" in page
+    told = " ".join(re.findall("<figcaption>(.*?)</figcaption>", page, re.DOTALL))
+    assert told
+    assert not re.search("unseen pairs|test keys|symmetric", told)

@@ -40,8 +40,9 @@ from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.ray import RayEngine
 from anchor_interp.sweeps.ray_task import pack, unpack
-from anchor_interp.tasks import task as contract
-from anchor_interp.tasks.task import Task, import_tasks
+from anchor_interp.tasks import registry
+from anchor_interp.tasks.registry import import_tasks
+from anchor_interp.tasks.task import Task
 
 pytestmark = pytest.mark.slow
 LONG = SHORT | {"steps": 1500, "eval_every": 500, "log_every": 20, "checkpoint_every": 100}
@@ -197,7 +198,7 @@ def test_machines_learn_a_users_own_task(
     connected: Nodes, tmp_path: Path, shared: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a file that only the driver reads; a worker that is kept learns its next version."""
-    monkeypatch.setattr(contract, "_CLASSES", dict(contract._CLASSES))
+    monkeypatch.setattr(registry, "CLASSES", dict(registry.CLASSES))
     file = tmp_path / "mirror_task.py"
     text = Path(own_task.__file__).read_text(encoding="utf-8").replace("reverse", "mirror")
     for version, about in enumerate(("Write a word", "Now write a word")):

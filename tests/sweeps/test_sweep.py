@@ -33,23 +33,15 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps import sweep as driver_module
+from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import TRIES, sweep
-from anchor_interp.sweeps.table import (
-    COLUMNS,
-    counts,
-    from_csv,
-    from_parquet,
-    read_table,
-    rows,
-    to_csv,
-    to_parquet,
-    write_table,
-)
+from anchor_interp.sweeps.table import counts, read_table, rows, write_table
+from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))

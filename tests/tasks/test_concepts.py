@@ -12,7 +12,8 @@ from anchor_interp.runs.config import run_id
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import parse_sweep
 from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
-from anchor_interp.tasks.task import Task, draw_aspects, draw_examples
+from anchor_interp.tasks.drawing import draw_aspects, draw_examples
+from anchor_interp.tasks.task import Task
 
 EVERY = bits_of(every_node(3))
 OWN = Concepts(

@@ -12,8 +12,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs.presets import preset
 from anchor_interp.tasks import prontoqa
 from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.drawing import draw_examples
 from anchor_interp.tasks.prontoqa import TASKS, Prontoqa
-from anchor_interp.tasks.task import draw_examples
 
 FAITHFUL, BALANCED = TASKS["prontoqa-faithful"], TASKS["prontoqa-balanced"]
 SPLITS = ("train", "id", "deeper")

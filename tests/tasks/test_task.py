@@ -16,27 +16,20 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, canonical_json, from_dict, parse_json
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.presets import RUNS, preset
-from anchor_interp.tasks import task as contract
+from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
+from anchor_interp.tasks.examples import Examples, Plane, Split
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.sequences import sample
-from anchor_interp.tasks.task import (
-    Examples,
-    Plane,
-    Split,
-    Task,
-    anchored,
-    draw_aspects,
-    draw_baselines,
-    draw_examples,
-)
+from anchor_interp.tasks.task import Task, anchored
 
 
 @pytest.fixture(autouse=True)
 def own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the classes that a test defines."""
-    monkeypatch.setattr(contract, "_CLASSES", dict(contract._CLASSES))
+    monkeypatch.setattr(registry, "CLASSES", dict(registry.CLASSES))
 
 
 def made(give: Callable[[int], Examples], **answers: object) -> Task:
@@ -240,15 +233,15 @@ def test_a_class_without_a_kind_or_with_a_taken_one_is_refused() -> None:
 
 def test_a_kind_of_another_file_or_name_is_refused(own_file: Path, tmp_path: Path) -> None:
     for _ in range(2):  # its own file may be imported again, also after a change
-        contract.import_tasks(str(own_file))
+        registry.import_tasks(str(own_file))
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / own_file.name
     other.write_text(OWN)
     with pytest.raises(ConfigError, match=f"'echo' is the kind of the task Echo in {own_file};"):
-        contract.import_tasks(str(other))
+        registry.import_tasks(str(other))
     own_file.write_text(OWN.replace("class Echo", "class Louder"))
     with pytest.raises(ConfigError, match="'echo' is the kind of the task Echo"):
-        contract.import_tasks(str(own_file))
+        registry.import_tasks(str(own_file))
     kept = Task.among({"kind": "echo"})
     cell: dict[str, Any] = {"__name__": "__notebook__"}
     for _ in range(2):
@@ -291,7 +284,8 @@ def test_a_task_too_large_for_the_model_is_refused() -> None:
 OWN = '''
 from dataclasses import dataclass
 from typing import Literal
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.task import Task
 
 @dataclass(frozen=True)
 class Echo(Task):
@@ -320,12 +314,12 @@ def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("ANCHOR_INTERP_TASKS", str(own_file))
     found = from_dict(Task, data)
     assert found.about == "Say it again."
-    assert contract.further_tasks().count(str(own_file)) == 1
+    assert registry.further_tasks().count(str(own_file)) == 1
     monkeypatch.chdir(own_file.parent)  # a worker may have another folder
     monkeypatch.setenv("ANCHOR_INTERP_TASKS", own_file.name)
-    assert contract.further_tasks().count(str(own_file)) == 1
+    assert registry.further_tasks().count(str(own_file)) == 1
     own_file.write_text("oh no")
-    monkeypatch.setattr(contract, "_CLASSES", {})
+    monkeypatch.setattr(registry, "CLASSES", {})
     with pytest.raises(
         ConfigError, match=r"cannot import the tasks of echo_task.py .SyntaxError: .* leave it out"
     ):
@@ -336,12 +330,14 @@ def test_a_worker_takes_copies_of_a_file_from_anywhere(own_file: Path, tmp_path:
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         copy = Path(shutil.copy(own_file, tmp_path / folder))
-        contract.import_tasks(str(tmp_path / folder / own_file.name), copy)
+        registry.import_tasks(str(tmp_path / folder / own_file.name), copy)
         assert Task.among({"kind": "echo"})().about == "Say it again."
 
 
 def test_a_module_that_is_imported_passes_its_tasks_on(own_file: Path) -> None:
-    program = "import echo_task; from anchor_interp.tasks.task import *; print(further_tasks())"
+    program = (
+        "import echo_task; from anchor_interp.tasks import registry;print(registry.further_tasks())"
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(own_file.parent), *sys.path])}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -12,8 +12,9 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.transformer import HookedTransformer, Inputs, device, token_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
+from anchor_interp.tasks.drawing import draw_examples, find_split
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
-from anchor_interp.tasks.task import Task, draw_examples, find_split
+from anchor_interp.tasks.task import Task
 
 Strings = Sequence[Sequence[str]]
 """One text for each position of each sequence."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import reporting_late
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked
+from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
     Ablation,
@@ -176,7 +176,9 @@ def prune(
     After ``max_seconds`` the smallest faithful circuit so far comes back, with ``finished`` False.
     Raises ConfigError if the answers hardly depend on attention.
     """
-    checked(bench, Bench, "bench")
+    if not isinstance(bench, Bench):
+        made = "Bench(model, aligned_sequences(task, position, n, seed=0))"
+        raise ConfigError(f"bench is {shown(bench)}; expected a Bench: {made}")
     least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds

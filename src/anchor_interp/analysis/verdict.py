@@ -28,7 +28,8 @@ runs.
 
 from dataclasses import dataclass
 
-from anchor_interp._util.schema import bounded, check_fields, checked
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import bounded, check_fields, checked, shown
 from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import Decision, Phase
 
@@ -86,7 +87,10 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     A model that has not learned its training data looks like one that memorizes. Check its training
     accuracy first. The phases are those of the module's table.
     """
-    f: Fingerprint = checked(fingerprint, Fingerprint, "fingerprint")
+    if not isinstance(fingerprint, Fingerprint):
+        made = "ai.fingerprint(run), or fingerprint_model(model, task)"
+        raise ConfigError(f"fingerprint is {shown(fingerprint)}; expected a Fingerprint: {made}")
+    f = fingerprint
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
     if f.position_share is None or f.key_share is None:
         return Decision("other", "the logits do not vary")

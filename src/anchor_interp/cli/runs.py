@@ -1,4 +1,4 @@
-"""Commands about single runs: train, evaluate, export, report, analyze, verdict, presets."""
+"""Commands about single runs: train, evaluate, export, report, presets."""
 
 import functools
 import inspect
@@ -14,12 +14,12 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName, check_values
 from anchor_interp.models.shapes import MODELS
-from anchor_interp.runs.config import RunConfig, override, read_config, read_task, run_id
+from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
 from anchor_interp.tasks.catalog import NAMED_TASKS
-from anchor_interp.tasks.task import anchored, plain_fields
+from anchor_interp.tasks.task import plain_fields
 
 if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
@@ -197,89 +197,6 @@ def report(
     if drawn:
         lines.append(f"pictures: {len(drawn)} files in {pictures}")
     output.show({"report": str(page), "runs": named, "pictures": list(map(str, drawn))}, *lines)
-
-
-def analyze(
-    run: Path,
-    /,
-    *,
-    out: Path,
-    task: str | None = None,
-    step: int | None = None,
-    device: Device = "cpu",
-    max_seconds: float | None = None,
-    output: Outputs = PLAIN,
-) -> None:
-    """Look inside one model: flow, masks, patching, representations, complexity.
-
-    Args:
-        run: A run folder, a named model (tiny/inferential/1, exact/symmetric), or a .safetensors
-            file of a HookedTransformer's weights.
-        out: Folder for the page, the figures and the numbers.
-        task: For a file of weights. The anchor task of the model, a name (see the presets command)
-            or a JSON file of its fields; if none, only the complexity is measured.
-        step: Checkpoint of the run; the newest if none.
-        max_seconds: Analyses that have not begun after this time are left out.
-    """
-    from anchor_interp.analysis.conclusions import conclude
-    from anchor_interp.analysis.overview import analyze, analyze_model
-    from anchor_interp.pages.analysis_page import analysis_folder, write_analysis
-    from anchor_interp.runs.export import load_transformer
-
-    analysis_folder(out)
-    given = None if task is None else anchored(read_task(task), "analyze")
-    budget: dict[str, Any] = {"max_seconds": max_seconds, "quiet": output.quiet}
-    if run.suffix == ".safetensors" and not run.is_dir():
-        if step is not None:
-            raise ConfigError("step is of no use with a file of weights; leave it out")
-        model = load_transformer(run, device=device, to_run=given is not None)
-        found = analyze_model(model, given, name=run.stem, **budget)
-    elif given is not None:
-        raise ConfigError("task is for a file of weights; a run knows its own, so leave it out")
-    else:
-        found = analyze(run, step=step, device=device, **budget)
-    page, numbers, *figures = write_analysis(found, out)
-    for reason in found.left_out:
-        _LOGGER.warning("left out: %s", reason)
-    lines = []
-    for by, decision in (("answers", found.decision), ("mechanism", found.verdict)):
-        if decision is not None:
-            lines.append(f"by its {by}: {decision.phase} ({decision.reason})")
-    lines += [f"near a line: {words}" for words in found.near]
-    lines += [says for section, says in conclude(found).items() if section != "phase"]
-    if found.mechanism is not None and found.mechanism.circuit is not None:
-        lines.append(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
-    output.show_pages(page, numbers, len(figures), *lines)
-
-
-def verdict(
-    *runs: Annotated[RunName, Parameter(required=True)],
-    device: Device = "cpu",
-    output: Outputs = PLAIN,
-) -> None:
-    """Name each run's phase by its mechanism, beside the phase by its behaviour.
-
-    The mechanism is read off weights and seen pairs alone, in seconds a run.
-    """
-    from anchor_interp.analysis.fingerprint import fingerprint
-    from anchor_interp.analysis.mechanism import kept_fingerprint
-    from anchor_interp.analysis.verdict import verdict
-    from anchor_interp.runs.run import load
-
-    told, lines = {}, []
-    for path in runs:
-        run = load(path, device=device)
-        kept = run.path and kept_fingerprint(run.path, run_id(run.config), run.step)
-        numbers = kept or fingerprint(run, quiet=output.quiet)
-        is_done = run.folder.result() is not None and run.evaluation.steps == run.step
-        behaviour = decide(run.evaluation if is_done else run.evaluate(n=200))
-        mechanism = verdict(numbers)
-        known = {"mechanism": mechanism, "behaviour": behaviour, "fingerprint": numbers}
-        told[str(path)] = {"run_id": run_id(run.config), "step": run.step} | to_dict(known)
-        lines += [f"{path} at step {run.step}:"]
-        lines += [f"  by mechanism  {mechanism.phase:<12} {mechanism.reason}"]
-        lines += [f"  by behaviour  {behaviour.phase:<12} {behaviour.reason}"]
-    output.show({"runs": told}, *lines)
 
 
 def presets(*, output: Outputs = PLAIN) -> None:

@@ -141,7 +141,8 @@ def table(
     """
     from anchor_interp.sweeps.folder import sweep_folder
     from anchor_interp.sweeps.measuring import measure_mechanisms, measure_runs, own_measures
-    from anchor_interp.sweeps.table import to_csv, to_json, write_table
+    from anchor_interp.sweeps.table import write_table
+    from anchor_interp.sweeps.table_files import to_csv, to_json
 
     if csv and output.json:
         raise ConfigError("csv and json are two forms of one output; use one of them")

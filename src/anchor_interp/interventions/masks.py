@@ -64,7 +64,8 @@ def mask_edges(
         found = f"{tuple(given.shape)} {given.dtype}" if isinstance(given, Tensor) else shown(given)
         raise ConfigError(
             f"edges is {found}; expected booleans of shape (layer, batch, head, query, key) with "
-            f"the model's {n_layers} layers and {n_heads} heads, and as many queries as keys"
+            f"the model's {n_layers} layers and {n_heads} heads, and as many queries as keys; "
+            "a batch of 1 cuts the same in every sequence"
         )
     edges = edges.to(device(model))
     edits = {

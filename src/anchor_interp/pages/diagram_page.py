@@ -36,6 +36,10 @@ _CAPTIONS = {
     "commutativity": "Commutativity: answers on unseen pairs that stay the same when the anchors "
     "change places.",
 }
+_WITHOUT_ANCHORS = {
+    "ood_accuracy": "OOD accuracy: examples of what training leaves out.",
+    "id_accuracy": "ID accuracy: held-out examples, distributed as the training data.",
+}
 _MEANS = (
     " One place per seed, the mean below, with the number of runs in brackets if some have no "
     "measurement."
@@ -44,10 +48,9 @@ _RANKS: dict[RankMeasure, str] = {
     "stable_rank": "Stable rank of W_Q L0, the papers' W_Q(1)",
     "stable_rank_ratio": "Stable rank of W_Q L0, the papers' W_Q(1), over that at initialisation",
 }
-_BUBBLES = (
-    " as colour, one bubble per seed; its size is the index of the phase: 1 memorizing, 2 "
-    "composite or symmetric, 3 inferential. The mean below."
-)
+_BUBBLES = " as colour, one bubble per seed; its size is the index of the phase: "
+_INDICES = "1 memorizing, 2 composite or symmetric, 3 inferential. The mean below."
+_INDICES_WITHOUT_ANCHORS = "1 memorizing, 3 inferential. The mean below."
 _ALONG = (
     "means with 95 % intervals (Student's t over runs, cut to 0 and 1), every run beside them, "
     "its phase above; the background is divided as the runs are."
@@ -197,8 +200,10 @@ def _figures(
     """Name, caption and figure of everything that is drawn of one diagram."""
     yield "overview", "", diagram_maps.overview(diagram, best_over=best_over)
     yield "phases", _PHASES, diagram_maps.phase_map(diagram)
-    for measure in filter(lambda measure: has(diagram, measure), _CAPTIONS):
-        caption = _CAPTIONS[measure] + _MEANS
+    is_anchored = has(diagram, "commutativity")
+    captions = _CAPTIONS if is_anchored else _WITHOUT_ANCHORS
+    for measure in filter(lambda measure: has(diagram, measure), captions):
+        caption = captions[measure] + _MEANS
         if measure in MARKED:
             caption += " Stripes: ID accuracy below 0.9; outline: its mean is below 0.9."
             if any(run.poor_commutativity for cell in diagram.cells for run in cell.runs):
@@ -208,7 +213,8 @@ def _figures(
     for rank, caption in _RANKS.items():
         if has(diagram, rank):
             figure = diagram_maps.rank_map(diagram, rank)
-            yield rank.replace("_", "-"), caption + _BUBBLES, figure
+            indices = _INDICES if is_anchored else _INDICES_WITHOUT_ANCHORS
+            yield rank.replace("_", "-"), caption + _BUBBLES + indices, figure
     for name in filter(lambda name: has(diagram, name), maps):
         figure = diagram_maps.accuracy_map(diagram, name)
         yield "map-" + re.sub(r"[^\w-]", "-", name), f"{name}.{_MEANS}", figure

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Integer, Shaped
 
 from anchor_interp.pages import style
-from anchor_interp.tasks.task import Plane
+from anchor_interp.tasks.examples import Plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

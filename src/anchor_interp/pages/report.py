@@ -26,7 +26,9 @@ from anchor_interp.pages.page import (
 )
 from anchor_interp.runs.phase import PAPER, Evaluation, meanings, near_lines, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.task import Split, Task, draw_examples
+from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.examples import Split
+from anchor_interp.tasks.task import Task
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
@@ -78,6 +80,7 @@ def write_report(
     page = render(runs)
     written = []
     if pictures is not None:
+        written += save_pictures((picture for _, picture in _comparisons(runs)), pictures)
         for number, run in enumerate(runs, 1):
             name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or f"run-{number}"
             prefix = f"{number}-{name}-" if len(runs) > 1 else f"{name}-"
@@ -97,7 +100,7 @@ def render(runs: Sequence["Findings"]) -> str:
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
         meanings=[meanings(anchored=each) for each in (True, False) if each in anchored],
-        compared=_compared(runs) if len(runs) > 1 else [],
+        compared=_compared(runs),
         script=template_text("report.js"),
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
         has_anchors=True in anchored,
@@ -139,33 +142,27 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     return [Measure(*row) for row in rows]
 
 
-def _compared(runs: Sequence["Findings"]) -> list[dict[str, Any]]:
-    """The figures that overlay the runs' curves, with their numbers for the script."""
-    found = []
-    for metric, words in run_figures.COMPARED.items():
+def _comparisons(runs: Sequence["Findings"]) -> Iterator[tuple[str, Picture]]:
+    """The metrics that several runs have, each with the figure that overlays the runs' curves."""
+    for metric, words in run_figures.COMPARED.items() if len(runs) > 1 else ():
         figure = run_figures.compared_curves([run.metrics for run in runs], metric)
         if figure is not None:
             caption = f"{words[0].upper()}{words[1:]} by step, one curve a run."
-            drawn = draw_picture(
-                Picture(f"compared-{metric.replace('_', '-')}", caption, figure), "c"
-            )
-            (axes,) = figure.axes
-            box, (low, high) = axes.get_position(), axes.get_xlim()
-            steps = [
-                [[row["step"], row[metric]] for row in run.metrics if metric in row] for run in runs
-            ]
-            found.append(
-                drawn
-                | {
-                    "data": {
-                        "left": box.x0,
-                        "right": box.x1,
-                        "low": low,
-                        "high": high,
-                        "runs": steps,
-                    }
-                }
-            )
+            yield metric, Picture(f"compared-{metric.replace('_', '-')}", caption, figure)
+
+
+def _compared(runs: Sequence["Findings"]) -> list[dict[str, Any]]:
+    """The figures of the comparison as the template uses them, with numbers for the script."""
+    found = []
+    for metric, picture in _comparisons(runs):
+        drawn = draw_picture(picture, "c")
+        (axes,) = picture.figure.axes
+        box, (low, high) = axes.get_position(), axes.get_xlim()
+        steps = [
+            [[row["step"], row[metric]] for row in run.metrics if metric in row] for run in runs
+        ]
+        place = {"left": box.x0, "right": box.x1, "low": low, "high": high}
+        found.append(drawn | {"data": place | {"runs": steps}})
     return found
 
 

@@ -45,20 +45,24 @@ class RunView:
 
 
 def overview(runs: Sequence[RunView]) -> "Figure":
-    """One row per run: learning curves, accuracy of every ordered pair, answers on unseen pairs."""
+    """One row per run: learning curves, accuracy of every ordered pair, answers on unseen pairs.
+
+    It is narrow enough for a column of text: its letters have 10 pixels at 850 and more.
+    """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 3.6 * len(runs)), layout="constrained")
-    grid = figure.subplots(len(runs), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1.5))
-    for row, run in zip(grid, runs, strict=True):
-        _accuracies(row[0], run.metrics)
-        gamma, decay = run.config.init.gamma, run.config.train.weight_decay
-        phase = decide(run.evaluation).phase
-        row[0].set_title(f"{run.name} (gamma {gamma:g}, weight decay {decay:g})\n-> {phase}")
-        row[0].legend(loc="center right", framealpha=0.8)
-        _pairs(row[1], run.evaluation, "train_keys")
-        style.colour_bar(_pairs(row[2], run.evaluation, "test_keys"), row[2], "accuracy")
-        _answers(row[3], run.config, run.evaluation)
+    with rc_context({"font.size": 9, "axes.titlesize": 9}):
+        figure = Figure(figsize=(9.5, 2.9 * len(runs)), layout="constrained")
+        grid = figure.subplots(len(runs), 3, squeeze=False, width_ratios=(1.1, 0.9, 1.2))
+        for row, run in zip(grid, runs, strict=True):
+            _accuracies(row[0], run.metrics)
+            gamma, decay = run.config.init.gamma, run.config.train.weight_decay
+            phase = decide(run.evaluation).phase
+            row[0].set_title(f"{run.name} (gamma {gamma:g}, weight decay {decay:g})\n-> {phase}")
+            row[0].legend(loc="center right", framealpha=0.8)
+            style.colour_bar(_pairs(row[1], run.evaluation, "test_keys"), row[1], "accuracy")
+            _answers(row[2], run.config, run.evaluation)
     return figure
 
 
@@ -252,7 +256,7 @@ def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":
         axes.set_ylim(top - _GAP, -1)
         left_out = f"\n({len(number) - len(texts)} rarer ones left out)"
         several = left_out if len(number) > len(texts) else ""
-        axes.set(xlabel=f"accuracy; at each bar its number of examples{several}", xlim=(0, 1.08))
+        axes.set(xlabel=f"accuracy (beside a bar: its examples){several}", xlim=(0, 1.08))
         axes.grid(axis="x", alpha=0.25)
         axes.set_axisbelow(True)
         _legend(figure, axes)

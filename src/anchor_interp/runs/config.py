@@ -28,7 +28,8 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig, n_p
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
 from anchor_interp.tasks.concepts import Concepts
-from anchor_interp.tasks.task import MAX_EXAMPLES, Task, anchored
+from anchor_interp.tasks.drawing import MAX_EXAMPLES
+from anchor_interp.tasks.task import Task, anchored
 
 T = TypeVar("T")
 if TYPE_CHECKING:  # code about transformers need not ask which of the two it has

@@ -23,8 +23,9 @@ from anchor_interp.models.unet import UNet, noised, sample
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import Objective
 from anchor_interp.tasks.concepts import Concepts
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import batch_indices, random_integers, stream_key
-from anchor_interp.tasks.task import Examples, Task
+from anchor_interp.tasks.task import Task
 
 MOST_DRAWN = 256
 """Most drawings of a split in an evaluation: each takes a pass for every time of the diffusion."""

@@ -36,8 +36,10 @@ from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, Uns
 from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask, Keys, Pair
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
+from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.examples import Examples, SplitRole
 from anchor_interp.tasks.sequences import Sequences, draw
-from anchor_interp.tasks.task import Examples, SplitRole, Task, anchored, draw_examples
+from anchor_interp.tasks.task import Task, anchored
 
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""

@@ -27,8 +27,9 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import MOST_POSITIONS, RunConfig
 from anchor_interp.runs.diffusion import DiffusionObjective
 from anchor_interp.runs.loop import Batch, Objective
+from anchor_interp.tasks.drawing import draw_examples, find_split
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import batch_indices, random_bits
-from anchor_interp.tasks.task import Examples, draw_examples, find_split
 
 _LOGGER = logging.getLogger(__name__)
 WINDOW = 16

@@ -34,7 +34,7 @@ from typing import Any, Literal
 from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.anchor import Pair, Role
-from anchor_interp.tasks.task import SplitRole
+from anchor_interp.tasks.examples import SplitRole
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
 

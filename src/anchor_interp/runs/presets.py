@@ -89,13 +89,13 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
         ),
         "concepts": RunConfig(
             Concepts(),
-            UNetConfig(),
+            UNetConfig(predicts="velocity"),
             InitConfig(weights="uniform"),
             TrainConfig(
                 n_sequences=5_000,
-                batch_size=64,
-                lr=1e-3,
-                steps=3_000,
+                batch_size=32,
+                lr=2e-3,
+                steps=2_000,
                 weight_decay=0.0,
                 eval_every=500,
             ),

@@ -32,7 +32,8 @@ from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.task import Examples, draw_examples
+from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.examples import Examples
 
 T = TypeVar("T")
 

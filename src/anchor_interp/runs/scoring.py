@@ -26,7 +26,9 @@ from anchor_interp.runs.diffusion import MOST_DRAWN, noise_loss, right_attribute
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.tasks.concepts import Concepts
-from anchor_interp.tasks.task import Examples, Split, Task, draw_aspects, draw_baselines
+from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
+from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.task import Task
 
 MOST_VALUES = 32
 """Most numbers of an aspect that are counted one by one; more are counted in as many ranges."""

@@ -19,13 +19,8 @@ from anchor_interp.runs.run import evaluate_run, model_at
 from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
-from anchor_interp.tasks.task import (
-    Examples,
-    SplitRole,
-    draw_aspects,
-    draw_baselines,
-    draw_examples,
-)
+from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
+from anchor_interp.tasks.examples import Examples, SplitRole
 
 _PROBES, _DRAWN = 512, 64
 _LOGGER = logging.getLogger(__name__)

@@ -57,7 +57,7 @@ class RunFolder:
         """The run's configuration; ConfigError if a value in it is not allowed."""
         path = self.path / "config.json"
         if not files.is_there(path):
-            raise StoreError(f"{self.path} is not a run folder: it has no config.json")
+            raise StoreError(f"{self.path} is not a run folder: {_lacks(self.path)}")
         try:
             return from_dict(RunConfig, self._read(path))
         except ConfigError as error:
@@ -199,6 +199,15 @@ class RunFolder:
         begin = f"from step {earlier[-1]}" if earlier else "from the start"
         what = "it and result.json" if files.is_there(self.path / "result.json") else "it"
         return f"restore {self.checkpoint(step)}, or remove {what} and train {begin}"
+
+
+def _lacks(path: Path) -> str:
+    """Why it is not a run folder, and what to do."""
+    if path.suffix == ".safetensors" and path.is_file():
+        return "it is a file of weights; open it with load_weights, or analyze it with its --task"
+    if not files.is_there(path):
+        return "there is nothing of this name"
+    return "it has no config.json"
 
 
 def _largest_file(config: RunConfig) -> int:

@@ -24,7 +24,7 @@ from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult, error_of
 from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
-from anchor_interp.tasks.task import Examples
+from anchor_interp.tasks.examples import Examples
 
 MOST_MODELS = 256
 """The largest batch: this many models fill a GPU even if they are tiny."""

@@ -15,7 +15,7 @@ from typing import Literal
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.statistics import mean_interval
-from anchor_interp.runs.phase import PAPER, Phase
+from anchor_interp.runs.phase import PAPER, CellAccuracy, Evaluation, Phase, classify, near_lines
 from anchor_interp.sweeps.folder import State as RunStatus
 from anchor_interp.sweeps.settings import TableRow, Value
 
@@ -52,6 +52,11 @@ Further columns with numbers are measures if a diagram maps them."""
 BEST_OF = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
 """The measures that ``best_over`` applies to."""
 
+_RULE = (
+    "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
+    "key_dependence",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class RunMark:
@@ -68,6 +73,8 @@ class RunMark:
     """Whether its final phase is unknown: not done, diverged or undertrained."""
     reason: str
     """Why it has its phase, or what went wrong."""
+    near: tuple[str, ...]
+    """Its measurements near a line between phases (:func:`anchor_interp.runs.phase.near_lines`)."""
     total_decay: float | None
     seconds: float | None
     values: dict[str, float | None]
@@ -131,7 +138,21 @@ def make_mark(row: TableRow, slot: int, maps: Sequence[str] = ()) -> RunMark:
     reason = str(row.get("reason" if status == "done" else "error") or "")
     decay, seconds = _number(row, "total_decay"), _number(row, "seconds")
     return RunMark(run_id, slot, seed_of(row), status, phase, phase or undone, censored, reason,
-                   decay, seconds, values, *_poor(values))  # fmt: skip
+                   _near(row, phase), decay, seconds, values, *_poor(values))  # fmt: skip
+
+
+def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:
+    """The measurements near a line, as far as the row holds what the rule reads."""
+    shares = {name: _number(row, name) for name in _RULE}
+    if phase is None or (shares["ood_accuracy"] is not None and shares["key_dependence"] is None):
+        return ()  # OOD accuracy without anchors has a line of its own, which rows do not hold
+    fresh = _number(row, "seen_train_keys")
+    found = Evaluation(
+        **shares, cells=CellAccuracy(fresh, None, None, None), steps=None, pair_accuracy=(),
+        unseen=(), stable_rank=None, stable_rank_at_init=None, condensation=None,
+        condensation_at_init=None, n=1, seed=0,
+    )  # fmt: skip
+    return near_lines(found) if classify(found) == phase else ()
 
 
 def seed_of(row: TableRow) -> int:

@@ -18,9 +18,10 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
+from anchor_interp.sweeps.columns import UNET_COLUMNS
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.sweeps.table import UNET_COLUMNS, rows
+from anchor_interp.sweeps.table import rows
 
 _STEPS = 3
 _SEQUENCES = 128

@@ -104,7 +104,8 @@ class SweepFolder:
         """One row for every run of the sweep, up to date (:mod:`anchor_interp.sweeps.table`)."""
         import pandas
 
-        from anchor_interp.sweeps.table import COLUMNS, rows  # which reads folders of this class
+        from anchor_interp.sweeps.columns import COLUMNS
+        from anchor_interp.sweeps.table import rows  # which reads folders of this class
 
         found = rows(self)
         return pandas.DataFrame(found, columns=list(found[0] if found else COLUMNS))

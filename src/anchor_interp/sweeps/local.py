@@ -29,7 +29,7 @@ from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
 from anchor_interp.sweeps.worker import do_job, read_job
-from anchor_interp.tasks.task import TASKS_VARIABLE, further_tasks
+from anchor_interp.tasks.registry import TASKS_VARIABLE, further_tasks
 
 WORKER_BYTES = 600 << 20
 """Memory of a worker without its runs: Python, torch and TransformerLens, about."""

@@ -10,8 +10,8 @@ from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
+from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.folder import SweepFolder
-from anchor_interp.sweeps.table import COLUMNS
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.worker import do_job, read_job
-from anchor_interp.tasks.task import further_tasks, import_tasks, is_file
+from anchor_interp.tasks.registry import further_tasks, import_tasks, is_file
 
 MAX_BYTES = 1 << 30
 """Largest file of a parcel, beside those of checkpoints, whose limit follows from the model."""

@@ -33,8 +33,8 @@ from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
 from anchor_interp.runs.config import RunConfig, shape_key
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
-from anchor_interp.tasks.task import Examples
 
 MOST_STEPS = 64
 """How many steps are planned ahead at most."""

@@ -31,8 +31,10 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, shown
 from anchor_interp.tasks.anchor import Ints
-from anchor_interp.tasks.hashing import random_bits, shuffled_rows
-from anchor_interp.tasks.task import Examples, Plane, Split, Task
+from anchor_interp.tasks.examples import Examples, Plane, Split
+from anchor_interp.tasks.finite import drawn_rows, finite_splits
+from anchor_interp.tasks.hashing import random_bits
+from anchor_interp.tasks.task import Task
 
 _PLUS, _EQUALS = 0, 1
 _SYMBOLS = ("+", "=")
@@ -123,14 +125,11 @@ class Addition(Task):
     @property
     def splits(self) -> tuple[Split, ...]:
         """``train``, ``id`` (unless nothing is held out) and ``ood`` (the square)."""
-        sizes = {name: len(rows) for name, rows in _rows(self).items()}
-        found = (Split("train", "train", sizes["train"]), Split("id", "id", sizes["id"]))
-        return tuple(s for s in (*found, Split("ood", "ood", sizes["ood"])) if s.size)
+        return finite_splits(_rows(self))
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
         """N sums, a set in random order after the other."""
-        rows = _rows(self)[split]
-        chosen = rows[shuffled_rows(n, len(rows), seed=seed, stream=f"addition/{split}")]
+        chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="addition")
         return self.sums(*np.divmod(chosen, self.largest + 1))
 
     def sums(self, a: Ints, b: Ints) -> Examples:

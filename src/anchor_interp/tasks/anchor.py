@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.task import Task
 
 Role = Literal["inferential", "overridden", "unseen"]
 SplitRule = Literal["key", "every-position"]

@@ -42,8 +42,9 @@ from anchor_interp.tasks.cogs_corpus import (
 )
 from anchor_interp.tasks.cogs_files import official_rows
 from anchor_interp.tasks.cogs_grammar import WORDS
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.hashing import shuffled_rows
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.task import Task
 
 _OFFICIAL_TRAIN_ROWS = 24_155
 _SETS = {"train": "train", "id": "test", "lexical": "gen", "structural": "gen"}

@@ -35,8 +35,9 @@ from jaxtyping import Float, Float32, Int, UInt8
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, shown, suggestion
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.hashing import random_bits
-from anchor_interp.tasks.task import Examples, Split, Task, find_split
+from anchor_interp.tasks.task import Task
 
 _CHUNK = 1024  # pictures that are drawn at once
 _PLACE, _SIZE, _COLOUR = 0.07, 0.1, 0.08
@@ -150,7 +151,7 @@ class Concepts(Task):
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
         """The nodes of a split in turn; ``seed`` changes nothing but what is drawn of them."""
         del seed
-        nodes = self.trained if find_split(self, split).role == "train" else self.tested
+        nodes = self.trained if split == "train" else self.tested
         return self.asked(bits_of(nodes)[np.arange(n) % len(nodes)])
 
     def asked(self, nodes: Int[np.ndarray, "n attribute"]) -> Examples:

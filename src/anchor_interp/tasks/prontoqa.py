@@ -46,8 +46,9 @@ from jaxtyping import Bool, Int
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.task import Task
 
 _GRAMMAR = ("<end>", ".", "Every", "is", "a", "not", "True", "False", "or", "false:")
 _END, _STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE, _OR, _COLON = range(len(_GRAMMAR))

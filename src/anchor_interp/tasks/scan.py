@@ -30,8 +30,10 @@ import numpy as np
 
 from anchor_interp._util.schema import bounded
 from anchor_interp.tasks.anchor import Ints
-from anchor_interp.tasks.hashing import random_bits, shuffled_rows
-from anchor_interp.tasks.task import Examples, Split, Task
+from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.finite import drawn_rows, finite_splits
+from anchor_interp.tasks.hashing import random_bits
+from anchor_interp.tasks.task import Task
 
 PRIMITIVES = ("walk", "look", "run", "jump")
 COMMAND_WORDS = (
@@ -86,14 +88,11 @@ class Scan(Task):
     @property
     def splits(self) -> tuple[Split, ...]:
         """``train``, ``id`` (unless nothing is held out) and ``ood`` (but for ``simple``)."""
-        sizes = {name: len(rows) for name, rows in _rows(self).items()}
-        found = (Split("train", "train", sizes["train"]), Split("id", "id", sizes["id"]))
-        return tuple(s for s in (*found, Split("ood", "ood", sizes["ood"])) if s.size)
+        return finite_splits(_rows(self))
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
         """N commands with their actions, a set in random order after the other."""
-        rows = _rows(self)[split]
-        chosen = rows[shuffled_rows(n, len(rows), seed=seed, stream=f"scan/{split}")]
+        chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="scan")
         return _all_examples().rows(chosen)
 
     def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:

@@ -25,8 +25,8 @@ from anchor_interp.tasks.anchor import (
     pair_indices,
     target_table,
 )
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
-from anchor_interp.tasks.task import Examples
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,166 @@
+"""Whether low complexity goes with generalisation on every task in the same way.
+
+A task is compared with itself alone: its runs differ in initialisation, weight decay and seed, and
+Spearman's correlation is taken inside each number of examples, among runs that have fitted.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.stats import norm
+
+from anchor_interp.analysis.statistics import CONFIDENCE, DRAWN, permutation_p
+
+from .effects import (
+    Effect,
+    Finding,
+    Floats,
+    Number,
+    finding_of,
+    grouped,
+    standard,
+    value_of,
+    values_of,
+)
+from .rows import Row, Rows
+from .section_7_runs import FITTED, held_out_at_random, held_out_square
+
+FEWEST_TASKS = 3
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """Where the runs of a task are, and which of their accuracies are compared."""
+
+    study: str
+    unseen: str = "ood_accuracy"  # the accuracy that tells whether a run generalises
+    fit: str = "id_accuracy"  # the accuracy that is matched: at least ``least``
+    least: float = FITTED
+    prepare: Callable[[Rows], Rows] = tuple
+
+    def fitted(self, rows: Rows) -> list[Row]:
+        """Its runs that are done and have fitted."""
+        return [
+            row
+            for row in self.prepare(rows)
+            if row["status"] == "done" and (row[self.fit] or 0.0) >= self.least
+        ]
+
+
+TASK_RUNS: Mapping[str, TaskRuns] = {
+    "SCAN": TaskRuns("scan"),
+    "COGS": TaskRuns("cogs"),
+    "addition, a square": TaskRuns("addition", prepare=held_out_square),
+    "addition, at random": TaskRuns(
+        "addition", "id_accuracy", "train_accuracy", prepare=held_out_at_random
+    ),
+    "PrOntoQA": TaskRuns("prontoqa", "id_accuracy", "train_accuracy"),
+}
+STUDIES = tuple(dict.fromkeys(of.study for of in TASK_RUNS.values()))
+
+
+@dataclass(frozen=True)
+class AcrossTasks(Effect):
+    """The mean over tasks of a correlation inside each, on Fisher's scale: each task counts alike.
+
+    A group is a task's runs on one number of examples. A task is compared if its groups leave a
+    degree of freedom; a group in which a number never changes counts as 0. For p, values change
+    places inside groups. The intervals are Fisher's. ``parts`` of the finding are the tasks.
+    """
+
+    x: Number  # the measure of complexity
+    sign: int = 1  # -1 if it is claimed to be lower where a run generalises
+    studies: tuple[str, ...] = field(default=STUDIES, kw_only=True)
+
+    def find(self, rows: Rows) -> Finding:
+        """See the class."""
+        parts = {name: self.within(of, rows) for name, of in TASK_RUNS.items()}
+        return self._together(parts)
+
+    def within(self, of: TaskRuns, rows: Rows) -> "TaskCorrelation":
+        """The correlation inside a task."""
+        fitted = of.fitted([row for row in rows if row["study"] == of.study])
+        kept = [
+            row for row in fitted if None not in (value_of(row, self.x), value_of(row, of.unseen))
+        ]
+        groups = [
+            group
+            for group in grouped(kept, ("n_sequences",)).values()
+            if len(group) > 2 and len(set(values_of(group, self.x))) > 1
+        ]
+        used = [row for group in groups for row in group]
+        freedom = len(used) - 3 * len(groups)
+        if freedom < 1:
+            return TaskCorrelation(tuple(used), 0.0, 0, np.zeros(DRAWN))
+        pairs = [
+            (standard(values_of(group, self.x)), standard(values_of(group, of.unseen)))
+            for group in groups
+        ]
+        rho = self.sign * sum(float(a @ b) * len(a) for a, b in pairs) / len(used)
+        generator = np.random.default_rng(0)
+        drawn = np.zeros(DRAWN)
+        for a, b in pairs:
+            orders = generator.permuted(np.tile(a, (DRAWN, 1)), axis=1)
+            drawn += orders @ b * len(a) / len(used)
+        return TaskCorrelation(tuple(used), rho, freedom, drawn)
+
+    def _together(self, parts: Mapping[str, "TaskCorrelation"]) -> Finding:
+        compared = [part for part in parts.values() if part.freedom]
+        told = {name: part.finding() for name, part in parts.items()}
+        runs = [[row for part in compared for row in part.runs]]
+        if len(compared) < FEWEST_TASKS:
+            note = f"{len(compared)} tasks have enough runs that have fitted; expected at least "
+            return finding_of(runs, 0, comparable=False, note=f"{note}{FEWEST_TASKS}", parts=told)
+        mean = float(np.mean([part.z for part in compared]))
+        error = math.sqrt(sum(1 / part.freedom for part in compared)) / len(compared)
+        drawn = np.mean([np.arctanh(_inside(part.drawn)) for part in compared], axis=0)
+        p = permutation_p(abs(mean), np.abs(drawn), exact=False)
+        return finding_of(runs, 0, (*_interval(mean, error), p), parts=told)
+
+
+@dataclass(frozen=True)
+class TaskCorrelation:
+    """Spearman's correlation inside one task."""
+
+    runs: tuple[Row, ...]
+    rho: float
+    freedom: int  # runs less 3 for each group; 0 if there are too few
+    drawn: Floats  # [draw], the correlation of shuffled values
+
+    @property
+    def z(self) -> float:
+        """The correlation on Fisher's scale."""
+        return float(np.arctanh(_inside(np.array(self.rho))))
+
+    def finding(self) -> Finding:
+        """The correlation with its interval and p."""
+        if not self.freedom:
+            note = f"{len(self.runs)} runs have fitted, too few"
+            return replace(finding_of([self.runs], 0, comparable=False, note=note), runs=())
+        p = permutation_p(abs(self.rho), np.abs(self.drawn), exact=False)
+        interval = _interval(self.z, 1 / math.sqrt(self.freedom))
+        return replace(finding_of([self.runs], 0, (*interval, p)), runs=())
+
+
+def _interval(z: float, error: float) -> tuple[float, float, float]:
+    """A correlation and the ends of its interval, from Fisher's scale."""
+    reach = float(norm.ppf((1 + CONFIDENCE) / 2)) * error
+    return math.tanh(z), math.tanh(z - reach), math.tanh(z + reach)
+
+
+def _inside(rho: Floats) -> Floats:
+    """Correlations that have a finite value on Fisher's scale."""
+    found: Floats = np.clip(rho, -0.999999, 0.999999)
+    return found
+
+
+def correlations(effect: AcrossTasks, tables: Mapping[str, Rows]) -> Mapping[str, Finding | None]:
+    """The correlation inside every task; None for one whose study has no table."""
+    return {
+        name: effect.within(of, [row | {"study": of.study} for row in tables[of.study]]).finding()
+        if tables.get(of.study)
+        else None
+        for name, of in TASK_RUNS.items()
+    }

@@ -1,0 +1,118 @@
+"""The columns of a sweep's table: their names, their order and what they hold."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal, get_args
+
+from anchor_interp._util.schema import shown
+from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.runs.config import TrainConfig
+from anchor_interp.runs.phase import CellAccuracy
+from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
+
+Kind = Literal["text", "integer", "number", "truth"]
+"""What a column holds; any value may be null."""
+_KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
+PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
+"""The parts of a configuration whose fields are columns."""
+UNET_COLUMNS = ("n_features", "n_times", "d_image")
+"""Columns of a network that draws pictures; what it is told follows from its task."""
+MEASURED = (
+    "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
+    "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
+    "condensation_at_init",
+)  # fmt: skip
+"""Columns from the evaluation of the final checkpoint."""
+CELLS = tuple(field.name for field in fields(CellAccuracy))
+MECHANISM = tuple(name for name in NUMBERS if name not in MEASURED)
+"""Columns from the run's fingerprint."""
+LAST_SESSION = ("machine", "cpu", "device", "threads")
+"""Columns about where the last session of a run took place."""
+VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
+"""Packages whose versions in the last session have a column."""
+
+
+def _kind(hint: Any) -> Kind:
+    """What the column of a field of this type holds."""
+    options = [option for option in (get_args(hint) or (hint,)) if option is not type(None)]
+    return _KINDS.get(options[0], "text")
+
+
+COLUMNS: Mapping[str, Kind] = {
+    **dict.fromkeys(("run_id", "status", "error", "phase", "reason"), "text"),
+    "censored": "truth",
+    **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
+    **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
+    **{field.name: _kind(field.type) for part in PARTS.values() for field in fields(part)},
+    **dict.fromkeys(UNET_COLUMNS, "integer"),
+    "seed": "integer",
+    **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "number"),
+    "sessions": "integer",
+    **dict.fromkeys(("started", "ended", *LAST_SESSION), "text"),
+    "threads": "integer",
+    **dict.fromkeys(VERSIONS, "text"),
+    **dict.fromkeys(("result_ns", "fingerprint_ns"), "integer"),
+}
+"""What each column holds. ``censored`` marks a run that is not done, diverged or undertrained.
+``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
+runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
+ADDED = (
+    "branch_step", "branch_lr", "branch_weight_decay", "weights", *UNET_COLUMNS,
+    "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
+)  # fmt: skip
+"""Columns that older tables and runs lack."""
+CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
+"""Columns in which two sweeps with the same results may differ."""
+
+
+def aligned(found: list[TableRow]) -> list[TableRow]:
+    """Rows of several tasks with the same columns; a column of mixed values holds their texts."""
+    columns = columns_of(found)
+
+    def fitting(name: str, value: Any) -> Any:
+        is_mixed = name.startswith(OWN) and columns[name] == "text" and value is not None
+        return word(value) if is_mixed else value
+
+    return [{name: fitting(name, row.get(name)) for name in columns} for row in found]
+
+
+def columns_of(found: Iterable[TableRow]) -> dict[str, Kind]:
+    """What each column of some rows holds; a measure that no row has is left out."""
+    found = list(found)
+    own = dict.fromkeys(name for row in found for name in row if name not in COLUMNS)
+    kinds = {name: kind_of([row.get(name) for row in found]) for name in own}
+    return with_own({n: kind or "text" for n, kind in kinds.items() if kind or n.startswith(OWN)})
+
+
+def with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
+    """The columns with those of tasks' own fields and of a user's measures.
+
+    Raises:
+        ValueError: a measure's column does not hold numbers.
+    """
+    names = list(COLUMNS)
+    place, end = names.index(TASK_SETTINGS[-1]) + 1, len(names) - len(CIRCUMSTANCES)
+    fields_of = [name for name in own if name.startswith(OWN)]
+    measures = [name for name in own if not name.startswith(OWN)]
+    if odd := [name for name in measures if own[name] not in ("integer", "number")]:
+        raise ValueError(f"the column {shown(odd[0])} holds no numbers, as a user's measure does")
+    ordered = (*names[:place], *fields_of, *names[place:end], *measures, *names[end:])
+    return {name: COLUMNS.get(name) or own[name] for name in ordered}
+
+
+def kind_of(values: Iterable[Any]) -> Kind | None:
+    """The kind of a column with these values; None if all are None."""
+    kinds = {_KINDS.get(type(value), "text") for value in values if value is not None}
+    if kinds == {"integer", "number"}:
+        return "number"
+    return kinds.pop() if len(kinds) == 1 else "text" if kinds else None
+
+
+def check_columns(found: Sequence[str]) -> None:
+    """Refuse, with a ValueError, a column that occurs twice and a table that lacks one."""
+    if twice := [name for name, times in Counter(found).items() if times > 1]:
+        raise ValueError(f"the column {shown(twice[0])} occurs twice")
+    if lacking := sorted(set(COLUMNS) - set(found)):
+        raise ValueError(f"it lacks the column {shown(lacking[0])}")

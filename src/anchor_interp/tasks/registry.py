@@ -1,0 +1,93 @@
+"""The kinds of tasks: how a configuration finds the class of its task.
+
+A class is known once its module is imported. A command or a worker imports the modules and files
+that ``ANCHOR_INTERP_TASKS`` names.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown
+
+if TYPE_CHECKING:
+    from anchor_interp.tasks.task import Task
+
+TASKS_VARIABLE = "ANCHOR_INTERP_TASKS"
+"""The environment variable with modules or files of further tasks, separated as paths are."""
+CLASSES: "dict[str, type[Task]]" = {}
+"""The class of each kind; anchor tasks have the empty text."""
+
+
+def register(cls: "type[Task]", kind: str) -> None:
+    """Make a class known; ConfigError if another file or name has its kind."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    place = str(Path(file).resolve()) if isinstance(file, str) else cls.__module__
+    cls._origin = (place, cls.__qualname__)
+    known = CLASSES.get(kind)
+    if known is not None and known._origin != cls._origin:
+        place, name = known._origin
+        raise ConfigError(f"{kind!r} is the kind of the task {name} in {place}; choose another")
+    CLASSES[kind] = cls
+
+
+def class_of(data: Mapping[str, Any]) -> "type[Task]":
+    """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
+    kind = checked(data.get("kind", ""), str, "task.kind")
+    if kind not in CLASSES:
+        for name in _named():
+            import_tasks(name)
+    if kind not in CLASSES:
+        known = ", ".join(sorted(filter(None, CLASSES)))
+        raise ConfigError(
+            f"task.kind is {shown(kind)}; known: {known}. For a task of your own, import its "
+            f"module first, or name that module or file in {TASKS_VARIABLE}"
+        )
+    return CLASSES[kind]
+
+
+def further_tasks() -> tuple[str, ...]:
+    """The modules and files that another process must import to know the tasks of this one."""
+    given = [str(Path(name).resolve()) if is_file(name) else name for name in _named()]
+    for cls in CLASSES.values():
+        place, _ = cls._origin
+        if not _is_ours(cls) and is_file(place):
+            given.append(cls.__module__ if "." in cls.__module__ else place)
+    return tuple(dict.fromkeys(given))
+
+
+def import_tasks(name: str, copy: Path | None = None) -> None:
+    """Import a module, or a file (from its ``copy``, if given); ConfigError if that fails."""
+    try:
+        if is_file(name):
+            spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", copy or name)
+            assert spec is not None
+            assert spec.loader is not None
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            module.__file__ = name if copy is None else None  # a kept worker gets further copies
+            spec.loader.exec_module(module)
+        else:
+            importlib.import_module(name)
+    except Exception as error:
+        raise ConfigError(
+            f"cannot import the tasks of {name} ({type(error).__name__}: {error}); correct it, or "
+            f"leave it out of {TASKS_VARIABLE}"
+        ) from error
+
+
+def _named() -> list[str]:
+    return list(filter(None, os.environ.get(TASKS_VARIABLE, "").split(os.pathsep)))
+
+
+def is_file(name: str) -> bool:
+    """Whether the name of further tasks is a file's, not a module's."""
+    return name.endswith(".py")
+
+
+def _is_ours(cls: "type[Task]") -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
