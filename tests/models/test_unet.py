@@ -157,7 +157,7 @@ def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
     told = torch.from_numpy(asked).float()
     generator = torch.Generator().manual_seed(1)
     found = sample(oracle, told, side=12, n_times=n_times, generator=generator)
-    assert (judge_of(task).read(found) == asked.astype(bool)).all()
+    assert judge_of(task).right(found, asked).all()
     nearest = torch.cdist(found.flatten(1), real.flatten(1)).min(1)
     assert nearest.values.max() < 0.05 * math.sqrt(3 * 12 * 12)  # nothing but real pictures
     counts = np.bincount(nearest.indices.numpy(), minlength=40)
@@ -170,9 +170,9 @@ def test_the_judge_reads_fresh_pictures_with_and_without_noise() -> None:
     assert (judge.accuracy(4000, seed=2) >= LEAST).all()
     assert (judge.accuracy(4000, seed=2, noise=0.2) >= LEAST).all()
     assert judge_of(Concepts()) is judge
-    blank = torch.full((1, 3, 28, 28), 0.9)
-    assert judge.read(blank).shape == (1, 3)
-    assert judge.read(blank[:0]).shape == (0, 3)
+    blank = torch.full((8, 3, 28, 28), 0.9)
+    assert not judge.right(blank, EVERY).any()  # of an empty picture nothing is sure
+    assert judge.right(blank[:0], EVERY[:0]).shape == (0, 3)
 
 
 def test_the_judge_refuses_what_it_cannot_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:

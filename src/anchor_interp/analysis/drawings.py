@@ -46,7 +46,7 @@ def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
     nodes = bits_of(names)
     repeated = np.repeat(nodes, n, axis=0)
     pictures = draw(run.model, task, repeated, seed=seed, stream="drawings")
-    right = judge_of(task).read(pictures) == repeated.astype(bool)
+    right = judge_of(task).right(pictures, repeated)
     roles = dict.fromkeys(task.trained, "trained") | dict.fromkeys(task.tested, "tested")
     pixels = as_pixels(pictures)
     return Drawings(

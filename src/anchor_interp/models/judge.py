@@ -1,7 +1,8 @@
 """Reads attributes off pictures: a small convolutional network, trained on real pictures.
 
 It learns every node, unseen ones too, from pictures with noise and tints of many strengths, so that
-what a diffusion leaves behind does not mislead it. It takes seconds and is the same each time.
+what a diffusion leaves behind does not mislead it, and from empty ones, of which it shall not be
+sure. It takes seconds and is the same each time.
 """
 
 import functools
@@ -10,7 +11,7 @@ import itertools
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
@@ -23,6 +24,9 @@ NOISE = 0.4
 """The largest standard deviation of noise on training pictures; black is -1 and white 1."""
 TINT = 0.3
 """The most by which the red, green and blue of a training picture are moved."""
+SURE = 0.9
+"""The least probability that the judge gives to what it reads; less counts as wrong."""
+_EMPTY = 8  # pictures of each batch without an object, of which any value is as likely
 _STEPS, _MOST_STEPS, _BATCH, _PICTURES = 200, 1600, 64, 4096
 _SIDE = 32  # larger pictures are shrunk to about this
 
@@ -49,19 +53,23 @@ class Judge(nn.Module):
         return found
 
     @torch.no_grad()
-    def read(self, pictures: Float[Tensor, "n 3 row column"]) -> Bool[np.ndarray, "n attribute"]:
-        """The bits of pictures, -1 to 1."""
+    def right(
+        self,
+        pictures: Float[Tensor, "n 3 row column"],
+        nodes: Integer[np.ndarray, "n attribute"],
+    ) -> Bool[np.ndarray, "n attribute"]:
+        """Which attributes of pictures, -1 to 1, the judge is :data:`SURE` to be the nodes' own."""
         starts = range(0, len(pictures), 1024)
-        parts = [self(pictures[start : start + 1024].cpu()) > 0 for start in starts]
-        none = torch.empty(0, len(self.task.attributes), dtype=torch.bool)
-        found: Bool[np.ndarray, "n attribute"] = torch.cat([none, *parts]).numpy()
+        parts = [self(pictures[start : start + 1024].cpu()) for start in starts]
+        odds = torch.cat([torch.empty(0, nodes.shape[1]), *parts]).numpy()
+        found: Bool[np.ndarray, "n attribute"] = odds * (2 * nodes - 1) >= np.log(SURE / (1 - SURE))
         return found
 
     def accuracy(self, n: int, *, seed: int, noise: float = 0.0) -> Float[np.ndarray, " attribute"]:
         """Share of n real pictures whose attribute is read right, with noise of this strength."""
         pictures, nodes = _real(self.task, n, seed=seed, stream="judge/test")
         extra = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(seed))
-        right = self.read(pictures + noise * extra) == nodes.bool().numpy()
+        right = self.right(pictures + noise * extra, nodes.long().numpy())
         found: Float[np.ndarray, " attribute"] = right.mean(0)
         return found
 
@@ -94,9 +102,12 @@ def judge_of(task: Concepts) -> Judge:
         noise = torch.randn((_BATCH, *pictures.shape[1:]), generator=generator)
         strength = NOISE * torch.rand((_BATCH, 1, 1, 1), generator=generator)
         tint = TINT * (2 * torch.rand((_BATCH, 3, 1, 1), generator=generator) - 1)
-        seen = (pictures[rows] + tint).clamp(-1, 1) + strength * noise
+        shown, wanted = pictures[rows], nodes[rows]
+        shown[:_EMPTY] = shown[:_EMPTY, :, :1, :1]  # the ground alone
+        wanted[:_EMPTY] = 0.5
+        seen = (shown + tint).clamp(-1, 1) + strength * noise
         with torch.enable_grad():
-            loss = F.binary_cross_entropy_with_logits(judge(seen), nodes[rows])
+            loss = F.binary_cross_entropy_with_logits(judge(seen), wanted)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
         optimizer.step()

@@ -2,7 +2,7 @@
 
 Training minimises the mean squared error of the predicted noise (Ho, Jain and Abbeel 2020, equation
 14). A drawing of a node is right if the judge (:mod:`anchor_interp.models.judge`) reads all of the
-node's attributes off it.
+node's attributes off it, and is sure of them.
 """
 
 from collections.abc import Sequence
@@ -120,9 +120,8 @@ def right_attributes(
     """Which attributes the judge reads off a drawing of each example's node as they should be."""
     concepts: Concepts = checked(task, Concepts, "the task of a U-Net")
     nodes = concepts.nodes(examples)
-    found = judge_of(concepts).read(draw(model, concepts, nodes, seed=seed, stream=stream))
-    right: Bool[np.ndarray, "n attribute"] = found == nodes.astype(bool)
-    return right
+    found = draw(model, concepts, nodes, seed=seed, stream=stream)
+    return judge_of(concepts).right(found, nodes)
 
 
 @torch.no_grad()
