@@ -61,7 +61,8 @@ def test_runs_differ_in_gamma_and_seed_alone(scale: str) -> None:
     assert len(found) == len(SEEDS) * len(CONCEPT_GAMMAS)
     assert len({override(config, gamma=0.5, seed=0) for config in found}) == 1
     assert {config.init.weights for config in found} == {"uniform"}
-    assert {config.model.d_image for config in found} == {28 if scale == "tiny" else 64}
+    sizes = {config.pictures[1].d_image for config in found if config.pictures}
+    assert sizes == {28 if scale == "tiny" else 64}
 
 
 def test_the_figure_shows_runs_whose_folders_are_there(tmp_path: Path) -> None:

@@ -199,6 +199,7 @@ def test_a_report_shows_the_drawings_and_the_layers(done: Run) -> None:
     assert "nats" not in page
 
 
+@pytest.mark.slow
 def test_sweeps_train_runs_on_pictures(tmp_path: Path) -> None:
     short = override(TINY, steps=2, eval_every=2, checkpoint_every=2)
     plan = Sweep((Grid(short, {"gamma": (0.5, 0.8)}),))
