@@ -280,10 +280,6 @@ _EFFECTS: Mapping[str, Effect] = {
     **_on_corners("addition", "ood_accuracy", held_out_square),
     "c7-concepts": Difference("ood_shape", composing(small=True), composing(small=False),
                               studies=("concepts",)),
-    "c7-concepts-failure": Mean(
-        lambda row: 1 - row["ood_shape"], composing(small=False), reference=0.5,
-        studies=("concepts",)
-    ),
     "c7-concepts-whole": Difference("ood_accuracy", composing(small=True), composing(small=False),
                                     studies=("concepts",)),
     "c7-addition-random": _corners("addition", "id_accuracy", held_out_at_random),

@@ -17,7 +17,7 @@ from papers.section_7_runs import CONCEPT_GAMMAS, SEEDS
 from papers.studies import study_sweep
 from section import Data, montage
 
-NAMES = ("c7-concepts", "c7-concepts-failure", "c7-concepts-whole")
+NAMES = ("c7-concepts", "c7-concepts-whole")
 
 
 def made_up(shapes: dict[float, float], *, trained: float = 1.0) -> list[Row]:
