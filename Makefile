@@ -21,6 +21,8 @@ BIN := $(VENV)/bin
 SPREAD = --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
+LARGEST = import anchor_interp.models.transformer, matplotlib.pyplot, pandas, pyarrow.parquet, scipy.stats, sklearn.metrics
+
 unexport PYTHONDONTWRITEBYTECODE # with it every process would compile all that it imports
 
 .PHONY: quickstart test check format-check lint types tests slow-tests fast-tests claims docs public-api evidence clean
@@ -118,6 +120,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/bin/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) --editable . --group dev
+	@$(BIN)/python -c "$(LARGEST)" # compiled here once, not in every test process
 	@touch $@
 
 clean:

@@ -91,7 +91,8 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
 def _readable_width(path: Path) -> int:
     """The width in CSS pixels at which letters of 8 points have 10 pixels, or the picture's own."""
     with Image.open(path) as picture:
-        return round(min(picture.width, picture.width / picture.info.get("dpi", (120,))[0] * 90))
+        per_inch = float(picture.info.get("dpi", (120,))[0])
+        return round(min(picture.width, picture.width / per_inch * 90))
 
 
 def nav_pages(nav: Any) -> Iterator[str]:

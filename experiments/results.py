@@ -16,6 +16,7 @@ whose other columns have these values; ``random`` is all random settings. This p
 """
 
 import argparse
+import functools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -152,7 +153,7 @@ def early_table(ledger: Ledger) -> str:
 def studies_table(_: Ledger) -> str:
     """What was trained."""
     lines = []
-    for name, rows in read_tables(TABLES).items():
+    for name, rows in _tables().items():
         phases = [row["phase"] for row in rows if row["phase"] is not None]
         found = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases)))
         seeds, censored = len({row["seed"] for row in rows}), sum(row["censored"] for row in rows)
@@ -165,7 +166,7 @@ def studies_table(_: Ledger) -> str:
 
 def noise_table(_: Ledger) -> str:
     """Areas under the ROC curve over the tasks with broken groups."""
-    rows = read_tables(TABLES, ["noise"]).get("noise", [])
+    rows = _tables().get("noise", [])
     lines = []
     for score, title in (
         ("late", "how late it is learned"),
@@ -205,9 +206,15 @@ def _with_as_much_data(row: Row, score: str) -> float:
     return detection(np.array([*scores.values()]), [*scores], [*broken]).auroc
 
 
+@functools.cache
+def _tables() -> dict[str, list[Row]]:
+    """The committed tables, read once."""
+    return read_tables(TABLES)
+
+
 def random_settings() -> list[Row]:
     """All runs of random settings; ``route`` is the one that carries most."""
-    tables = read_tables(TABLES, RANDOM)
+    tables = _tables()
     return [row | {"route": _route(row)} for name in RANDOM for row in tables.get(name, [])]
 
 
@@ -247,7 +254,7 @@ def _by_route(rows: list[Row], by: tuple[str, ...], least: int) -> str:
 
 def commuting_table(ledger: Ledger) -> str:
     """What changes if composite and symmetric are told apart by the wrong answers alone."""
-    tables = read_tables(TABLES)
+    tables = _tables()
     again = {name: [_by_wrong_answers(row) for row in rows] for name, rows in tables.items()}
     counts = []
     for name, rows in tables.items():
@@ -281,7 +288,7 @@ def _by_wrong_answers(row: Row) -> Row:
 def figure2_table(_: Ledger) -> str:
     """How far the runs of figure 2 are from the paper's, and where the shaded zone lies."""
     found = table(["", "here", "in the paper"], distance(SCALES["tiny"].figure2))
-    if rows := read_tables(TABLES, ["figure2"]).get("figure2"):
+    if rows := _tables().get("figure2"):
         found += f"\nThe shaded zone, by the {zone_text(rows)}.\n"
     return found
 
@@ -289,7 +296,7 @@ def figure2_table(_: Ledger) -> str:
 def factors_table(_: Ledger) -> str:
     """What each factor does to both answers from both cells."""
     lines = []
-    for level in levels(read_tables(TABLES, ["factors"]).get("factors", []), "tiny"):
+    for level in levels(_tables().get("factors", []), "tiny"):
         numbers = [
             f"{effect.mean:+.2f} [{effect.low:.2f}, {effect.high:.2f}]"
             if (effect := level.effects.get((base, answer)))
@@ -337,7 +344,7 @@ def filled(text: str, ledger: Ledger) -> str:
 
 def _number(summary: str, column: str | None, study: str, only: str | None) -> str:
     """A count, or another summary of a column, of the runs that have these values."""
-    rows = random_settings() if study == "random" else read_tables(TABLES, [study])[study]
+    rows = random_settings() if study == "random" else _tables()[study]
     for name, _, values in (one.partition("=") for one in (only or "").split()):
         rows = [row for row in rows if str(row[name]) in values.split(",")]
     if column is None:  # a count

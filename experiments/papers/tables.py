@@ -18,13 +18,14 @@ from anchor_interp._util.schema import checked_path, shown
 from anchor_interp.runs.phase import Phase
 from anchor_interp.sweeps.columns import COLUMNS, Kind
 from anchor_interp.sweeps.folder import STATES
-from anchor_interp.sweeps.table_files import parsed
+from anchor_interp.sweeps.table_files import kind_of_texts, parsed
 from anchor_interp.tasks.anchor import TASKS
 
 from .rows import Row
 from .studies import STUDIES
 
-# What columns hold beside those of a sweep's table; all others hold numbers.
+# What columns hold beside those of a sweep's table. A field of a task, such as ``task.holdout``, is
+# what all its values can be read as; all others hold numbers.
 _TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
 _KINDS: Mapping[str, Kind] = {"complexity": "integer", **dict.fromkeys(_TEXTS, "text")}
 # Columns in which every row has a value, that every table has, and that a table of runs has.
@@ -109,7 +110,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _read(
-    path: Path, needed: Set[str], row_of: Callable[[Mapping[str, Any], Sequence[str]], Row]
+    path: Path, needed: Set[str], row_of: Callable[[Mapping[str, Any], Mapping[str, Kind]], Row]
 ) -> list[Row]:
     data = files.read_bytes(path, limit=_LIMIT)
     try:
@@ -120,12 +121,14 @@ def _read(
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"it has the column {twice[0]} twice")
+        lines = [(reader.line_num, line) for line in reader]
+        kinds = {name: _kind(name, [line[name] or "" for _, line in lines]) for name in columns}
         rows = []
-        for line in reader:
+        for number, line in lines:
             try:
-                rows.append(row_of(line, columns))
+                rows.append(row_of(line, kinds))
             except (ValueError, LookupError) as error:
-                raise ValueError(f"line {reader.line_num}: {error}") from error
+                raise ValueError(f"line {number}: {error}") from error
         found = Counter((row["run_id"], row.get("at_step")) for row in rows)
         if twice := [run for (run, _), n in found.items() if n > 1]:
             raise ValueError(f"the run {twice[0]} is there twice")
@@ -136,20 +139,27 @@ def _read(
         ) from error
 
 
-def _row_of(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
-    if len(line) > len(columns):  # the reader's place for what is beyond the header
+def _kind(name: str, texts: Sequence[str]) -> Kind:
+    """What a column holds; ``texts`` are its values."""
+    if name.startswith("task."):
+        return kind_of_texts(texts)
+    return COLUMNS.get(name) or _KINDS.get(name, "number")
+
+
+def _row_of(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
+    if len(line) > len(kinds):  # the reader's place for what is beyond the header
         raise ValueError("a line is too long")
     if None in line.values():
         raise ValueError("a line is too short")
     found = {}
-    for name in columns:
-        found[name] = parsed(name, line[name], COLUMNS.get(name) or _KINDS.get(name, "number"))
+    for name, kind in kinds.items():
+        found[name] = parsed(name, line[name], kind)
         _check(name, found[name])
     return found
 
 
-def _row_of_a_run(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
-    found = _row_of(line, columns)
+def _row_of_a_run(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
+    found = _row_of(line, kinds)
     task = TASKS.get(found["task"])
     accuracies = ("id_accuracy", "ood_accuracy") if task and task.unseen else ("id_accuracy",)
     for name in ("phase", *accuracies):
@@ -158,8 +168,8 @@ def _row_of_a_run(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
     return found
 
 
-def _row_of_a_checkpoint(line: Mapping[str, Any], columns: Sequence[str]) -> Row:
-    found = _row_of(line, columns)
+def _row_of_a_checkpoint(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
+    found = _row_of(line, kinds)
     if found["status"] == "done" and found["phase"] is None:
         raise ValueError("phase is empty in a run that is done")
     for name in ("at_step", "at_number"):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from in_process_engine import Here
 from short import SHORT
 
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -34,16 +35,16 @@ def test_quickstart_trains_prints_draws_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "PHASES", SMALL)
+    monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
     reports: list[Path] = []  # a page of three runs takes half a minute, and has its own tests
     monkeypatch.setattr(
         "anchor_interp.pages.report.write_report", lambda _, path: reports.append(path)
     )
-    runs = train_phases(tmp_path / "out", seed=3, workers=2, device="cpu")
+    runs = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
     assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
     picture = tmp_path / "out/overview.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "memorizing: step 40/40" in capsys.readouterr().err
     print_table(runs)
     shown = capsys.readouterr().out
     for run in runs.values():
@@ -57,7 +58,10 @@ def test_quickstart_trains_prints_draws_and_resumes(
 
 
 def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
-    tmp_path: Path, finished_run: Run, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    finished_run: Run,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     configs = {"bad": SMALL["memorizing"], "run": finished_run.config}
     (tmp_path / "bad").mkdir()
@@ -70,6 +74,7 @@ def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
         engine = LocalEngine(workers=1, device="cpu")
         ended = engine.run(each_alone(configs), tmp_path, progress.__getitem__)
         results = {result.name: result for result in ended}
+    assert "run: step 40/40" in capsys.readouterr().err
     assert isinstance(results["bad"].error, StoreError)
     assert results["run"].error is None
     assert RunFolder(results["run"].path).result() is not None

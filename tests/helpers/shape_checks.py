@@ -29,7 +29,10 @@ def where_shaped(*, typechecker: Any) -> Callable[[F], F]:
     """jaxtyping's decorator for functions and dataclasses with a shape; others stay as they are."""
 
     def decorate(item: F) -> F:
-        found: F = _jaxtyped(item, typechecker=typechecker) if _mentions_shape(item) else item
+        if not _mentions_shape(item):
+            return item
+        wrapped: Any = _jaxtyped(item, typechecker=typechecker)
+        found: F = wrapped
         return found
 
     return decorate

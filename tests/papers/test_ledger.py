@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from in_process_engine import Here
 from test_gathering import MICRO
 from test_tables import TABLES
 from watched_page import Watched
@@ -42,8 +43,12 @@ def micro(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_trains_judges_and_writes(
-    tmp_path: Path, micro: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    micro: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(command, "LocalEngine", lambda *_: Here())
     asked = ["decay", "--out", str(tmp_path), "--workers", "1", "--quiet"]
     assert command.main([*asked, "--dry-run"]) == 0
     assert "runs: 2, of which 0 are in tables and 2 new" in capsys.readouterr().out

@@ -31,6 +31,13 @@ def test_a_row_with_the_needed_columns_is_enough(tmp_path: Path) -> None:
     assert (row["run_id"], row["lr"], row["censored"]) == ("x", 0.001, True)
 
 
+def test_a_field_of_a_task_is_a_number_or_a_text(tmp_path: Path) -> None:
+    texts = {"task.holdout": "square", "task.n_numbers": "100", "task.reversed": "True"}
+    (tmp_path / "decay.csv").write_text(table_text(**texts))
+    (row,) = read_tables(tmp_path)["decay"]
+    assert [row[name] for name in texts] == ["square", 100, True]
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("", "lacks the column"),
     *((table_text(**{name: None}), f"lacks the column {name}") for name in [*A_ROW][:-1]),

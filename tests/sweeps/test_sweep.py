@@ -602,14 +602,17 @@ def test_ten_thousand_configurations(tmp_path: Path) -> None:
     assert time.process_time() - began < 3
 
 
-def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One worker trains two runs, then the commands look at them."""
+def test_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs are trained in this process, then the commands look at them."""
     out = str(tmp_path / "out")
     changes = [f"{name}={value}" for name, value in SHORT.items()]
     arguments = ["sweep", "tiny", *changes, "gamma=0.4,0.8", "--out", out, "--device", "cpu"]
     assert main([*arguments, "--dry-run"]) == 0
     assert "runs: 2, of which 2 are to be done" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
     assert main([*arguments, "--workers", "1"]) == 0
     captured = capsys.readouterr()
     assert f"{out}: 2 runs\nstates: 2 done\n" in captured.out
@@ -660,6 +663,7 @@ def test_bad_commands(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_runs_to_resume(tmp_path: Path, small: SweepFolder) -> None:
     """Its worker checkpoints and ends; the next sweep ends with the same table."""
     world = sweep_faults.World(tmp_path, rows(small), random.Random(0), SMALL)
@@ -680,6 +684,7 @@ def in_background(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(
     tmp_path: Path, small: SweepFolder, caplog: pytest.LogCaptureFixture
 ) -> None:

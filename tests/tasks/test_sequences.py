@@ -102,9 +102,9 @@ def test_draws_are_uniform() -> None:
 
 
 def test_900_000_sequences_in_seconds_and_megabytes() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     drawn = sample(NEURIPS, "train", 900_000, seed=0)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     kept = (drawn.tokens, drawn.targets, drawn.key, drawn.position, drawn.pair, drawn.role)
     assert sum(array.nbytes for array in kept) == 900_000 * (9 + 5)
     tracemalloc.start()

@@ -176,9 +176,10 @@ def prune(
     After ``max_seconds`` the smallest faithful circuit so far comes back, with ``finished`` False.
     Raises ConfigError if the answers hardly depend on attention.
     """
-    if not isinstance(bench, Bench):
+    given: object = bench
+    if not isinstance(given, Bench):
         made = "Bench(model, aligned_sequences(task, position, n, seed=0))"
-        raise ConfigError(f"bench is {shown(bench)}; expected a Bench: {made}")
+        raise ConfigError(f"bench is {shown(given)}; expected a Bench: {made}")
     least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds

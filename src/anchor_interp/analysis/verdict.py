@@ -87,9 +87,10 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     A model that has not learned its training data looks like one that memorizes. Check its training
     accuracy first. The phases are those of the module's table.
     """
-    if not isinstance(fingerprint, Fingerprint):
+    given: object = fingerprint
+    if not isinstance(given, Fingerprint):
         made = "ai.fingerprint(run), or fingerprint_model(model, task)"
-        raise ConfigError(f"fingerprint is {shown(fingerprint)}; expected a Fingerprint: {made}")
+        raise ConfigError(f"fingerprint is {shown(given)}; expected a Fingerprint: {made}")
     f = fingerprint
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
     if f.position_share is None or f.key_share is None:

@@ -1,4 +1,4 @@
-"""The memory that a run needs at least, and one clear error when it runs out."""
+"""The least memory that a run needs, and one clear error when memory runs out."""
 
 import contextlib
 from collections.abc import Iterator

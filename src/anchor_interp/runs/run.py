@@ -263,7 +263,8 @@ def load(
     Args:
         path: the folder, or a name such as ``tiny/inferential/1``
             (:func:`anchor_interp.runs.zoo.names`) or ``exact/inferential``
-            (:data:`anchor_interp.models.exact.NAMES`). An existing folder of that name goes first.
+            (:data:`anchor_interp.models.exact.NAMES`). An existing folder of that name is taken
+            first.
         step: the checkpoint whose model is wanted; the newest if None.
         dtype: dtype of the model, such as ``torch.float64`` for exact analyses.
 

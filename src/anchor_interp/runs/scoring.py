@@ -131,7 +131,7 @@ def token_losses(model: HookedTransformer, examples: Examples) -> Float[np.ndarr
 def _of_tokens(
     model: HookedTransformer, examples: Examples
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """The mean over each example's tokens to predict of their being right, and of their loss."""
+    """The share of right tokens and the mean loss, over the tokens to predict of each example."""
     found, fast = np.empty((2, len(examples))), takes_fast_path(model)
     for rows, part in _parts(examples):
         batch = masked_batch(part, model.cfg.n_ctx, device(model))

@@ -31,7 +31,7 @@ MOST_MODELS = 256
 _SHARE = 0.8  # of the free memory
 _COPIES = 4
 """Tensors kept for each activation that :func:`memory_bytes` counts: its gradient, statistics of
-softmax and LayerNorm, queries, keys and values joined. An estimate, rather too large."""
+softmax and LayerNorm, queries, keys and values joined. A high estimate."""
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
@@ -143,7 +143,7 @@ def make_mark(row: TableRow, slot: int, maps: Sequence[str] = ()) -> RunMark:
 
 def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:
     """The measurements near a line, as far as the row holds what the rule reads."""
-    shares = {name: _number(row, name) for name in _RULE}
+    shares: dict[str, Any] = {name: _number(row, name) for name in _RULE}
     if phase is None or (shares["ood_accuracy"] is not None and shares["key_dependence"] is None):
         return ()  # OOD accuracy without anchors has a line of its own, which rows do not hold
     fresh = _number(row, "seen_train_keys")

@@ -44,7 +44,7 @@ class Estimate:
     """Time of these runs one after another, on one core or one device."""
     seconds: float
     disk_bytes: int
-    """Size of their folders at most; while a run trains, two optimizer states more."""
+    """Largest size of their folders; a run in training takes two optimizer states more."""
     free_bytes: int
     basis: str
     """What the times are taken from."""
@@ -57,7 +57,7 @@ def estimate(
 
     The time of a step is that of finished runs of the same shape in the folder (too long if they
     trained in a batch). For other shapes a few steps are timed, on a CPU with at most 128
-    sequences; the time for a larger batch is in proportion, which is rather too long.
+    sequences; the time for a larger batch is in proportion, which overestimates it.
     """
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
@@ -96,7 +96,7 @@ def estimate(
 
 
 def disk_bytes(config: RunConfig) -> int:
-    """About what a finished run's folder takes: checkpoints, optimizer state and metrics.
+    """The approximate size of a finished run's folder: checkpoints, optimizer state and metrics.
 
     A parameter takes 4 bytes in every kept checkpoint, and 8 in the last one's optimizer state.
     """

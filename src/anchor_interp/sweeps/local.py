@@ -32,7 +32,7 @@ from anchor_interp.sweeps.worker import do_job, read_job
 from anchor_interp.tasks.registry import TASKS_VARIABLE, further_tasks
 
 WORKER_BYTES = 600 << 20
-"""Memory of a worker without its runs: Python, torch and TransformerLens, about."""
+"""Approximate memory of a worker without its runs: Python, torch and TransformerLens."""
 MEMORY_SHARE = 0.8
 """How much of the machine's memory all workers may use."""
 _POLL_SECONDS = 0.5
@@ -117,7 +117,7 @@ def _run(
 
 
 def _needed_bytes(job: Job) -> int:
-    """Memory of a worker with this job, rather too little than too much."""
+    """Memory of a worker with this job: a low estimate."""
     return WORKER_BYTES + sum(sum(memory_bytes(config).values()) for config in job.configs.values())
 
 

@@ -77,7 +77,7 @@ def _done(folder: SweepFolder, names: Iterable[str]) -> list[str]:
 def _each(
     folder: SweepFolder, todo: list[str], act: Callable[[Path], object], what: str, quiet: bool
 ) -> int:
-    """Do something with each of these runs; how many failed."""
+    """Call a function on each of these runs, and return how many failed."""
     failed = 0
     with reporting_all(len(todo), len(todo), what=what, quiet=quiet) as progress:
         for name in todo:

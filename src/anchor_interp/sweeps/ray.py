@@ -108,7 +108,7 @@ class RayEngine:
 
 @dataclass
 class _Task:
-    """A task in flight: the runs left without a result, Ray's stream of its messages, the first."""
+    """A task in flight: its runs without a result, Ray's stream of messages, the first message."""
 
     job: Job
     left: dict[str, RunConfig]

@@ -35,7 +35,7 @@ def from_csv(text: str) -> list[TableRow]:
     names = list(reader.fieldnames or ())
     check_columns([*names, *(name for name in ADDED if name not in names)])
     lines = list(reader)
-    own = {n: _kind_of_texts([line[n] for line in lines]) for n in names if n not in COLUMNS}
+    own = {n: kind_of_texts([line[n] for line in lines]) for n in names if n not in COLUMNS}
     columns = with_own(own).items()
     return [{name: parsed(name, line.get(name) or "", kind) for name, kind in columns}
             for line in lines]  # fmt: skip
@@ -52,7 +52,7 @@ def parsed(name: str, text: str, kind: Kind) -> Any:
         raise ValueError(f"{name} is {shown(text)}; expected {expected}") from None
 
 
-def _kind_of_texts(texts: Iterable[str]) -> Kind:
+def kind_of_texts(texts: Iterable[str]) -> Kind:
     """The first kind that can read all texts of a CSV column."""
     given = [text for text in texts if text]
     kinds: tuple[Kind, ...] = ("integer", "number", "truth")

@@ -16,7 +16,7 @@ The papers do not state the tokens. ``numbers`` has one token a number, so that 
 training data relates 417 to 418; the others spell each number with zeros in front, as long as the
 longest: "4 1 7 + 5 8 0 = 0 9 9 7 ." or, ``reversed``, "7 1 4 + 0 8 5 = 7 9 9 0 .".
 
-The holdouts know no symmetry: training may show b + a where a + b is left out, except in the
+The holdouts ignore symmetry: training may show b + a where a + b is left out, except in the
 square. Source of the intervention: Hu, Tang, Yang and Zhang, ICML 2024 ("Case-based or rule-based:
 how do transformers do the math?").
 """
@@ -56,7 +56,7 @@ class Addition(Task):
     """Where it ends (600, inclusive)."""
     held_out: int = bounded(1_000, low=0, high=1_000_000)
     """Pairs outside the square kept out of the training set as a test of the same distribution
-    (ID); 0 gives the paper's training set. Of no effect on ``random``, whose test set is one."""
+    (ID); 0 gives the paper's training set. ``random`` ignores it: its test set is such a test."""
     tokens: Literal["numbers", "digits", "reversed"] = "numbers"
     """How a number is written: as one token, or in decimal digits with the most or the least
     significant one first."""
@@ -90,7 +90,7 @@ class Addition(Task):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Plus, equals, and every number or digit; digits have an end of the answer."""
+        """Plus, equals, and every number or digit; with digits, also the end of an answer."""
         end = () if self.end is None else (".",)
         return (*_SYMBOLS, *map(str, range(self._base)), *end)
 
@@ -128,7 +128,7 @@ class Addition(Task):
         return finite_splits(_rows(self))
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
-        """N sums, a set in random order after the other."""
+        """N sums: the whole set in random order, then again in another order."""
         chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="addition")
         return self.sums(*np.divmod(chosen, self.largest + 1))
 
@@ -166,7 +166,7 @@ class Addition(Task):
         return 2 * self.largest + 1 if self.tokens == "numbers" else 10
 
     def _places(self, largest: int) -> Ints:
-        """What each token of a written number counts: [token]."""
+        """What a 1 in each token of a written number is worth: [token]."""
         n_tokens = 1 if self.tokens == "numbers" else len(str(largest))
         powers = self._base ** np.arange(n_tokens, dtype=np.int64)
         return powers if self.tokens == "reversed" else powers[::-1]

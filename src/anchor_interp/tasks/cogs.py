@@ -2,8 +2,8 @@
 
 "The boy slept ." is answered with "* boy ( x _ 1 ) ; sleep . agent ( x _ 2 , x _ 1 )". The answer
 has a token for each digit of a number, so that no index is a word that training lacks. It is right
-if all of it is. The splits ask for the training distribution, and for 21 types of generalisation of
-1,000 sentences each:
+only if every token is. The splits ask for the training distribution, and for 21 types of
+generalisation of 1,000 sentences each:
 
 ==============  ==================================================================================
 split           sentences
@@ -91,7 +91,7 @@ class Cogs(Task):
         )
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
-        """N sentences with their forms, a set in random order after the other."""
+        """N sentences with their forms: the whole set in random order, then in another order."""
         found = _examples(self, split)
         return found.rows(shuffled_rows(n, len(found), seed=seed, stream=f"cogs/{split}"))
 

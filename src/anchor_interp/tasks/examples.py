@@ -21,7 +21,7 @@ class Split:
     name: str
     role: SplitRole
     size: int | None = None
-    """How many different examples it has; None if there is no end of them."""
+    """How many different examples it has; None if there is no limit."""
 
 
 @dataclass(frozen=True)

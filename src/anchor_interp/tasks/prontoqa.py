@@ -6,7 +6,7 @@
 The answer is a judgement, ``True`` or ``False``, after a chain of thought if the task has one:
 each rule that is applied, and what follows from it.
 
-A world is a chain of concepts: every one is the next one, and has one property, negated or not. The
+A world is a chain of concepts: each is also the next one, and has one property, negated or not. The
 statement is about the property of a concept of the chain, and is negated half the time. Proving or
 refuting it applies as many rules as the example has *hops*. A second chain, of other concepts, has
 at the same depth a rule with the opposite sign, the *distractor*. The rules come in random order.
@@ -23,16 +23,17 @@ at the same depth a rule with the opposite sign, the *distractor*. The rules com
 The second chain is never reached. ``Prontoqa.baselines`` gives the score of that shortcut, which
 stands beside every result.
 
-The judgement is scored, the last word before the end: whatever the proof before it says, and if it
-is longer than the right one. An answer that does not end within the model's context is wrong.
+Only the judgement is scored, the last word before the end: the proof before it may be wrong or too
+long. An answer that does not end within the model's context is wrong.
 
 The ontologies of the test sets are those of one hash value in eight, so none is in the training
 set, in whatever order and with whatever question. ``id`` asks for as many hops as training,
 ``deeper`` for one more. A chain has ``hops`` + 1 concepts or one more, in ``deeper`` the fewer: its
 examples are no longer than those of training.
 
-Source: complexity-control paper, section VII and figure 7E; Saparov and He, ICLR 2023. Of their
-sampler this one has chains without branches, in random order, and words of its own.
+Source: complexity-control paper, section VII and figure 7E; Saparov and He, ICLR 2023. Of the
+options of their sampler, this one has chains without branches in random order. The words are our
+own.
 """
 
 from collections import Counter
@@ -62,11 +63,11 @@ PROPERTIES = (
 )  # fmt: skip
 PEOPLE = ("Ada", "Boris", "Clara", "Dmitri", "Edith", "Farid", "Greta", "Hugo")
 _ABSENT = -1
-"""A word that an example does without."""
+"""In place of a word that an example does not have."""
 _ONE_IN = 8
-"""One ontology in so many is of the test sets."""
+"""One ontology in this many belongs to the test sets."""
 _CHUNK = 1 << 14
-"""Examples that are drawn together."""
+"""How many examples are drawn at a time."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Prontoqa(Task):
     hops: int = bounded(3, low=1, high=5)
     """Most rules that the proof of a training example applies; ``deeper`` applies one more."""
     least_hops: int = bounded(1, low=1, high=5)
-    """Fewest of them; at most hops."""
+    """Fewest rules that such a proof applies; at most hops."""
     chain_of_thought: bool = True
     """Whether an answer gives the proof before its judgement."""
 
@@ -112,7 +113,7 @@ class Prontoqa(Task):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """``train``, ``id`` and ``deeper``, all without end."""
+        """``train``, ``id`` and ``deeper``; none of them has a last example."""
         return (Split("train", "train"), Split("id", "id"), Split("deeper", "ood"))
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
@@ -163,7 +164,7 @@ TASKS: dict[str, Prontoqa] = {
 def _slots(
     task: Prontoqa, split: str, rows: Int[np.ndarray, " n"], seed: int
 ) -> Int[np.ndarray, "n slots"]:
-    """The words of some examples; each is drawn again until its ontology is of the split."""
+    """The words of some examples; each is drawn again until its ontology belongs to the split."""
     left, attempt = np.arange(len(rows)), 0
     kept: list[Int[np.ndarray, " some"]] = []
     parts: list[Int[np.ndarray, "some slots"]] = []
@@ -289,7 +290,7 @@ def _n_prompt_slots(task: Prontoqa) -> int:
 
 
 def _is_held_out(rules: Int[np.ndarray, "n rules 6"]) -> Bool[np.ndarray, " n"]:
-    """Whether ontologies are of the test sets, whatever the order of their rules."""
+    """Whether ontologies belong to the test sets, whatever the order of their rules."""
     there = rules[..., 0] != _ABSENT
     codes = (rules[..., 1] << 16) + (rules[..., 4] << 8) + (rules[..., 3] == _NOT)
     key = stream_key(0, "prontoqa/ontology")

@@ -16,7 +16,7 @@ split          test set
 
 In the first two the bare primitive is every tenth row of the training set, as in the official
 files, whose rows are the same: 21,890, 14,670, 16,990 and 16,728 without ``held_out`` commands.
-Only ``simple`` is another draw than theirs. Source: Lake and Baroni, ICML 2018 (appendix, grammar
+Only ``simple`` is drawn differently. Source: Lake and Baroni, ICML 2018 (appendix, grammar
 and interpretation); https://github.com/brendenlake/SCAN for the counts.
 """
 
@@ -63,7 +63,7 @@ class Scan(Task):
     """What the test set holds; see the module."""
     held_out: int = bounded(1_000, low=0, high=10_000)
     """Commands kept out of the training set as a test of the same distribution (ID); 0 gives the
-    official training set. Of no effect on ``simple``, whose test set is one."""
+    official training set. ``simple`` ignores it: its test set is such a test."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -87,11 +87,11 @@ class Scan(Task):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """``train``, ``id`` (unless nothing is held out) and ``ood`` (but for ``simple``)."""
+        """``train``, ``id`` (unless nothing is held out) and ``ood`` (except for ``simple``)."""
         return finite_splits(_rows(self))
 
     def examples(self, split: str, n: int, *, seed: int) -> Examples:
-        """N commands with their actions, a set in random order after the other."""
+        """N commands with their actions: the whole set in random order, then in another order."""
         chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="scan")
         return _all_examples().rows(chosen)
 
