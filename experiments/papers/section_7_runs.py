@@ -83,8 +83,8 @@ CORNERS: Mapping[str, Corners] = {
 
 
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8)
-"""Of the network that draws pictures: PyTorch's default, smaller weights, small ones. Single runs of
-seed 901 at the first and the last drew all trained tuples right after 500 steps."""
+"""Of the network that draws pictures: PyTorch's default, smaller weights, small ones. Single runs
+of seed 901 at the first and the last drew all trained tuples right after 500 steps."""
 
 
 def concepts(scale: str) -> Sweep:
