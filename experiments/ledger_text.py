@@ -26,7 +26,7 @@ FIGURES: Mapping[str, str] = {
     "control_6a": "complexity control, figure 5A",
     "control_6b": "complexity control, figure 5B",
     "control_6c": "complexity control, figure 5C",
-    "c7-concepts": "complexity control, figure 6",
+    "control_7_concepts": "complexity control, figure 6",
     "control_7": "complexity control, figure 7A-C, E",
     "control_7d": "complexity control, figure 7D",
     "control_8": "complexity control, figure 8",

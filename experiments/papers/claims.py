@@ -54,6 +54,7 @@ from .rows import (
 )
 from .section_7_runs import (
     CORNERS,
+    composing,
     corner,
     fitted,
     held_out_at_random,
@@ -286,6 +287,10 @@ _EFFECTS: Mapping[str, Effect] = {
     **_on_corners("scan", "ood_accuracy"),
     **_on_corners("cogs", "ood_accuracy"),
     **_on_corners("addition", "ood_accuracy", held_out_square),
+    "c7-concepts": Difference("ood_shape", composing(small=True), composing(small=False),
+                              studies=("concepts",)),
+    "c7-concepts-whole": Difference("ood_accuracy", composing(small=True), composing(small=False),
+                                    studies=("concepts",)),
     "c7-addition-random": _corners("addition", "id_accuracy", held_out_at_random),
     **_on_corners("prontoqa", "id_accuracy", matched="train_accuracy"),
     "c7-prontoqa-faster": Between(

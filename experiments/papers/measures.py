@@ -96,6 +96,16 @@ def behaviour(run: Run) -> Numbers:
     return {"behaviour": decide(run.evaluate(n=100)).phase}
 
 
+def attributes(run: Run) -> Numbers:
+    """The share of drawings of which each attribute is right, by split: such as ``ood_shape``."""
+    return {
+        f"{split.name}_{score.value}": score.accuracy
+        for split in run.evaluation.splits
+        for score in split.aspects
+        if score.aspect == "attribute"
+    }
+
+
 MEASURES: Mapping[str, Measure] = {
     "mechanism": FINGERPRINT,
     "learning": Measure("learning", f"{__name__}:learning", version=2),
@@ -103,6 +113,7 @@ MEASURES: Mapping[str, Measure] = {
     "language": Measure("language", f"{__name__}:language"),
     "embedding": Measure("embedding", f"{__name__}:embedding"),
     "behaviour": Measure("behaviour", f"{__name__}:behaviour", version=2),
+    "attributes": Measure("attributes", f"{__name__}:attributes"),
 }
 # About how long each takes on a core at ``tiny``.
 SECONDS = {
@@ -112,6 +123,7 @@ SECONDS = {
     "pairs": 8.0,
     "embedding": 1.0,
     "behaviour": 3.0,
+    "attributes": 0.1,
 }
 ALONG = ("mechanism", "behaviour")  # what is measured at checkpoints between the first and the last
 

@@ -82,6 +82,26 @@ CORNERS: Mapping[str, Corners] = {
 }  # fmt: skip
 
 
+CONCEPT_GAMMAS = (0.5, 0.65, 0.8)
+"""Of the network that draws pictures: PyTorch's default, smaller weights, small ones. Single runs
+of seed 901 at the first and the last drew all trained tuples right after 500 steps."""
+
+
+def concepts(scale: str) -> Sweep:
+    """Drawings of unseen tuples over the initialisation, uniform as in the paper's figure 6."""
+    config = override(preset("concepts"), checkpoint_every=500)
+    if scale != "tiny":
+        config = override(preset("paper-concepts"), checkpoint_every=2_370)
+    if scale == "small":
+        config = override(config, n_features=64, n_times=250, lr=5e-4)
+    return Sweep((Grid(config, {"gamma": CONCEPT_GAMMAS}, seeds=SEEDS),))
+
+
+def composing(*, small: bool) -> Test:
+    """Runs on concepts of a small initialisation, or of PyTorch's default."""
+    return having(gamma=CONCEPT_GAMMAS[-1 if small else 0])
+
+
 def corner(study: str, *, small: bool) -> Test:
     """Runs of a small initialisation with much weight decay, or of a large one with little."""
     of = CORNERS[study]

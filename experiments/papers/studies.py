@@ -23,10 +23,12 @@ from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Overri
 
 from .figure2_runs import PAPER, factors, figure_2, middle_rate, paper_width
 from .language_runs import language
-from .section_7_runs import CORNERS
+from .section_7_runs import CORNERS, concepts
 
 _T = TypeVar("_T")
-MeasureName = Literal["mechanism", "learning", "pairs", "language", "embedding", "behaviour"]
+MeasureName = Literal[
+    "mechanism", "learning", "pairs", "language", "embedding", "behaviour", "attributes"
+]
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
@@ -309,6 +311,7 @@ STUDIES: Mapping[str, Study] = {
         "both settings and the data on PrOntoQA", CORNERS["prontoqa"].sweep, ("learning",)
     ),
     "language": Study("initialisation and text of language models", language, ("language",)),
+    "concepts": Study("gamma on concepts", concepts, ("attributes",)),
 }
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anchor_interp.models.forward import last_logits as last_logits
     from anchor_interp.models.shapes import InitConfig as InitConfig
     from anchor_interp.models.shapes import ModelConfig as ModelConfig
+    from anchor_interp.models.shapes import UNetConfig as UNetConfig
     from anchor_interp.models.transformer import build_model as build_model
     from anchor_interp.runs.config import RunConfig as RunConfig
     from anchor_interp.runs.config import TrainConfig as TrainConfig
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import Override as Override
     from anchor_interp.tasks.anchor import Table as Table
     from anchor_interp.tasks.cogs import Cogs as Cogs
+    from anchor_interp.tasks.concepts import Concepts as Concepts
     from anchor_interp.tasks.counterfactuals import contrast_pairs as contrast_pairs
     from anchor_interp.tasks.examples import Examples as Examples
     from anchor_interp.tasks.examples import Plane as Plane
@@ -75,7 +77,7 @@ _HOME = {
     "interventions.sites": ("Site",),
     "models.exact": ("exact_model",),
     "models.forward": ("last_logits",),
-    "models.shapes": ("InitConfig", "ModelConfig"),
+    "models.shapes": ("InitConfig", "ModelConfig", "UNetConfig"),
     "models.transformer": ("build_model",),
     "runs.config": ("RunConfig", "TrainConfig", "run_id"),
     "runs.evaluation": ("evaluate",),
@@ -87,6 +89,7 @@ _HOME = {
     "tasks.addition": ("Addition",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
     "tasks.cogs": ("Cogs",),
+    "tasks.concepts": ("Concepts",),
     "tasks.counterfactuals": ("contrast_pairs",),
     "tasks.prontoqa": ("Prontoqa",),
     "tasks.scan": ("Scan",),

@@ -31,6 +31,7 @@ from anchor_interp._util import files
 from anchor_interp.runs import session
 from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks import cogs, cogs_corpus
+from anchor_interp.tasks.concepts import Concepts
 
 SETTINGS = SHORT | {
     "steps": 480,
@@ -50,8 +51,18 @@ _OF_SEQUENCES = {
 """Changes for a preset of sequences, whose steps take longer."""
 
 
+_OF_PICTURES = {
+    "task": Concepts(pixels=12), "d_image": 12, "n_features": 8, "n_times": 4,
+    "n_sequences": 64, "batch_size": 8, "steps": 60, "log_every": 2, "eval_every": 20,
+    "checkpoint_every": 4,
+}  # fmt: skip
+"""Changes for the preset ``concepts``."""
+
+
 def config(preset: str = "tiny") -> anchor_interp.RunConfig:
-    settings = SETTINGS if preset == "tiny" else SETTINGS | _OF_SEQUENCES
+    settings: dict[str, Any] = SETTINGS if preset == "tiny" else SETTINGS | _OF_SEQUENCES
+    if preset == "concepts":
+        settings = _OF_PICTURES
     return anchor_interp.preset(preset, **settings)
 
 

@@ -75,6 +75,7 @@ def _nudged(value: Any, name: str) -> Any:
         "bias": True,
         "scheme": "released",
         "embed_d_in": "d_vocab",
+        "weights": "uniform",
         "lr_start": 1e-4,
         "lr_end": 1e-4,
         "precision": "bf16",

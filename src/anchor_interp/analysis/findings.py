@@ -11,8 +11,10 @@ from jaxtyping import Float, Int
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
+from anchor_interp.analysis.development import Development, development_of
+from anchor_interp.analysis.drawings import Drawings, drawings
 from anchor_interp.models.complexity import Complexity, complexity
-from anchor_interp.models.transformer import build_model
+from anchor_interp.models.networks import build_network
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.evaluation import EVALUATION_SEED
 from anchor_interp.runs.phase import Decision, Evaluation, decide
@@ -53,6 +55,9 @@ class Findings:
     attention: tuple[AttentionExample, ...]
     plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
+    drawings: Drawings | None
+    """Of a run on pictures, as is ``development``."""
+    development: Development | None
     complexity: Complexity
     complexity_at_init: Complexity
     sessions: Sequence[Row]
@@ -78,7 +83,7 @@ def _plane(run: Run) -> PlaneOfAnswers | None:
 def _attention(run: Run) -> tuple[AttentionExample, ...]:
     """Examples of pairs of anchors; none of a task without them."""
     task = run.config.task.anchored
-    return () if task is None else attention_examples(run.model, task)
+    return () if task is None else attention_examples(run.transformer, task)
 
 
 def gather(paths: Sequence[str | Path]) -> list[Findings]:
@@ -118,8 +123,10 @@ def _findings(path: Path, name: str) -> Findings:
         decision=decide(evaluation),
         attention=_attention(run),
         plane=_plane(run),
+        drawings=drawings(run) if config.pictures else None,
+        development=development_of(run) if config.pictures and len(run.steps) > 1 else None,
         complexity=complexity(run.model),
-        complexity_at_init=complexity(build_model(config.model, config.init, seed=config.seed)),
+        complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),
         total_decay=total_decay(config.train),
     )

@@ -31,6 +31,7 @@ from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models import complexity
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
@@ -67,9 +68,9 @@ def fingerprint(
     else:
         found = load(run, step=step, device=device)
     numbers = fingerprint_model(
-        found.model,
+        found.transformer,
         found.config.anchor_task,
-        initial=found.initial,
+        initial=None if found.initial is None else as_transformer(found.initial),
         seed=seed,
         max_seconds=max_seconds,
         quiet=quiet,

@@ -112,7 +112,7 @@ def _answers(
     run: Run, sequences: Sequences, rows: Int64[np.ndarray, " n"]
 ) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Whether each of some sequences is answered with its target, and its loss."""
-    model, right, losses = run.model, [], []
+    model, right, losses = run.transformer, [], []
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
         wanted = torch.from_numpy(sequences.targets[batch].astype(np.int64)).to(run.device)

@@ -23,6 +23,8 @@ from anchor_interp.analysis.attention import (
     sequence_attention,
 )
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.development import Development as Development
+from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.analysis.mechanism import Fingerprint
@@ -42,6 +44,7 @@ from anchor_interp.models.complexity import (
     first_query_matrix,
 )
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
@@ -100,17 +103,6 @@ class MechanismAnalysis:
 
 
 @dataclass(frozen=True, eq=False)
-class Development:
-    """The complexity of named matrices, a row for each step."""
-
-    steps: tuple[int, ...]
-    names: tuple[str, ...]
-    stable_rank: tuple[tuple[float | None, ...], ...]
-    effective_rank: tuple[tuple[float | None, ...], ...]
-    condensation: tuple[tuple[float | None, ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Analysis:
     """Everything measured of one checkpoint.
 
@@ -163,13 +155,15 @@ def analyze(
         folder = run.folder.path  # a named model's lies elsewhere
         is_path = folder.is_dir() and folder == Path(str(path))
         name = folder.resolve().name if is_path else str(path)
+    model = run.transformer
+    initial = None if run.initial is None else as_transformer(run.initial)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     task = run.config.task.anchored
-    found = _analyze(run.model, task, name, run.initial, 0, max_seconds, quiet)
+    found = _analyze(model, task, name, initial, 0, max_seconds, quiet)
     if task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
-        attention = sequence_attention(run.model, run.config.task)
+        attention = sequence_attention(model, run.config.task)
         found = replace(found, left_out=(left_out,), attention=attention)
     return replace(
         found,
@@ -178,7 +172,7 @@ def analyze(
         step=run.step,
         decision=decide(evaluation),
         near=near_lines(evaluation),
-        development=_development(run) if len(run.steps) > 1 else None,
+        development=development_of(run) if len(run.steps) > 1 else None,
     )
 
 
@@ -380,16 +374,3 @@ def _interchanges(
     pairs = interchange_pairs(task, 500, seed=seed)
     sites = [Site("resid_post", layer, "first") for layer in range(model.cfg.n_layers)]
     return tuple(interchange(model, pairs, site) for site in sites)
-
-
-def _development(run: Run) -> Development:
-    found = run.at_every_step(lambda model: complexity(model).matrices)
-    names = tuple(
-        entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer}"
-        for entry in next(iter(found.values()))
-    )
-    numbers = {
-        measure: tuple(tuple(getattr(e, measure) for e in entries) for entries in found.values())
-        for measure in ("stable_rank", "effective_rank", "condensation")
-    }
-    return Development(tuple(found), names, **numbers)

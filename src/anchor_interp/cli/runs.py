@@ -216,8 +216,7 @@ def presets(*, output: Outputs = PLAIN) -> None:
         task_name = next(titles, run.task.kind)
         model, train = run.model, run.train
         lines.append(
-            f"  {name:<14} {task_name}, {model.normalization}-LayerNorm, {model.n_layers} layers x "
-            f"{model.n_heads} heads, d_model {model.d_model}, gamma {run.init.gamma:g}, weight "
+            f"  {name:<14} {task_name}, {model}, gamma {run.init.gamma:g}, weight "
             f"decay {train.weight_decay:g}, {train.n_sequences:,} sequences, {train.steps:,} steps"
         )
     lines.append("tasks (anchor-interp train --task NAME)")

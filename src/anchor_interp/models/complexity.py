@@ -10,23 +10,29 @@ W_O -> R^-1 W_O), with any invertible R for each head, change neither the model'
 OV, but they change the numbers of W_Q, W_K, W_V and W_O
 (:attr:`MatrixComplexity.basis_dependent`). With rotary positions only rotations that commute with
 them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
+
+A U-Net's matrices are those of its convolutions and linear maps: a row for each number that an
+output is a sum over, a column for each output. A transposed convolution has an output for each
+pixel of its kernel.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
 from anchor_interp.models.finite import check_finite
+from anchor_interp.models.unet import UNet
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
 GAUSSIAN_DRAWS = 8
@@ -74,13 +80,13 @@ class Complexity(Readable):
     heads: tuple[MatrixComplexity, ...]
 
     def _summary(self) -> str:
-        query = next(entry for entry in self.matrices if entry.name == "W_Q")
+        query = next((m for m in self.matrices if m.name == "W_Q"), self.matrices[0])
         counts = f"{len(self.matrices)} matrices, {len(self.heads)} products of heads"
         ranks = (
             getattr(each, "stable_rank", None) for each in (query, query.at_init, query.gaussian)
         )
-        return "{}\nfirst W_Q: stable rank {} (at init {}, Gaussian {})".format(
-            counts, *map(number, ranks)
+        return "{}\nfirst {}: stable rank {} (at init {}, Gaussian {})".format(
+            counts, query.name, *map(number, ranks)
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -139,7 +145,7 @@ class _Weight(NamedTuple):
 
 
 def complexity(model: Any, initial: Any = None) -> Complexity:
-    """Measure every weight matrix of a HookedTransformer; GPT-2 takes a minute on one core.
+    """Measure every matrix of a HookedTransformer or U-Net; GPT-2 takes a minute on one core.
 
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
@@ -183,6 +189,22 @@ def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float
     if matrix is None or not matrix.any() or (measure is condensation and matrix.shape[1] < 2):
         return None
     return measure(matrix)
+
+
+def main_numbers(model: Any) -> Numbers:
+    """Stable rank and condensation by which runs are compared; None without a model.
+
+    They are those of W_Q in layer 0 of a HookedTransformer, and means over the layers of a U-Net.
+    """
+    if model is None:
+        return Numbers(None, None, None)
+    if isinstance(model, UNet):
+        layers = [weight.left for weight in _weights(model)]
+    else:
+        layers = [first_query_matrix(model)]
+    ranks = [found for layer in layers if (found := measured(stable_rank, layer)) is not None]
+    cosines = [found for layer in layers if (found := measured(condensation, layer)) is not None]
+    return Numbers(fmean(ranks) if ranks else None, None, fmean(cosines) if cosines else None)
 
 
 def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
@@ -288,6 +310,13 @@ def _gaussian(weight: _Weight) -> tuple[Numbers, Numbers]:
 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
+    if isinstance(model, UNet):
+        for name, part in model.named_modules():
+            if isinstance(part, nn.ConvTranspose2d):  # [in, out, row, column]
+                yield _Weight(name, None, None, part.weight.detach().flatten(1))
+            elif isinstance(part, nn.Linear | nn.Conv2d):
+                yield _Weight(name, None, None, part.weight.detach().flatten(1).mT)
+        return
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())

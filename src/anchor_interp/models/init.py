@@ -1,7 +1,12 @@
 """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2).
 
 d_in is the input width of a matrix; a larger gamma means smaller weights. LayerNorm starts as the
-identity (NeurIPS paper, appendix A; complexity-control paper, section III-E).
+identity (NeurIPS paper, appendix A; complexity-control paper, section III-E). Weights can also be
+drawn uniformly from -d_in^-gamma to d_in^-gamma.
+
+In a U-Net d_in is PyTorch's fan-in: the inputs of one output, for a transposed convolution those of
+its mirror image. Biases are drawn as the weights of their map are, which at gamma 0.5 is PyTorch's
+default (the released code behind the complexity-control paper's figure 6).
 
 Each parameter has its own generator, seeded by (seed, name), which draws on the CPU in float32. So
 weights depend neither on device nor on dtype nor on the number of layers.
@@ -10,11 +15,11 @@ weights depend neither on device nor on dtype nor on the number of layers.
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
 from anchor_interp.tasks.hashing import stream_key
 
 _RATES = {
@@ -29,7 +34,8 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
     """Initial standard deviation of a weight matrix, such as ``blocks.0.attn.W_Q``.
 
     It is d_in^-gamma with the matrix's own rate. The ``released`` scheme uses d_model^-gamma,
-    divided by sqrt(2 n_layers) for W_O and W_out. Another name is a ConfigError.
+    divided by sqrt(2 n_layers) for W_O and W_out. Of uniform weights it is the bound. Another name
+    is a ConfigError.
     """
     kind = name.rsplit(".", 1)[-1]
     if kind not in _RATES:
@@ -44,14 +50,19 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
 
 
 @torch.no_grad()
-def initialize(module: nn.Module, model: ModelConfig, init: InitConfig, *, seed: int) -> None:
-    """Set every parameter of a HookedTransformer in place; no global generator is read or changed.
+def initialize(
+    module: nn.Module, model: ModelConfig | UNetConfig, init: InitConfig, *, seed: int
+) -> None:
+    """Set every parameter of a network in place; no global generator is read or changed.
 
     A parameter that no rule covers is a ConfigError.
     """
     checked(module, nn.Module, "module")
-    checked(model, ModelConfig, "model")
+    checked(model, ModelConfig | UNetConfig, "model")
     checked(init, InitConfig, "init")
+    if isinstance(model, UNetConfig):
+        _initialize_unet(module, init, seed)
+        return
     for name, parameter in module.named_parameters():
         kind = name.rsplit(".", 1)[-1]
         if kind == "w":  # LayerNorm gain
@@ -59,14 +70,39 @@ def initialize(module: nn.Module, model: ModelConfig, init: InitConfig, *, seed:
         elif kind == "b" or (kind.startswith("b_") and init.scheme == "paper"):
             parameter.zero_()
         else:
-            seed_of_name = int(stream_key(seed, f"init/{name}")) >> 1  # manual_seed takes 63 bits
-            generator = torch.Generator(device="cpu").manual_seed(seed_of_name)
+            generator = _generator(seed, name)
             if kind.startswith("b_"):  # PyTorch's default: +-1/sqrt(d_in) of the bias's matrix
                 drawn = 2 * torch.rand(parameter.shape, generator=generator) - 1
                 parameter.copy_(drawn * _input_width(kind, model) ** -0.5)
             else:
-                drawn = torch.randn(parameter.shape, generator=generator)
+                drawn = _drawn(parameter.shape, init, generator)
                 parameter.copy_(drawn * gamma_std(name, model, init))
+
+
+def _initialize_unet(module: nn.Module, init: InitConfig, seed: int) -> None:
+    for place, part in module.named_modules():
+        own = dict(part.named_parameters(recurse=False))
+        if own and not isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.GroupNorm):
+            raise ConfigError(f"no initialisation is defined for {place}, a {type(part).__name__}")
+        for name, parameter in own.items():
+            if isinstance(part, nn.GroupNorm):
+                parameter.fill_(name == "weight")
+                continue
+            fan_in = own["weight"].numel() // len(own["weight"])
+            drawn = _drawn(parameter.shape, init, _generator(seed, f"{place}.{name}"))
+            parameter.copy_(drawn * math.pow(fan_in, -init.gamma))
+
+
+def _generator(seed: int, name: str) -> torch.Generator:
+    seed_of_name = int(stream_key(seed, f"init/{name}")) >> 1  # manual_seed takes 63 bits
+    return torch.Generator(device="cpu").manual_seed(seed_of_name)
+
+
+def _drawn(shape: torch.Size, init: InitConfig, generator: torch.Generator) -> Tensor:
+    """Values of standard deviation 1, or uniform ones from -1 to 1."""
+    if init.weights == "normal":
+        return torch.randn(shape, generator=generator)
+    return 2 * torch.rand(shape, generator=generator) - 1
 
 
 def _input_width(kind: str, model: ModelConfig) -> int:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from anchor_interp.analysis.circuits import Circuit, CircuitComparison
     from anchor_interp.analysis.clusters import Clusters
+    from anchor_interp.analysis.development import Development
     from anchor_interp.analysis.flow import InformationFlow
-    from anchor_interp.analysis.overview import Development
     from anchor_interp.analysis.routes import RouteScores
     from anchor_interp.analysis.similarity import Similarity
     from anchor_interp.interventions.patching import PatchResult

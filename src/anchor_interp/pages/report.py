@@ -14,6 +14,7 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import checked_path, to_dict
 from anchor_interp.pages import run_figures, style
+from anchor_interp.pages.drawing_figures import drawing_grid, layer_map
 from anchor_interp.pages.error_figures import plane_of_errors
 from anchor_interp.pages.page import (
     Picture,
@@ -181,7 +182,7 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
             (a.pair, run_figures.top_answers(a), run_figures.known_offsets(run.config, a.pair))
             for a in run.evaluation.unseen
         ],
-        "rows": [row for row in run.metrics if "id_accuracy" in row],
+        "rows": [row for row in run.metrics if "train_accuracy" in row],
         "configuration": json.dumps(to_dict(run.config), indent=1),
     }
 
@@ -189,10 +190,12 @@ def _run_content(run: "Findings", number: int) -> dict[str, Any]:
 def _pictures(run: "Findings") -> Iterator[Picture]:
     if any("loss" in row for row in run.metrics):
         caption = "Training loss by step."
-        if not (run.config.task.answers_last or run.config.task.by_token):
+        unit = "nats" if run.config.pictures is None else "squared error"
+        task = run.config.task
+        if run.config.pictures is None and not (task.answers_last or task.by_token):
             caption += " It jumps, because batches of long answers count more."
-        yield Picture("loss", caption, run_figures.loss_curve(run.metrics))
-    if any("id_accuracy" in row for row in run.metrics):
+        yield Picture("loss", caption, run_figures.loss_curve(run.metrics, unit))
+    if any("train_accuracy" in row for row in run.metrics):
         caption = (
             "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
             "OOD: unseen pairs."
@@ -215,6 +218,19 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
         figure = run_figures.aspect_scores(run.evaluation, aspect)
         name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")
         yield Picture(name, f"Accuracy by {aspect}.", figure)
+    if run.drawings is not None:
+        caption = (
+            "What the network draws of every node, after a real picture. A frame marks drawings of "
+            "which the judge reads an attribute wrong; the number is the share without."
+        )
+        yield Picture("drawings", caption, drawing_grid(run.drawings))
+    for measure in ("stable_rank", "condensation"):
+        if run.development is None:
+            continue
+        words = measure.replace("_", " ")
+        caption = f"{words.capitalize()} of every layer along training, over its initial value."
+        figure = layer_map(run.development, measure)
+        yield Picture(f"layers-{measure.replace('_', '-')}", caption, figure)
     if run.plane is not None:
         plane = run.plane.plane
         caption = f"Share of right answers over {plane.x} and {plane.y}, on examples of all splits."

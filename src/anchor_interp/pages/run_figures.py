@@ -66,14 +66,14 @@ def overview(runs: Sequence[RunView]) -> "Figure":
     return figure
 
 
-def loss_curve(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
+def loss_curve(metrics: Sequence[Mapping[str, Any]], unit: str = "nats") -> "Figure":
     """Training loss of every logged step, on a logarithmic axis."""
     rows = [row for row in metrics if "loss" in row]
     with panel(4.4, 2.9) as (figure, axes):
         axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], color="#0072B2")
         if any(row["loss"] > 0 for row in rows):
             axes.set_yscale("log")
-        axes.set(xlabel="step", ylabel="training loss (nats)")
+        axes.set(xlabel="step", ylabel=f"training loss ({unit})")
         axes.grid(alpha=0.25)
     return figure
 

@@ -27,9 +27,10 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.complexity import condensation, first_query_matrix, measured, stable_rank
+from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
+from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.runs.scoring import score_split
@@ -50,19 +51,20 @@ _BATCH = 4096
 
 
 def evaluate(
-    model: HookedTransformer,
+    model: Network,
     task: Task,
     *,
     n: int = 500,
     seed: int = EVALUATION_SEED,
     training: Sequences | Examples | None = None,
-    initial: HookedTransformer | None = None,
+    initial: Network | None = None,
     steps: int | None = None,
 ) -> Evaluation:
     """Measure a model on a task.
 
     Args:
-        model: any HookedTransformer whose vocabulary covers the task; its hooks act.
+        model: any HookedTransformer whose vocabulary covers the task; its hooks act. Or a U-Net of
+            the task's pictures, of which the first 256 of a split are judged.
         n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
         training: the run's own training sequences, of which 10,000 count, or n without anchors
             (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, and a model
@@ -74,40 +76,43 @@ def evaluate(
         ConfigError: n is out of range, the model is too small for the task, or its logits or
             weights are not finite.
     """
-    checked(model, HookedTransformer, "model")
+    checked(model, Network, "model")
     checked(task, Task, "task")
     checked(training, Sequences | Examples | None, "training")
-    checked(initial, HookedTransformer | None, "initial")
+    checked(initial, Network | None, "initial")
     n = checked(n, int, "n")
     if not 1 <= n <= _MAX_SEQUENCES:
         raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
-    n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
-    if n_tokens < task.n_tokens or n_ctx < task.length:
-        needs = f"the task needs {task.n_tokens} and {task.length}"
-        raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
+    if isinstance(model, HookedTransformer):
+        n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
+        if n_tokens < task.n_tokens or n_ctx < task.length:
+            needs = f"the task needs {task.n_tokens} and {task.length}"
+            raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
     own = training.examples() if isinstance(training, Sequences) else training
     longest = 0 if own is None else int(own.lengths.max(initial=0))
     too_short = task.answers_last and longest <= task.length
     if own is not None and (not len(own) or longest > task.length + 1 or too_short):
         found = f"training holds sequences of shape {own.inputs.shape}"
         raise ConfigError(f"{found}; expected at least one, of length {task.length}")
-    query = first_query_matrix(model)
-    reference = None if initial is None else first_query_matrix(initial)
-    measure = _of_splits if task.anchored is None else _of_pairs
+    last, first = main_numbers(model), main_numbers(initial)
+    if task.anchored is None:
+        scores = _of_splits(model, task, n, seed, own)
+    else:
+        scores = _of_pairs(as_transformer(model), task, n, seed, own)
     return Evaluation(
-        **measure(model, task, n, seed, own),
+        **scores,
         steps=steps,
-        stable_rank=measured(stable_rank, query),
-        stable_rank_at_init=measured(stable_rank, reference),
-        condensation=measured(condensation, query),
-        condensation_at_init=measured(condensation, reference),
+        stable_rank=last.stable_rank,
+        stable_rank_at_init=first.stable_rank,
+        condensation=last.condensation,
+        condensation_at_init=first.condensation,
         n=n,
         seed=seed,
     )
 
 
 def _of_splits(
-    model: HookedTransformer, task: Task, n: int, seed: int, training: Examples | None
+    model: Network, task: Task, n: int, seed: int, training: Examples | None
 ) -> dict[str, Any]:
     """What an evaluation says of a task without anchors."""
     scores = []
@@ -119,7 +124,7 @@ def _of_splits(
             drawn = training.rows(slice(n))
         else:
             continue
-        scores.append(score_split(model, task, split, drawn))
+        scores.append(score_split(model, task, split, drawn, seed=seed))
 
     def mean(role: SplitRole) -> float | None:
         return _mean(score.accuracy for score in scores if score.role == role)

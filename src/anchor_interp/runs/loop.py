@@ -9,14 +9,15 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError, DivergedError, StoreError
-from anchor_interp.models.transformer import HookedTransformer, build_model
+from anchor_interp.models.networks import build_network
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, TrainConfig
 
 
@@ -38,14 +39,14 @@ class Batch:
 class Objective(Protocol):
     """What :func:`fit` needs from a task (:mod:`anchor_interp.runs.objectives`)."""
 
-    def parts(self, step: int) -> Sequence[Batch]:
+    def parts(self, step: int) -> Sequence[Any]:
         """The batch of a step, a function of the step (and a fixed seed) alone.
 
         It comes in parts if one forward pass would be too large.
         """
         ...
 
-    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, module: Any, batch: Any) -> Float[Tensor, ""]:
         """The scalar to minimise: the step's loss is the sum over its parts."""
         ...
 
@@ -70,7 +71,7 @@ AddUp = Callable[[nn.Module, Tensor], Tensor]
 class TrainState:
     """All that training changes: the weights, the optimizer's moments and the step."""
 
-    def __init__(self, model: HookedTransformer, config: TrainConfig, step: int = 0) -> None:
+    def __init__(self, model: HookedTransformer | Any, config: TrainConfig, step: int = 0) -> None:
         self.model, self.config, self.step = model, config, step
         self.add_up: AddUp | None = None
         """Set where several processes train together (:mod:`anchor_interp.runs.distributed`)."""
@@ -86,7 +87,7 @@ class TrainState:
     @classmethod
     def fresh(cls, config: RunConfig, device: torch.device) -> "TrainState":
         """The state before the first step."""
-        model = build_model(config.model, config.init, seed=config.seed, device=device)
+        model = build_network(config.model, config.init, seed=config.seed, device=device)
         return cls(model, config.train)
 
     @property

@@ -7,13 +7,13 @@ import torch
 
 from anchor_interp._util.errors import ConfigError, OutOfMemoryError
 from anchor_interp._util.limits import memory_limit
-from anchor_interp.models.shapes import ModelConfig, n_parameters
+from anchor_interp.models.shapes import ModelConfig, UNetConfig, n_parameters
 from anchor_interp.runs.config import RunConfig, memory_bytes
 
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
 
-def check_model_fits(model: ModelConfig) -> None:
+def check_model_fits(model: ModelConfig | UNetConfig) -> None:
     """Raise ConfigError if the parameters alone exceed the memory."""
     needed = 4 * n_parameters(model)
     _check(needed, memory_limit(), f"a model of {_shape(model)}", "this machine has")
@@ -49,14 +49,15 @@ def explained(doing: str, advice: str) -> Iterator[None]:
 def memory_advice(config: RunConfig) -> str:
     """What to lower when the training of a run does not fit into memory."""
     train, model = config.train, config.model
-    shape = f"d_model {model.d_model}, d_mlp {model.d_mlp}, n_layers {model.n_layers}"
+    names = ("d_model", "d_mlp", "n_layers", "n_features", "d_image")
+    shape = ", ".join(f"{name} {value}" for name, value in vars(model).items() if name in names)
     sizes = f"batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,})"
     return f"lower {sizes} or the model ({shape}); the last checkpoint is kept"
 
 
-def _shape(model: ModelConfig) -> str:
-    names = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
-    sizes = ", ".join(f"{name} {getattr(model, name)}" for name in names)
+def _shape(model: ModelConfig | UNetConfig) -> str:
+    numbers = ((name, value) for name, value in vars(model).items() if type(value) is int)
+    sizes = ", ".join(f"{name} {value}" for name, value in numbers)
     return f"{n_parameters(model):,} parameters ({sizes})"
 
 

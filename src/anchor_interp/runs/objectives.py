@@ -13,6 +13,7 @@ about as long as it computes one.
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import fast_last_logits, fast_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
+from anchor_interp.runs.diffusion import DiffusionObjective
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.drawing import draw_examples, find_split
@@ -53,12 +55,14 @@ def make_objective(
     device: torch.device,
     training: Examples | None = None,
     processes: Processes = ALONE,
-) -> "LastObjective | MaskedObjective":
+) -> "LastObjective | MaskedObjective | Any":
     """The objective of a run on its training set, which is drawn if None.
 
     Of several processes each has its own rows of a batch.
     """
     examples = training_examples(config) if training is None else training
+    if config.pictures is not None:
+        return DiffusionObjective(config, examples, device)
     kind = LastObjective if config.task.answers_last else MaskedObjective
     return kind(config, examples, device, processes)
 

@@ -152,7 +152,8 @@ class SplitScore(_Checked):
     accuracy: float = field(metadata=_SHARE)
     """Share of right answers, or of right tokens if the task's answers have no end."""
     loss: float = field(metadata=_NOT_NEGATIVE)
-    """Mean cross-entropy of the tokens to predict, in nats."""
+    """Mean cross-entropy of the tokens to predict, in nats; of pictures, the squared error of the
+    noise."""
     n: int = field(metadata={"low": 1})
     """Examples."""
     aspects: tuple[AspectScore, ...] = ()

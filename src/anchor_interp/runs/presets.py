@@ -7,12 +7,13 @@ from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.models.shapes import MODELS, ModelConfig
+from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, UNetConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.cogs import Cogs
+from anchor_interp.tasks.concepts import Concepts
 from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
@@ -120,6 +121,35 @@ RUNS: Mapping[str, RunConfig] = MappingProxyType(
             MODELS["language-medium"],
             train=_language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
         ),
+        "concepts": RunConfig(
+            Concepts(),
+            UNetConfig(predicts="velocity"),
+            InitConfig(weights="uniform"),
+            TrainConfig(
+                n_sequences=5_000,
+                batch_size=32,
+                lr=2e-3,
+                steps=2_000,
+                weight_decay=0.0,
+                eval_every=500,
+            ),
+        ),
+        "paper-concepts": RunConfig(
+            Concepts(pixels=64),
+            UNetConfig(n_features=256, n_times=500, d_image=64),
+            InitConfig(weights="uniform"),
+            TrainConfig(
+                n_sequences=5_000,
+                batch_size=64,
+                lr=1e-4,
+                steps=23_700,
+                warmup=0.0,
+                weight_decay=0.0,
+                clip=None,
+                eval_every=2_370,
+                checkpoint_every=2_370,
+            ),
+        ),
     }
 )
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
@@ -127,8 +157,10 @@ of the complexity-control paper's figure 7A at a scale of minutes: about a fifth
 ``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
 training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
 ``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
-them. ``language-`` runs are that of figure 7D: ``tiny`` and ``small`` on a corpus that every
-machine has, Python's own library, ``medium`` on 40 billion tokens of SlimPajama."""
+them. ``concepts`` is that of figure 6 with small pictures and a narrow network; ``paper-concepts``
+has the released code's size and length. ``language-`` runs are that of figure 7D: ``tiny`` and
+``small`` on a corpus that every machine has, Python's own library, ``medium`` on 40 billion tokens
+of SlimPajama."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,8 +15,15 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
 from anchor_interp.models.decoding import greedy
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
+from anchor_interp.models.networks import (
+    Network,
+    as_transformer,
+    build_network,
+    empty_network,
+    place,
+)
 from anchor_interp.models.shapes import n_parameters
-from anchor_interp.models.transformer import HookedTransformer, build_model, empty_model, place
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.export import save_weights
@@ -37,12 +44,12 @@ def model_at(
     step: int,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-) -> HookedTransformer:
+) -> Network:
     """The model of a checkpoint, in ``eval`` mode; StoreError if it does not fit ``config``."""
     check_model_fits(config.model)  # before the file is read
     weights = folder.weights(step)
     with torch.device("meta"):  # shapes without memory
-        expected = dict(empty_model(config.model).named_parameters())
+        expected = dict(empty_network(config.model).named_parameters())
     where = f"{folder.path} at step {step}"
     for name in sorted(set(expected) ^ set(weights)):
         raise StoreError(f"{where}: the weights do not fit the model: {name!r} is in only one")
@@ -53,7 +60,7 @@ def model_at(
             raise StoreError(f"{where}: the weight {name!r} {what}")
         if not torch.isfinite(found).all():
             raise StoreError(f"{where}: the weight {name!r} holds values that are not finite")
-    model = empty_model(config.model, dtype=dtype)
+    model = empty_network(config.model, dtype=dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
@@ -62,7 +69,7 @@ def model_at(
 
 def evaluate_run(
     config: RunConfig,
-    model: HookedTransformer,
+    model: Network,
     step: int,
     *,
     n: int = 500,
@@ -73,7 +80,7 @@ def evaluate_run(
     task, rows = config.task, min(config.train.n_sequences, 10_000)
     if training is None:
         training = draw_examples(task, "train", rows, seed=config.seed)
-    initial = build_model(config.model, config.init, seed=config.seed)
+    initial = build_network(config.model, config.init, seed=config.seed)
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
 
@@ -91,11 +98,9 @@ class Run(Readable):
 
     def _summary(self) -> str:
         model, train = self.config.model, self.config.train
-        shape = f"{model.n_layers} layers, {model.n_heads} heads, d_model {model.d_model}"
         return (
             f"{self.name} at step {self.step} of {train.steps}, seed {self.config.seed}\n"
-            f"{self.config.task.kind}; {shape}, {model.normalization}-LayerNorm, "
-            f"{n_parameters(model):,} parameters"
+            f"{self.config.task.kind}; {model}, {n_parameters(model):,} parameters"
         )
 
     def _rows(self) -> list[Row]:
@@ -122,19 +127,24 @@ class Run(Readable):
         return self.folder.metrics()
 
     @functools.cached_property
-    def model(self) -> HookedTransformer:
-        """The HookedTransformer of this checkpoint, in ``eval`` mode."""
+    def model(self) -> HookedTransformer | Any:
+        """The HookedTransformer of this checkpoint, or its U-Net, in ``eval`` mode."""
         with explained("loading a model", f"it has {self.config.model}"):
             return model_at(self.folder, self.config, self.step, self.device, self.dtype)
 
     @functools.cached_property
-    def initial(self) -> HookedTransformer | None:
+    def initial(self) -> HookedTransformer | Any:
         """The model before its first update, built from the seed; None for an exact model."""
         config = self.config
         with explained("building a model", f"it has {config.model}"):
-            return build_model(
+            return build_network(
                 config.model, config.init, seed=config.seed, device=self.device, dtype=self.dtype
             )
+
+    @property
+    def transformer(self) -> HookedTransformer:
+        """:attr:`model` of a run on sequences; ConfigError if it is a U-Net."""
+        return as_transformer(self.model)
 
     @property
     def evaluation(self) -> Evaluation:
@@ -163,7 +173,7 @@ class Run(Readable):
         """The same run at another checkpoint; StoreError lists all if it does not exist."""
         return load(self.folder.path, step=step, device=str(self.device), dtype=self.dtype)
 
-    def at_every_step(self, measure: Callable[[HookedTransformer], T]) -> dict[int, T]:
+    def at_every_step(self, measure: Callable[[Any], T]) -> dict[int, T]:
         """A measurement such as ``complexity`` of the model at every checkpoint, by step."""
         return {step: measure(self.at(step).model) for step in self.steps}
 
@@ -196,7 +206,7 @@ class Run(Readable):
                 "how many tokens they have"
             )
         tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
-        written = greedy(self.model, tokens, end=task.end, most=most)
+        written = greedy(self.transformer, tokens, end=task.end, most=most)
         return [task.written(answer) for answer in written]
 
     def export(self, path: str | Path) -> Path:
@@ -204,9 +214,9 @@ class Run(Readable):
 
         Plain TransformerLens can read it. An existing file is replaced.
         """
-        out = checked_path(path, "path")
+        model, out = self.transformer, checked_path(path, "path")
         output_file(out)
-        save_weights(self.model, out, self.config, step=self.step)
+        save_weights(model, out, self.config, step=self.step)
         return out
 
 
@@ -229,7 +239,7 @@ class ExactRun(Run):
         exact = exact_model(
             mechanism, self.config.anchor_task, normalization=norm, dtype=self.dtype
         )
-        return place(exact, self.device)
+        return as_transformer(place(exact, self.device))
 
     @property
     def initial(self) -> None:

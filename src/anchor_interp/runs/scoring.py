@@ -15,13 +15,18 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 
+from anchor_interp._util.schema import checked
 from anchor_interp.models.decoding import greedy
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import fast_logits, takes_fast_path
+from anchor_interp.models.networks import Network
 from anchor_interp.models.transformer import HookedTransformer, device
+from anchor_interp.models.unet import UNet
 from anchor_interp.runs.config import most_positions
+from anchor_interp.runs.diffusion import MOST_DRAWN, noise_loss, right_attributes
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
+from anchor_interp.tasks.concepts import Concepts
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
 from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.task import Task
@@ -31,21 +36,36 @@ MOST_VALUES = 32
 
 
 def score_split(
-    model: HookedTransformer, task: Task, split: Split, examples: Examples
+    model: Network, task: Task, split: Split, examples: Examples, *, seed: int = 0
 ) -> SplitScore:
-    """The accuracy, also by the task's aspects, and the loss on examples of one split."""
-    tokens, losses = token_scores(model, examples)
-    shares = right_answers(model, task, examples, tokens)
+    """The accuracy, also by the task's aspects, and the loss on examples of one split.
+
+    Of a U-Net at most :data:`MOST_DRAWN` drawings are judged, from noise of this seed. Their
+    accuracies by attribute are an aspect too.
+    """
+    own: tuple[AspectScore, ...] = ()
+    if isinstance(model, UNet):
+        concepts: Concepts = checked(task, Concepts, "the task of a U-Net")
+        examples = examples.rows(slice(MOST_DRAWN))
+        right = right_attributes(model, concepts, examples, seed=seed, stream=split.name)
+        loss = noise_loss(model, concepts, examples, seed=seed, stream=f"score/{split.name}")
+        shares, n = right.all(1).astype(float), len(right)
+        of_each = zip(concepts.names, right.mean(0).tolist(), strict=True)
+        own = tuple(AspectScore("attribute", name, None, share, n) for name, share in of_each)
+    else:
+        tokens, losses = token_scores(model, examples)
+        shares = right_answers(model, task, examples, tokens)
+        loss = float(np.average(losses, weights=examples.n_predicted))
     aspects, n_bytes = draw_aspects(task, examples).items(), task.n_bytes(examples)
-    loss = float(np.average(losses, weights=examples.n_predicted))
     bits = loss / math.log(2) * int(examples.n_predicted.sum())
+    scores = tuple(score for name, values in aspects for score in _by(name, values, shares))
     return SplitScore(
         name=split.name,
         role=split.role,
         accuracy=float(shares.mean()),
         loss=loss,
         n=len(examples),
-        aspects=tuple(score for name, values in aspects for score in _by(name, values, shares)),
+        aspects=(*own, *scores),
         chance=task.chance,
         baselines=tuple(starmap(Baseline, draw_baselines(task, examples).items())),
         bits_per_byte=None if n_bytes is None else bits / int(n_bytes.sum()),
@@ -70,7 +90,7 @@ def _by(
 
 
 def right_answers(
-    model: HookedTransformer,
+    model: Network,
     task: Task,
     examples: Examples,
     tokens: Float[np.ndarray, " n"] | None = None,
@@ -79,6 +99,8 @@ def right_answers(
 
     ``tokens`` are those shares, after the true tokens before each, if they are known.
     """
+    if isinstance(model, UNet):
+        return right_attributes(model, task, examples, seed=0, stream="probe").all(1).astype(float)
     if task.end is not None and type(task).score is not Task.score:
         return decoded_answers(model, task, examples)
     if tokens is None:

@@ -12,7 +12,7 @@ from jaxtyping import Integer
 from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
@@ -24,7 +24,7 @@ from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Examples, SplitRole
 
-_PROBES = 512
+_PROBES, _DRAWN = 512, 64
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -171,10 +171,11 @@ class Probes:
         self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
         draw = functools.partial(draw_examples, task, seed=1)
+        most = _PROBES if config.pictures is None else _DRAWN
         self._sets: list[tuple[SplitRole, Examples]] = []
         for split in task.splits:
-            n = _PROBES if split.size is None else min(_PROBES, split.size)
-            part = training.rows(slice(_PROBES)) if split.role == "train" else draw(split.name, n)
+            n = most if split.size is None else min(most, split.size)
+            part = training.rows(slice(most)) if split.role == "train" else draw(split.name, n)
             draw_aspects(task, part)  # a fault is found before the training, not after it
             draw_baselines(task, part)
             self._sets.append((split.role, part))
@@ -184,16 +185,14 @@ class Probes:
         """All examples of a task that answers last, as a model reads them."""
         return np.concatenate([part.inputs for _, part in self._sets])
 
-    def measure(
-        self, model: HookedTransformer, answers: Integer[np.ndarray, " n"] | None = None
-    ) -> Row:
+    def measure(self, model: Network, answers: Integer[np.ndarray, " n"] | None = None) -> Row:
         """The mean accuracy of every role; ``answers`` may be given for :attr:`tokens`.
 
         With them the mean losses of a task that scores every token by itself.
         """
         losses: list[tuple[SplitRole, float]] = []
         if self._task.answers_last:
-            found = predict(model, self.tokens) if answers is None else answers
+            found = predict(as_transformer(model), self.tokens) if answers is None else answers
             ends = np.cumsum([len(part) for _, part in self._sets])[:-1]
             parts = zip(np.split(found, ends), self._sets, strict=True)
             shares = [(role, float((of == part.last).mean())) for of, (role, part) in parts]
@@ -204,11 +203,11 @@ class Probes:
         means = {f"{role}_accuracy": share for role, share in _by_role(shares)}
         return means | {f"{role}_loss": loss for role, loss in _by_role(losses)}
 
-    def _told(self, model: HookedTransformer, part: Examples) -> tuple[float, float | None]:
+    def _told(self, model: Network, part: Examples) -> tuple[float, float | None]:
         """The accuracy on a set and, where every token is scored by itself, the mean loss."""
         if not self._task.by_token:
             return float(right_answers(model, self._task, part).mean()), None
-        right, losses = token_scores(model, part)
+        right, losses = token_scores(as_transformer(model), part)
         return float(right.mean()), float(np.average(losses, weights=part.n_predicted))
 
 

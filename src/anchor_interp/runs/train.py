@@ -62,7 +62,7 @@ def train(
         check_precision(config.train, target)
         check_training_fits(config, target)
         path = checked_path(out, "out")
-        if threads is None and target.type == "cpu" and config.model.d_model < _NARROW:
+        if threads is None and target.type == "cpu" and config.model.width < _NARROW:
             threads = 1
         with (
             environment.stop_signals() as stopped,

@@ -17,6 +17,8 @@ Kind = Literal["text", "integer", "number", "truth"]
 _KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
 PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
 """The parts of a configuration whose fields are columns."""
+UNET_COLUMNS = ("n_features", "n_times", "d_image")
+"""Columns of a network that draws pictures; what it is told follows from its task."""
 MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -44,6 +46,7 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
     **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
     **{field.name: _kind(field.type) for part in PARTS.values() for field in fields(part)},
+    **dict.fromkeys(UNET_COLUMNS, "integer"),
     "seed": "integer",
     **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "number"),
     "sessions": "integer",
@@ -56,7 +59,7 @@ COLUMNS: Mapping[str, Kind] = {
 ``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
 runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 ADDED = (
-    "branch_step", "branch_lr", "branch_weight_decay",
+    "branch_step", "branch_lr", "branch_weight_decay", "weights", *UNET_COLUMNS,
     "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
 """Columns that older tables and runs lack."""

@@ -18,6 +18,7 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
+from anchor_interp.sweeps.columns import UNET_COLUMNS
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.table import rows
@@ -28,7 +29,7 @@ _SEQUENCES = 128
 _LINE_BYTES = 200
 _REST_BYTES = 40_000  # about what configuration, provenance, states and result take
 _START_SECONDS = 5.0  # about what loading, drawing the data and judging take
-_MODEL = tuple(field.name for field in fields(ModelConfig))
+_MODEL = (*(field.name for field in fields(ModelConfig)), *UNET_COLUMNS)
 _LOGGER = logging.getLogger(__name__)
 _Shape = tuple[Any, ...]  # the model, length, batch_size and precision decide a step's time
 
@@ -67,14 +68,14 @@ def estimate(
     total, from_runs = 0.0, 0
     for config in todo.values():
         model, task, train = config.model, config.task, config.train
-        own = (getattr(model, name) for name in _MODEL)
+        own = (getattr(model, name, None) for name in _MODEL)
         shape = (*own, task.length, train.batch_size, train.precision)
         if shape in known:
             from_runs += 1
             total += known[shape] * train.steps
             continue
         if shape not in timed:
-            _LOGGER.info("timing a model of %d layers, width %d", model.n_layers, model.d_model)
+            _LOGGER.info("timing a model: %s", model)
             timed[shape] = _seconds_per_step(config, target)
         total += _START_SECONDS + timed[shape] * train.steps
     parts = (

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
 from anchor_interp.runs.config import TrainConfig
 
 TASK_SETTINGS = ("split", "length", "key_min", "key_max")
@@ -30,7 +30,7 @@ LABELS = {
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
 _IDLE = ("schema", "log_every", "eval_every", "checkpoint_every")  # they change no result
-_CONFIGS = (ModelConfig, InitConfig, TrainConfig)
+_CONFIGS = (ModelConfig, UNetConfig, InitConfig, TrainConfig)
 _FIELDS = (field.name for config in _CONFIGS for field in dataclasses.fields(config))
 _SETTINGS = (
     "task",

@@ -142,7 +142,7 @@ def _configuration(name: str, config: RunConfig) -> TableRow:
     row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
     row |= _task_columns(config.task)
     for part in PARTS:
-        row |= vars(getattr(config, part))
+        row |= {name: v for name, v in vars(getattr(config, part)).items() if name in COLUMNS}
     return row | {"total_decay": total_decay(config.train)}
 
 

@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.tasks import addition, anchor, cogs, corpus, prontoqa, scan
+from anchor_interp.tasks import addition, anchor, cogs, concepts, corpus, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
-_MODULES = (anchor, scan, cogs, addition, prontoqa, corpus)
+_MODULES = (anchor, scan, cogs, addition, prontoqa, corpus, concepts)
 NAMED_TASKS: Mapping[str, Task] = MappingProxyType(
     {name: task for module in _MODULES for name, task in module.TASKS.items()}
 )

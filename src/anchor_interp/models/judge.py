@@ -1,0 +1,138 @@
+"""Reads attributes off pictures: a small convolutional network, trained on real pictures.
+
+It learns every node, unseen ones too, from pictures with noise and tints of many strengths, so that
+what a diffusion leaves behind does not mislead it, and from empty ones, of which it shall not be
+sure. It takes seconds and is the same each time.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor, nn
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
+from anchor_interp.tasks.hashing import random_bits
+
+LEAST = 0.99
+"""The least accuracy, for each attribute, on real pictures that the judge was not trained on."""
+NOISE = 0.4
+"""The largest standard deviation of noise on training pictures; black is -1 and white 1."""
+TINT = 0.3
+"""The most by which the red, green and blue of a training picture are moved."""
+SURE = 0.9
+"""The least probability that the judge gives to what it reads; less counts as wrong."""
+_EMPTY = 8  # pictures of each batch without an object, of which any value is as likely
+_STEPS, _MOST_STEPS, _BATCH, _PICTURES = 200, 1600, 64, 4096
+_SIDE = 32  # larger pictures are shrunk to about this
+
+
+class Judge(nn.Module):
+    """Says of each attribute of a picture which of its two values it has."""
+
+    def __init__(self, task: Concepts) -> None:
+        super().__init__()
+        self.task, self.shrink = task, max(1, task.pixels // _SIDE)
+        side = task.pixels // self.shrink
+        widths = (3, 16, 32, 32)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(d_in, d_out, 3, 2, 1) for d_in, d_out in itertools.pairwise(widths)
+        )
+        self.values = nn.Linear(widths[-1] * (-(-side // 8)) ** 2, len(task.attributes))
+
+    def forward(self, pictures: Float[Tensor, "n 3 row column"]) -> Float[Tensor, "n attribute"]:
+        """Log odds of the bit 1."""
+        x = F.avg_pool2d(pictures, self.shrink)
+        for convolution in self.convolutions:
+            x = F.relu(convolution(x))
+        found: Tensor = self.values(x.flatten(1))
+        return found
+
+    @torch.no_grad()
+    def right(
+        self,
+        pictures: Float[Tensor, "n 3 row column"],
+        nodes: Integer[np.ndarray, "n attribute"],
+    ) -> Bool[np.ndarray, "n attribute"]:
+        """Which attributes of pictures, -1 to 1, the judge is :data:`SURE` to be the nodes' own."""
+        starts = range(0, len(pictures), 1024)
+        parts = [self(pictures[start : start + 1024].cpu()) for start in starts]
+        odds = torch.cat([torch.empty(0, nodes.shape[1]), *parts]).numpy()
+        found: Bool[np.ndarray, "n attribute"] = odds * (2 * nodes - 1) >= np.log(SURE / (1 - SURE))
+        return found
+
+    def accuracy(self, n: int, *, seed: int, noise: float = 0.0) -> Float[np.ndarray, " attribute"]:
+        """Share of n real pictures whose attribute is read right, with noise of this strength."""
+        pictures, nodes = _real(self.task, n, seed=seed, stream="judge/test")
+        extra = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(seed))
+        right = self.right(pictures + noise * extra, nodes.long().numpy())
+        found: Float[np.ndarray, " attribute"] = right.mean(0)
+        return found
+
+
+def as_tensor(pixels: np.ndarray) -> Float[Tensor, "n 3 row column"]:
+    """Pictures of 0 to 255 as numbers from -1 to 1."""
+    return torch.from_numpy(pixels).float() / 127.5 - 1
+
+
+@functools.lru_cache(maxsize=8)
+def judge_of(task: Concepts) -> Judge:
+    """The judge of a task's pictures, trained on the CPU once in a process.
+
+    Raises:
+        ConfigError: it cannot tell the values of an attribute apart in fresh real pictures.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.device("meta"):
+        judge = Judge(task)
+    judge.to_empty(device="cpu")
+    with torch.no_grad():
+        for part in (*judge.convolutions, judge.values):
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu", generator=generator)
+            part.bias.zero_()
+    pictures, nodes = _real(task, _PICTURES, seed=0, stream="judge")
+    optimizer = torch.optim.Adam(judge.parameters(), 2e-3)
+    found = np.zeros(len(task.attributes))
+    for step in range(_MOST_STEPS):
+        rows = torch.randint(_PICTURES, (_BATCH,), generator=generator)
+        noise = torch.randn((_BATCH, *pictures.shape[1:]), generator=generator)
+        strength = NOISE * torch.rand((_BATCH, 1, 1, 1), generator=generator)
+        tint = TINT * (2 * torch.rand((_BATCH, 3, 1, 1), generator=generator) - 1)
+        shown, wanted = pictures[rows], nodes[rows]
+        shown[:_EMPTY] = shown[:_EMPTY, :, :1, :1]  # the ground alone
+        wanted[:_EMPTY] = 0.5
+        seen = (shown + tint).clamp(-1, 1) + strength * noise
+        with torch.enable_grad():
+            loss = F.binary_cross_entropy_with_logits(judge(seen), wanted)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+        optimizer.step()
+        if (step + 1) % _STEPS == 0:
+            found = np.minimum(
+                judge.accuracy(1024, seed=1), judge.accuracy(1024, seed=1, noise=NOISE / 2)
+            )
+            if found.min() >= (1 + LEAST) / 2:
+                return judge.eval()
+    if found.min() < LEAST:
+        worst = int(found.argmin())
+        first, second = task.attributes[worst]
+        raise ConfigError(
+            f"the judge tells {first} from {second} in {found[worst]:.1%} of real pictures of "
+            f"{task.pixels} x {task.pixels}; expected {LEAST:.0%}: take larger pictures or values "
+            "that differ more"
+        )
+    return judge.eval()
+
+
+def _real(
+    task: Concepts, n: int, *, seed: int, stream: str
+) -> tuple[Float[Tensor, "n 3 row column"], Float[Tensor, "n attribute"]]:
+    """Pictures of nodes drawn at random from all, with their bits."""
+    every = bits_of(every_node(len(task.attributes)))
+    nodes = every[(random_bits(n, seed=seed, stream=stream) % len(every)).astype(np.int64)]
+    drawn = task.pictures(nodes, seed=seed, stream=stream)
+    return as_tensor(drawn.pixels), torch.from_numpy(nodes).float()

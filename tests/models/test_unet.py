@@ -1,0 +1,219 @@
+"""The U-Net's initial weights, the diffusion against its closed form, and the judge."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.models.complexity import complexity, main_numbers, stable_rank
+from anchor_interp.models.judge import LEAST, as_tensor, judge_of
+from anchor_interp.models.networks import build_network
+from anchor_interp.models.shapes import InitConfig, UNetConfig, n_parameters
+from anchor_interp.models.unet import UNet, betas, kept, noised, sample
+from anchor_interp.tasks import concepts
+from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
+
+SMALL = UNetConfig(n_features=8, n_times=4, d_image=12)
+EVERY = bits_of(every_node(3))
+TASK = Concepts()
+
+
+def build(cfg: UNetConfig, init: InitConfig, **more: Any) -> UNet:
+    network = build_network(cfg, init, **more)
+    assert isinstance(network, UNet)
+    return network
+
+
+def layers(network: nn.Module) -> list[nn.Linear | nn.Conv2d | nn.ConvTranspose2d]:
+    kinds = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+    return [part for part in network.modules() if isinstance(part, kinds)]
+
+
+@pytest.mark.parametrize("cfg", [SMALL, UNetConfig(), UNetConfig(16, 10, 64, d_told=(1, 5))])
+def test_the_count_of_parameters(cfg: UNetConfig) -> None:
+    assert n_parameters(cfg) == sum(part.numel() for part in UNet(cfg).parameters())
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.8])
+def test_initial_weights_lie_within_the_bound_of_gamma(gamma: float) -> None:
+    wide = UNetConfig(n_features=64)
+    for weights in ("uniform", "normal"):
+        network = build(wide, InitConfig(gamma=gamma, weights=weights), seed=1)
+        for layer in layers(network):
+            fan_in, _ = nn.init._calculate_fan_in_and_fan_out(layer.weight)
+            bound = fan_in**-gamma
+            assert layer.bias is not None
+            values = layer.weight.detach().flatten()
+            if weights == "uniform":
+                assert max(values.abs().max(), layer.bias.abs().max()) <= bound
+            scale = bound / math.sqrt(3) if weights == "uniform" else bound
+            error = 5 / math.sqrt(2 * len(values))  # five standard errors of a normal's deviation
+            assert values.std() == pytest.approx(scale, rel=max(error, 1e-3))
+            assert abs(values.mean()) < 5 * scale / math.sqrt(len(values))
+
+
+def test_gamma_one_half_is_pytorchs_default() -> None:
+    """The same range for weights and biases of every layer; normalisations are the identity."""
+    ours = build(UNetConfig(), InitConfig(weights="uniform"), seed=0)
+    torch.manual_seed(0)
+    theirs = UNet(UNetConfig())
+    for mine, default in zip(layers(ours), layers(theirs), strict=True):
+        for name in ("weight", "bias"):
+            found, wanted = (getattr(part, name).detach().abs() for part in (mine, default))
+            bound = nn.init._calculate_fan_in_and_fan_out(mine.weight)[0] ** -0.5
+            assert max(found.max(), wanted.max()) <= bound * (1 + 1e-6)
+            if found.numel() > 1000:
+                assert found.max() > 0.99 * bound
+                assert wanted.max() > 0.99 * bound
+    for name, parameter in ours.named_parameters():
+        if "norm" in name:
+            assert (parameter == name.endswith("weight")).all()
+
+
+def test_weights_follow_the_seed_and_leave_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    one, same, other = (build(SMALL, InitConfig(), seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(before, torch.random.get_rng_state())
+    pairs = zip(one.parameters(), same.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(one.out.weight, other.out.weight)
+
+
+def test_a_picture_does_not_depend_on_others_of_its_batch() -> None:
+    network = build(SMALL, InitConfig(), seed=0, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 3, 12, 12, generator=generator, dtype=torch.float64)
+    times, told = torch.rand(5, dtype=torch.float64), torch.rand(5, 6, dtype=torch.float64)
+    with torch.no_grad():
+        whole, alone = network(x, times, told), network(x[:1], times[:1], told[:1])
+        assert torch.allclose(whole[:1], alone, atol=1e-12)
+        for change in ((x, times, told + 1), (x, 1 - times, told), (-x, times, told)):
+            assert not torch.allclose(network(*change), whole, atol=1e-6)
+
+
+def test_the_forward_process_is_its_closed_form() -> None:
+    """Adding noise step by step gives the mean and the variance that ``noised`` jumps to."""
+    for n_times in (4, 100, 500):
+        beta, left = betas(n_times), kept(n_times)
+        mean, variance = 1.0, 0.0
+        for t in range(1, n_times + 1):
+            added = float(beta[t])
+            mean *= math.sqrt(1 - added)
+            variance = (1 - added) * variance + added
+            assert mean**2 == pytest.approx(float(left[t]))
+            assert variance == pytest.approx(1 - float(left[t]))
+    assert betas(500)[[1, -1]].tolist() == pytest.approx([1e-4, 0.02])
+    assert 0.005 < kept(100)[-1] < kept(500)[-1] < 0.007
+    x, noise = torch.full((3, 3, 2, 2), 0.7), torch.full((3, 3, 2, 2), -2.0)
+    found = noised(x, noise, torch.tensor([0, 50, 100]), 100)
+    for picture, t in zip(found, (0, 50, 100), strict=True):
+        share = float(kept(100)[t])
+        expected = math.sqrt(share) * 0.7 - math.sqrt(1 - share) * 2
+        assert picture.unique().tolist() == pytest.approx([expected], abs=1e-6)
+
+
+def test_an_oracle_of_normal_data_reproduces_its_mean_and_spread() -> None:
+    """The best denoiser of pixels ~ N(mean, spread^2) is linear, and told the mean."""
+    n_times, spread = 100, 0.3
+    left = kept(n_times).float()
+
+    def oracle(x: Tensor, times: Tensor, told: Tensor) -> Tensor:
+        share = left[(times * n_times).round().long()][:, None, None, None]
+        mean = told.view(-1, 1, 1, 1)
+        total = share * spread**2 + 1 - share  # the variance of x
+        return (x - share.sqrt() * mean) * (1 - share).sqrt() / total
+
+    told = torch.tensor([[-0.5], [0.8]]).repeat(400, 1)
+    generator = torch.Generator().manual_seed(0)
+    found = sample(oracle, told, side=8, n_times=n_times, generator=generator)
+    for group, mean in ((found[::2], -0.5), (found[1::2], 0.8)):
+        assert group.mean() == pytest.approx(mean, abs=0.01)
+        assert group.std() == pytest.approx(spread, rel=0.05)
+
+
+def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
+    """Told the node, the best denoiser of 40 real pictures draws each of them about as often."""
+    task = Concepts(pixels=12)
+    nodes = EVERY[np.arange(40) % 8]
+    real = as_tensor(task.pictures(nodes, seed=0, stream="oracle").pixels)
+    of_node = torch.from_numpy(nodes).float()
+    n_times = 100
+    left = kept(n_times).float()
+
+    def oracle(x: Tensor, times: Tensor, told: Tensor) -> Tensor:
+        share = float(left[round(float(times[0]) * n_times)])
+        apart = torch.cdist(x.flatten(1), math.sqrt(share) * real.flatten(1)).square()
+        allowed = (told[:, None] == of_node[None]).all(2)
+        odds = (-apart / (2 * (1 - share))).masked_fill(~allowed, -torch.inf)
+        mean = (odds.softmax(1) @ real.flatten(1)).view_as(x)
+        return (x - math.sqrt(share) * mean) / math.sqrt(1 - share)
+
+    asked = EVERY[np.arange(320) % 8]
+    told = torch.from_numpy(asked).float()
+    generator = torch.Generator().manual_seed(1)
+    found = sample(oracle, told, side=12, n_times=n_times, generator=generator)
+    assert judge_of(task).right(found, asked).all()
+    nearest = torch.cdist(found.flatten(1), real.flatten(1)).min(1)
+    assert nearest.values.max() < 0.05 * math.sqrt(3 * 12 * 12)  # nothing but real pictures
+    counts = np.bincount(nearest.indices.numpy(), minlength=40)
+    assert counts.min() >= 1  # 8 are expected of each
+    assert counts.max() <= 20
+
+
+def test_the_judge_reads_fresh_pictures_with_and_without_noise() -> None:
+    judge = judge_of(TASK)
+    assert (judge.accuracy(4000, seed=2) >= LEAST).all()
+    assert (judge.accuracy(4000, seed=2, noise=0.2) >= LEAST).all()
+    assert judge_of(Concepts()) is judge
+    blank = torch.full((8, 3, 28, 28), 0.9)
+    assert not judge.right(blank, EVERY).any()  # of an empty picture nothing is sure
+    assert judge.right(blank[:0], EVERY[:0]).shape == (0, 3)
+
+
+def test_the_judge_refuses_what_it_cannot_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that vary by 60 % overlap."""
+    monkeypatch.setattr(concepts, "_SIZE", 0.6)
+    task = Concepts(attributes=(("large", "small"),), trained=("0",), tested=("1",), pixels=12)
+    with pytest.raises(
+        ConfigError, match=r"tells large from small in \d\d\.\d% of real pictures of 12"
+    ):
+        judge_of.__wrapped__(task)
+
+
+def test_layers_are_measured_as_matrices() -> None:
+    network = build(UNetConfig(), InitConfig(), seed=0)
+    found = complexity(network)
+    assert len(found.matrices) == len(layers(network)) == 35
+    shapes = {entry.name: entry.shape for entry in found.matrices}
+    assert shapes["first.conv2"] == (16 * 9, 16)
+    assert shapes["up1.widen"] == (64, 16 * 4)
+    assert shapes["told1.2.one"] == (3, 32)
+    row, column = torch.rand(144, generator=torch.Generator().manual_seed(0)), torch.ones(16)
+    with torch.no_grad():
+        network.first.conv2.weight.copy_((column[:, None] * row).view(16, 16, 3, 3))
+    (entry,) = (e for e in complexity(network).matrices if e.name == "first.conv2")
+    assert entry.stable_rank == pytest.approx(1)
+    assert entry.condensation == pytest.approx(1)
+    ranks = [
+        stable_rank(entry_of)
+        for entry_of in (w.weight.detach().flatten(1) for w in layers(network))
+    ]
+    assert main_numbers(network).stable_rank == pytest.approx(np.mean(ranks))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_features": 12}, "model.n_features is 12; expected a multiple of 8"),
+        ({"d_image": 30}, "model.d_image is 30; expected a multiple of 4"),
+        ({"d_told": (2, 0)}, r"model.d_told is \(2, 0\); expected the width of every attribute"),
+    ],
+)
+def test_a_wrong_shape_has_one_clear_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        UNetConfig(**fields)
