@@ -319,7 +319,9 @@ def test_every_claim_stands_in_one_line_and_says_what_nothing_comparable_has(
     pooled = [
         f"pooled {judged.finding.pooled:+.2f}"
         for judged in ledger.judgements.values()
-        if judged.verdict == "nothing comparable" and judged.finding is not None
+        if judged.verdict == "nothing comparable"
+        and judged.finding is not None
+        and judged.finding.pooled is not None
     ]
     assert pooled
     for said in (text.claims_table(ledger), text.open_table(ledger), page):

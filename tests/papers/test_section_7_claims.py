@@ -42,7 +42,8 @@ def made_up(
             "lr": 2e-3, "steps": STEPS[scale], "batch_size": 32, "n_sequences": size,
             "train_accuracy": 1.0, "id_accuracy": accuracy if about_id else 1.0,
             "ood_accuracy": None if about_id else accuracy, "final_loss": 0.01 if fits else 1.0,
-            "steps_to_loss": steps if fits else None,
+            "steps_to_loss": steps if fits else None, "stable_rank": 5.0,
+            "stable_rank_at_init": 10.0, "condensation": 0.3,
         })  # fmt: skip
     return rows
 
