@@ -16,7 +16,7 @@ from papers.effects import Number, value_of
 from papers.rows import Rows
 
 MEASURES = {
-    "across-tasks-rank": "stable rank of W_Q over that at initialisation",
+    "across-tasks-rank": "stable rank of W_Q / at initialisation",
     "across-tasks-condensation": "condensation of W_Q",
 }
 ANCHORS = "anchor tasks"
@@ -69,7 +69,7 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
             axes.scatter(at, unseen, s=14, facecolor=filled, edgecolor=colour, linewidth=0.7)
         for size, colour in zip(sizes, QUALITATIVE, strict=False):
             axes.scatter([], [], s=14, color=colour, label=f"{size:,} examples")
-        axes.set(ylim=(-0.03, 1.03), xlabel=label, ylabel="accuracy on what training leaves out")
+        axes.set(ylim=(-0.03, 1.03), xlabel=label, ylabel="accuracy, left out in training")
         axes.set_title(told, fontsize=8)
         axes.grid(alpha=0.25)
         if sizes:

@@ -4,8 +4,7 @@ The paper trains GPT-2 medium on 40 billion tokens of SlimPajama, of code and of
 the smaller initialisation overtakes the larger one after 2 billion tokens of code and 30 billion of
 both. At ``tiny`` and ``small`` the text is Python's own library, which every machine has, and runs
 are thousands of times shorter: that they show the opposite there contradicts nothing in the paper.
-``tiny`` also has a tenth of the code, ten times over. Its learning rate was chosen after single
-runs of seed 900.
+``tiny`` also has a tenth of the code, ten times over.
 """
 
 import math
