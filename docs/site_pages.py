@@ -85,7 +85,10 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
 
     def framed(match: re.Match[str]) -> str:
         source, text = match["source"], match["text"]
-        file = ROOT / posixpath.dirname(page.file.src_uri) / source
+        place = posixpath.join(posixpath.dirname(page.file.src_uri), source)
+        file = ROOT / posixpath.normpath(place)
+        if not text and not file.is_file():
+            return match[0]
         width = _readable_width(BytesIO(b64decode(text)) if text else file)
         picture = f'<img style="min-width: {width}px" {match[0][5:]}'
         if text:

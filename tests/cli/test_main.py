@@ -97,8 +97,8 @@ def test_a_run_from_its_own_config_file_is_the_same_run(
 
 def test_flags_change_any_start(monkeypatch: Patch) -> None:
     for preset in RUNS:
-        config, _ = asked_for(monkeypatch, ["--preset", preset, "--out", "x", "--n-layers", "3"])
-        assert config == override(RUNS[preset], n_layers=3)
+        config, _ = asked_for(monkeypatch, ["--preset", preset, "--out", "x", "--gamma", "0.61"])
+        assert config == override(RUNS[preset], gamma=0.61)
     flags = ["--task", "neurips", "--clip", "None", "--split", "every-position", "--key-min", "30"]
     config, _ = asked_for(monkeypatch, ["--out", "x", *flags])
     assert config == override(

@@ -145,7 +145,7 @@ def check(code: int, out: str, err: str, message: str) -> None:
     assert err.count("\n") == 1, err
     assert err.isascii()
     assert err.strip().isprintable()
-    assert len(err) < 600
+    assert len(err) < 700
     assert err.startswith("anchor-interp: ")
     assert message in err
     assert not re.search(r"__|\b[A-Z]\w+Config\b", err)

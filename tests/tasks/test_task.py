@@ -268,7 +268,7 @@ def test_a_question_without_an_answer_is_named() -> None:
 
         kind: Literal["mute"] = "mute"
 
-    with pytest.raises(ConfigError, match="the task mute does not answer length"):
+    with pytest.raises(ConfigError, match="the task mute does not answer words"):
         RunConfig(Mute())
 
 
