@@ -57,6 +57,7 @@ TASK_RUNS: Mapping[str, TaskRuns] = {
         "addition", "id_accuracy", "train_accuracy", prepare=held_out_at_random
     ),
     "PrOntoQA": TaskRuns("prontoqa", "id_accuracy", "train_accuracy"),
+    "concepts": TaskRuns("concepts", fit="train_accuracy"),  # of a U-Net's layers, in the mean
 }
 STUDIES = tuple(dict.fromkeys(of.study for of in TASK_RUNS.values()))
 

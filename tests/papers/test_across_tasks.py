@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from papers.across_tasks import TASK_RUNS, AcrossTasks
+from papers.across_tasks import STUDIES, TASK_RUNS, AcrossTasks
 from papers.claims import LEDGER
 from papers.effects import Finding
 from papers.judging import Family, judge
 from papers.rows import Row
-from papers.section_7_runs import CORNERS
 
 NAMES = ("across-tasks-rank", "across-tasks-condensation")
 FAMILY = Family(tuple(map(LEDGER.named, NAMES)))
@@ -21,7 +20,7 @@ _TASKS = {"addition": ("addition-100", "addition-100-random")}
 def made_up(follows: float, *, fitted: float = 1.0) -> dict[str, list[Row]]:
     """Runs whose accuracy follows complexity (1), does not (0) or is opposed to it (-1)."""
     generator, tables = np.random.default_rng(0), dict[str, list[Row]]()
-    for study in CORNERS:
+    for study in STUDIES:
         rows = tables[study] = []
         tasks = _TASKS.get(study, (study,))
         for task, size, seed in itertools.product(tasks, (1_000, 4_000), range(12)):
