@@ -14,11 +14,14 @@ from short import with_helpers
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.runs.distributed import Processes
+from anchor_interp.runs import distributed
+from anchor_interp.runs.distributed import Processes, processes
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.sweep import sweep
+from anchor_interp.tasks.corpus import Corpus
 
 ROBUSTNESS = Path(__file__).parents[1] / "robustness"
 KILLS = os.environ.get("KILLS", "3")
@@ -118,3 +121,40 @@ def test_a_device_of_its_own_is_refused_for_all(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="device is 'cuda:1'; expected auto, cpu or cuda: every"):
         anchor_interp.train(preset("tiny"), "nowhere", device="cuda:1")
+
+
+def test_several_processes_refuse_a_run_on_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    wanted = "^2 processes were started for a run on pictures; expected one: start it without"
+    with pytest.raises(ConfigError, match=wanted):
+        anchor_interp.train(preset("concepts"), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_processes_refuse_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="^2 processes were started for a sweep; expected one"):
+        sweep("tiny-decay", tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_no_number_of_processes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "")
+    with processes(preset("tiny"), "cpu") as found:
+        assert found == (distributed.ALONE, "cpu")
+
+
+def test_a_corpus_is_read_before_processes_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting for each other has a time limit of minutes, a corpus may take days."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def read(task: Corpus) -> str:
+        raise ConfigError(f"reading {task.source}")
+
+    monkeypatch.setattr(Corpus, "data", property(read))
+    with pytest.raises(ConfigError, match="reading stdlib"):
+        anchor_interp.train(preset("language-tiny"), "nowhere", device="cpu")

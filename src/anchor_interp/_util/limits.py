@@ -1,4 +1,4 @@
-"""How many cores and how much memory this process may use: the machine's, or a lower limit."""
+"""How many cores and how much memory this process may use, and how many processes it is one of."""
 
 import contextlib
 import os
@@ -26,6 +26,11 @@ def memory_limit() -> int:
         limits.append(address_space)
     limits += [megabytes << 20 for megabytes in _slurm("SLURM_MEM_PER_NODE")]
     return min([*limits, *_cgroup_limits()])
+
+
+def launched() -> int:
+    """How many processes a launcher such as ``accelerate launch`` started with this one."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _slurm(variable: str) -> list[int]:

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 
 from anchor_interp._util.environment import StopRequest
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.limits import launched
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState
 
 _DONE, _FAILED = -1, -2  # what process 0 tells instead of a step
@@ -148,24 +150,33 @@ def is_follower() -> bool:
 
 
 @contextlib.contextmanager
-def processes(device: str, batch_size: int) -> Iterator[tuple[Processes, str]]:
+def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]:
     """The processes of this training and the device of this one, inside the block.
 
     Without accelerate it is alone, on the device that was asked for.
 
     Raises:
-        ConfigError: a device that not every process has, or fewer rows in a batch than processes.
+        ConfigError: a device that not every process has, fewer rows in a batch than processes, or
+            several processes for a run on pictures.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size, batch_size = launched(), config.train.batch_size
     if size <= 1:
         yield ALONE, device
         return
+    if config.pictures is not None:
+        raise ConfigError(
+            f"{size} processes were started for a run on pictures; expected one: start it without "
+            "accelerate launch"
+        )
     if batch_size < size:
         what = f"train.batch_size is {batch_size}; expected at least {size}, a row a process"
         raise ConfigError(what)
     if device not in ("auto", "cpu", "cuda"):
         expected = "expected auto, cpu or cuda: every process has a device of its own"
         raise ConfigError(f"device is {device!r}; {expected}")
+    # One process reads a corpus, which may take days. The others wait here for its lock: in the
+    # group they would wait for minutes only.
+    _ = config.task.data
     from accelerate import PartialState  # it takes a second to load
 
     state: Any = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())

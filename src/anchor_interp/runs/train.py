@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from anchor_interp._util import environment
-from anchor_interp._util.errors import ConfigError, InterruptedRunError
+from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp._util.files import is_there
 from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import checked, checked_path
@@ -57,12 +57,7 @@ def train(
     """
     checked(config, RunConfig, "config")
     check_tracker(track)
-    with processes(device, config.train.batch_size) as (group, device):
-        if group.size > 1 and config.pictures is not None:
-            raise ConfigError(
-                f"{group.size} processes were started for a run on pictures; expected one: start "
-                "it without accelerate launch"
-            )
+    with processes(config, device) as (group, device):
         target = environment.resolve_device(device)
         check_precision(config.train, target)
         check_training_fits(config, target)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError, DivergedError, LockedError, StoreError
+from anchor_interp._util.limits import launched
 from anchor_interp._util.progress import Overall, Progress, reporting_all
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.models.shapes import n_parameters
@@ -56,9 +57,15 @@ def sweep(
         with their errors. Failed ones are tried again when the sweep is started again.
 
     Raises:
-        ConfigError: the sweep, the device or the number of workers cannot be used.
+        ConfigError: the sweep, the device or the number of workers cannot be used, or several
+            processes were started for it.
         StoreError: the folder cannot be used.
     """
+    if (size := launched()) > 1:  # each would train every run
+        raise ConfigError(
+            f"{size} processes were started for a sweep; expected one, which starts workers by "
+            "itself: leave accelerate launch out"
+        )
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
     checked(batch, int, "batch", low=0)
     configs = plan.configs()
