@@ -63,7 +63,7 @@ def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: R
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("preset", ["scan", "cogs", "concepts"])
+@pytest.mark.parametrize("preset", ["scan", "cogs", "concepts", "language-tiny"])
 def test_other_tasks_survive_kills(tmp_path: Path, preset: str) -> None:
     """Four of them; ``KILLS=8`` makes it ten."""
     kills = os.environ.get("KILLS", "2")
