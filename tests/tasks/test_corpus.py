@@ -260,7 +260,7 @@ def spoil(folder: Path, what: str) -> dict[str, Any]:
     ("one", "has one file, m1.py; expected two"),
     ("binary", r"m1.py is not UTF-8 text \(invalid start byte at byte 6\)"),
     ("nul", r"m1.py is not UTF-8 text \(a NUL character at byte 5\)"),
-    ("short", "a window needs 8,001: give it more text, or lower task.length"),
+    ("short", "a window needs 8,001: give it more text, lower task.length, or raise task.limit"),
     ("bytes", "task.vocabulary is 300; expected 257 with bytes"),
     ("merges", "task.vocabulary is 50,257: lower it to"),
     ("no tokenizer", "is not a file; expected 'bytes', 'bpe' or a tokenizer.json"),
@@ -294,6 +294,80 @@ def test_a_tokenizer_of_another_kind_is_refused(folder: Path, tmp_path: Path) ->
     own.write_text(json.dumps(told))
     with pytest.raises(ConfigError, match="has the token 'two words'; expected byte-level tokens"):
         assert Corpus("corpus", f"folder:{folder}", "both", str(own), 320, 16).splits
+
+
+def learned_tokenizer(folder: Path, out: Path) -> Any:
+    """A learned tokenizer of 320 tokens, to be changed."""
+    import tokenizers
+
+    assert Corpus("corpus", f"folder:{folder}", "both", "bpe", 320, 16).splits
+    (path,) = out.rglob("tokenizer.json")
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
+def test_a_tokenizer_neither_truncates_nor_adds_tokens(folder: Path, tmp_path: Path) -> None:
+    """As files of the Hugging Face hub often do; documents are taken whole."""
+    from tokenizers.processors import TemplateProcessing
+
+    learned, own = learned_tokenizer(folder, tmp_path), tmp_path / "own.json"
+    expected = tokens_of(Corpus("corpus", f"folder:{folder}", "both", "bpe", 320, 16))
+    end = learned.token_to_id(END)
+    learned.enable_truncation(20)
+    learned.enable_padding(length=50, pad_token=END, pad_id=end)
+    learned.post_processor = TemplateProcessing(single=f"{END} $A", special_tokens=[(END, end)])
+    learned.save(str(own))
+    assert tokens_of(Corpus("corpus", f"folder:{folder}", "both", str(own), 320, 16)) == expected
+
+
+def test_a_tokenizer_that_changes_text_is_refused(folder: Path, tmp_path: Path) -> None:
+    from tokenizers import normalizers, pre_tokenizers
+
+    learned, own = learned_tokenizer(folder, tmp_path), tmp_path / "own.json"
+    given = Corpus("corpus", f"folder:{folder}", "both", str(own), 320, 16)
+    for normalizer in (normalizers.Lowercase(), normalizers.NFC(), normalizers.NFKD()):
+        learned.normalizer = normalizer
+        learned.save(str(own))
+        with pytest.raises(ConfigError, match="expected one that gives text back, without a norm"):
+            assert given.splits
+    learned.normalizer = None
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    learned.save(str(own))
+    with pytest.raises(ConfigError, match=r"makes ' A b.* and without a space in front"):
+        assert given.splits
+
+
+def test_a_tokenizer_with_gaps_is_refused(folder: Path, tmp_path: Path) -> None:
+    learned, own = learned_tokenizer(folder, tmp_path), tmp_path / "own.json"
+    told = json.loads(learned.to_str())
+    last = max(told["model"]["vocab"], key=told["model"]["vocab"].__getitem__)
+    told["model"]["vocab"][last] += 7
+    own.write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match="tokens up to 326 with gaps; expected each number from"):
+        assert Corpus("corpus", f"folder:{folder}", "both", str(own), 320, 16).splits
+
+
+def test_a_complete_corpus_need_not_be_writable(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Corpus(source=f"folder:{folder}", length=16)
+    expected = tokens_of(corpus)
+
+    def refused(*_: Any) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(corpus_tokens, "_alone", refused)
+    assert tokens_of(corpus) == expected
+    (folder / "new.py").write_text("x = 1\n" * 50)
+    with pytest.raises(StoreError, match=r"read-only; make it .* another folder in XDG_CACHE_HOME"):
+        tokens_of(corpus)
+
+
+def test_docstrings_go_whole_whatever_the_line_ends() -> None:
+    """A form feed ends no line of Python."""
+    source = 'import a\n\x0c\nx = "\u2028"\r\ndef f():\n    """Say."""\n    return 1\n'
+    found = corpus_sources._parted(source.encode())
+    expected = 'import a\n\x0c\nx = "\u2028"\r\ndef f():\n    return 1\n'
+    assert found == {"code": expected, "prose": "Say."}
 
 
 def test_a_damaged_cache_is_refused(folder: Path, cache: Path) -> None:

@@ -104,7 +104,8 @@ class Corpus(Task):
         if len(tokens) <= length:
             raise ConfigError(
                 f"the set {of} of the corpus has {len(tokens):,} tokens; a window needs "
-                f"{length + 1:,}: give it more text, or lower task.length"
+                f"{length + 1:,}: give it more text, lower task.length, or raise task.limit "
+                f"({self.limit:,})"
             )
         (step,) = tokens.strides
         shape = (len(tokens) - 1) // length, length + 1

@@ -20,6 +20,7 @@ Another dataset of the hub has one kind of text: its column ``text``, as prose.
 import ast
 import functools
 import hashlib
+import io
 import platform
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -164,7 +165,7 @@ def _parted(source: bytes) -> dict[Kind, str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # a file of another version
         return {"code": text}
-    lines, prose = text.splitlines(keepends=True), []
+    lines, prose = list(io.StringIO(text, newline="")), []  # splitlines knows more line ends
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
         if isinstance(node, owners) and (found := ast.get_docstring(node)):

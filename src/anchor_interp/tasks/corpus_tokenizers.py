@@ -5,7 +5,8 @@ tokenizer          tokens
 =================  =============================================================================
 ``bytes``          the 256 bytes of UTF-8 text
 ``bpe``            byte-level BPE, learned from the training part by the library ``tokenizers``
-a file's path      a ``tokenizer.json`` of that library, byte-level, such as GPT-2's
+a file's path      a ``tokenizer.json`` of that library, byte-level, such as GPT-2's; where it
+                   truncates, pads or adds special tokens, that is left out
 =================  =============================================================================
 
 Each has one token more, which ends a document: :data:`END`. A token is told in GPT-2's byte-level
@@ -32,6 +33,7 @@ END = "<|endoftext|>"
 BYTES = 257
 """The vocabulary of ``bytes``."""
 _MOST_BYTES = 1 << 28
+_PROBE = "A b\n\tc  e\u0301 \ufb01 \u6f22"  # upper case, spaces, and what normalizers change
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,11 @@ def fingerprint(name: str) -> str:
 
 
 def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
-    """A tokenizer from its file; ConfigError if it is not byte-level or has another vocabulary."""
+    """A tokenizer from its file.
+
+    Raises:
+        ConfigError: it is not byte-level, has another vocabulary, or does not give text back.
+    """
     import tokenizers
 
     text = files.read_bytes(path.resolve(), limit=_MOST_BYTES)
@@ -102,6 +108,8 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
         made = tokenizers.Tokenizer.from_buffer(text)
     except Exception as error:  # the library raises no class of its own
         raise ConfigError(f"{path} is not a tokenizer.json ({error}); take another") from error
+    made.no_truncation()
+    made.no_padding()
     known = made.get_vocab(with_added_tokens=True)
     words = tuple(sorted(known, key=known.__getitem__))
     if len(words) != vocabulary:
@@ -109,16 +117,27 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
             f"the tokenizer {path} has {len(words):,} tokens; task.vocabulary is {vocabulary:,}: "
             "make them equal"
         )
+    if sorted(known.values()) != list(range(vocabulary)):
+        raise ConfigError(
+            f"the tokenizer {path} has tokens up to {max(known.values()):,} with gaps; expected "
+            f"each number from 0 to {vocabulary - 1:,} once: take another"
+        )
     alphabet = _byte_of().keys()
     other = next((word for word in words if word != END and not alphabet >= set(word)), None)
     if END not in known or other is not None:
         lacks = f"lacks the token {END}" if other is None else f"has the token {other!r}"
         raise ConfigError(f"the tokenizer {path} {lacks}; expected byte-level tokens and {END}")
-    return Tokenizer(words, functools.partial(_ids, made))
+    found = Tokenizer(words, functools.partial(_ids, made))
+    if (back := found.decode(found.encode(_PROBE))) != _PROBE:
+        raise ConfigError(
+            f"the tokenizer {path} makes {back!r} of the text {_PROBE!r}; expected one that gives "
+            "text back, without a normalizer and without a space in front"
+        )
+    return found
 
 
 def _ids(tokenizer: Any, text: str) -> npt.NDArray[np.int64]:
-    return np.array(tokenizer.encode(text).ids, np.int64)
+    return np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> bytes:

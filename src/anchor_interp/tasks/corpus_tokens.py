@@ -44,7 +44,7 @@ from anchor_interp.tasks.corpus_tokenizers import (
 Part = Literal["code", "prose", "both"]
 COMMIT = 1 << 20
 """Tokens between two commits."""
-_FORMAT = 1  # to be raised when the same documents give other tokens
+_FORMAT = 2  # to be raised when the same documents give other tokens
 _SAMPLE = 1 << 26  # characters of the training part from which a tokenizer is learned
 _LOGGER = logging.getLogger("anchor_interp")
 
@@ -96,15 +96,17 @@ def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
     source, tokens = open_source(spec.source), fingerprint(spec.tokenizer)
     folder = cache / digest([_FORMAT, spec, source.state, tokens])
     try:
-        with _alone(folder):
-            if not files.is_there(folder / "corpus.json"):
-                _LOGGER.info("reading the corpus %s into %s", spec.words, folder)
-                _write(folder, spec, source)
+        if not files.is_there(folder / "corpus.json"):  # a complete one need not be writable
+            with _alone(folder):
+                if not files.is_there(folder / "corpus.json"):
+                    _LOGGER.info("reading the corpus %s into %s", spec.words, folder)
+                    _write(folder, spec, source)
         about = files.read_json(folder / "corpus.json", advice=f"remove {folder}")
         sets = {name: _mapped(folder, name, n, spec) for name, n in about["tokens"].items()}
         return CorpusTokens(sets, _tokenizer(folder, spec), about["digest"])
     except OSError as error:
-        raise StoreError(f"cannot use the cache {folder}: {error}") from error
+        advice = "make it writable, or name another folder in XDG_CACHE_HOME"
+        raise StoreError(f"cannot use the cache {folder}: {error}; {advice}") from error
 
 
 @contextlib.contextmanager
