@@ -39,8 +39,9 @@ def curves(rows: Rows) -> Figure:
             mine = [curve(row) for row in rows if row["gamma"] == gamma]
             for tokens, losses in mine:
                 axes.plot(tokens / 1e6, np.exp(losses), color=colour, alpha=0.3, linewidth=0.8)
-            mean = np.exp(np.mean([losses for _, losses in mine], axis=0))
-            axes.plot(mine[0][0] / 1e6, mean, color=colour, label=f"$\\gamma$ {gamma:g}")
+            if mine:
+                mean = np.exp(np.mean([losses for _, losses in mine], axis=0))
+                axes.plot(mine[0][0] / 1e6, mean, color=colour, label=f"$\\gamma$ {gamma:g}")
         if found.tokens is not None and found.low is not None and found.high is not None:
             axes.axvline(found.tokens / 1e6, color="0.4", linewidth=0.8)
             axes.axvspan(found.low / 1e6, found.high / 1e6, color="0.4", alpha=0.15, linewidth=0)

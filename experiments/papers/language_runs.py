@@ -94,7 +94,8 @@ def crossing(rows: Rows) -> Crossing:
     large, small = (
         {row["seed"]: curve(row) for row in rows if row["gamma"] == gamma} for gamma in GAMMAS
     )
-    seeds = sorted(large.keys() & small.keys())
+    if not (seeds := sorted(large.keys() & small.keys())):
+        return Crossing(None, None, None, 0.0)
     gaps = np.array([small[seed][1] - large[seed][1] for seed in seeds])  # [seed, point]
     tokens = large[seeds[0]][0]
     drawn = np.random.default_rng(0).integers(0, len(seeds), (DRAWN, len(seeds)))

@@ -64,6 +64,21 @@ def test_a_task_is_the_mean_of_spearmans_correlation_over_its_sizes() -> None:
     assert (found.freedom, len(found.runs)) == (24 - 6, 24)
 
 
+def test_shuffles_of_one_task_tell_nothing_of_anothers() -> None:
+    """Tasks have their settings in one order, so the same shuffles would give alike values."""
+    values = np.random.default_rng(2).normal(size=(24, 2))
+    drawn = []
+    for of in TASK_RUNS.values():
+        rows = of.prepare([row | {"study": of.study} for row in made_up(0)[of.study]])
+        alike = [
+            row | {"condensation": x, of.unseen: y, of.fit: 1.0}
+            for row, (x, y) in zip(rows, values.tolist(), strict=True)
+        ]
+        drawn.append(AcrossTasks("condensation").within(of, alike).drawn)
+    between = np.corrcoef(drawn) - np.eye(len(drawn))
+    assert np.abs(between).max() < 0.05
+
+
 def test_each_task_counts_alike_on_fishers_scale() -> None:
     tables = made_up(1)
     rows = [row | {"study": study} for study, of in tables.items() for row in of]

@@ -9,6 +9,7 @@ import pytest
 import anchor_interp
 from anchor_interp.tasks import corpus_tokens
 from anchor_interp.tasks.corpus import Corpus
+from control_7d import curves
 from papers import measures
 from papers.claims import LEDGER
 from papers.judging import judge
@@ -67,6 +68,13 @@ def test_a_crossing_is_where_the_means_meet_on_a_scale_of_logarithms() -> None:
         none = crossing(made_up(never, noise=0.0)[:10])
         assert (none.tokens, none.low, none.share) == (None, None, 0.0)
         assert "no crossing" in str(none)
+
+
+def test_one_initialisation_alone_crosses_nothing_and_is_drawn() -> None:
+    rows = [row for row in made_up([0.1] * MEASURED)[:10] if row["gamma"] == GAMMAS[0]]
+    assert str(crossing(rows)).startswith("no crossing")
+    (axes,) = curves(rows).axes
+    assert len(axes.get_lines()) == len(SEEDS) + 1  # every run and the mean
 
 
 def test_rows_with_a_tasks_texts_come_back_from_their_file(tmp_path: Path) -> None:
