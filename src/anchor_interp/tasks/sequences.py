@@ -105,19 +105,20 @@ class Sequences:
         """The sequences that have all of these; each is one value, or several of which one fits.
 
         Args:
-            pair: the two anchor tokens in their order, such as ``(3, 4)``.
+            pair: the two anchor tokens in their order, such as ``(3, 4)``; none may have them.
             key: the key x.
             position: 0-based position of the key; ``range(6)`` for 0 to 5.
             role: the role of the pair.
 
         Raises:
-            ConfigError: a value of another kind.
+            ConfigError: a value of another kind, or an anchor token that the task does not have.
         """
         kept = np.ones(len(self), np.bool_)
         if pair is not None:
             after = self.position.astype(np.int64)[:, None] + [1, 2]
             anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
             wanted = np.reshape(_several(pair, Pair, "pair"), (-1, 2))
+            self._check_anchors(wanted)
             kept &= (anchors[:, None] == wanted).all(2).any(1)
         if role is not None:
             kept &= np.isin(np.array(ROLES)[self.role], _several(role, Role, "role"))
@@ -125,6 +126,14 @@ class Sequences:
             if values is not None:
                 kept &= np.isin(column, _several(values, int, name))
         return self[kept]
+
+    def _check_anchors(self, wanted: Integer[np.ndarray, "n 2"]) -> None:
+        """Refuse a pair with a token that is not an anchor of the task, if that is recorded."""
+        known = str(self.provenance.get("anchors", "")).split()
+        for first, second in wanted.tolist() if known else ():
+            if not {str(first), str(second)} <= set(known):
+                expected = f"expected two of the task's anchors ({', '.join(known)})"
+                raise ConfigError(f"pair is {(first, second)}; {expected}")
 
     @property
     def tensor(self) -> "torch.Tensor":
@@ -185,7 +194,7 @@ def draw(
         noise = _noise(task, keys, hashing_key, counter)
         chunks.append(_written(task, noise, index[pair], key[cell], position[cell]))
     provenance: dict[str, str | int] = {
-        "task": digest(task),
+        **_task_of(task),
         "pairs": " ".join(f"{first},{second}" for first, second in pairs),
         "keys": keys,
         "n": n,
@@ -228,7 +237,7 @@ def assemble(
                 f"{name} runs from {values.min()} to {values.max()}; expected {low} to {high}"
             )
     columns = _written(task, noise.astype(np.uint8), pair, key, position)
-    return Sequences(**columns, provenance={"task": digest(task), "n": len(pair)})
+    return Sequences(**columns, provenance={**_task_of(task), "n": len(pair)})
 
 
 def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
@@ -286,6 +295,11 @@ def drawn_sequences(
         drawn = draw(task, pairs, keys, total, seed=seed, stream="flow")
         kept = np.flatnonzero(wanted(drawn))[:n]
     return drawn[kept]
+
+
+def _task_of(task: AnchorTask) -> dict[str, str | int]:
+    """What the provenance of sequences says of their task."""
+    return {"task": digest(task), "anchors": " ".join(map(str, task.tokens))}
 
 
 def _several(values: Any, kind: Any, name: str) -> Any:
