@@ -108,7 +108,16 @@ def test_metrics_tell_losses_and_tokens_seen(run: anchor_interp.Run, config: Run
     along = run.at_every_step(complexity)
     assert sorted(along) == [0, 10, 20]
     scan = anchor_interp.preset("scan", steps=2)
-    assert session.tokens_seen(scan, 2) == {}
+    assert session.tokens_seen(scan, drawn, 2) == {}
+
+
+def test_tokens_that_are_not_predicted_are_not_seen(config: RunConfig) -> None:
+    """A task of a user may mask some tokens, and have examples of several lengths."""
+    drawn = draw_examples(config.task, "held-out", 4, seed=1)
+    mask = np.array(drawn.mask)
+    mask[:2, 5:], mask[2:, :9] = False, False
+    masked = Examples(drawn.tokens, mask, drawn.lengths)
+    assert session.tokens_seen(config, masked, 10) == {"tokens": 10 * 8 * (4 + 24) // 2}
 
 
 def test_reports_and_evaluate_tell_perplexity(
@@ -126,7 +135,11 @@ def test_reports_and_evaluate_tell_perplexity(
 
 
 def test_a_run_whose_corpus_has_changed_is_not_resumed(
-    config: RunConfig, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -143,9 +156,14 @@ def test_a_run_whose_corpus_has_changed_is_not_resumed(
     before = sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*") if path.is_file())
     path = folder / "m1.py"
     text = path.read_text()
+    anchor_interp.load(out).evaluate(n=2)
+    assert "other data" not in caplog.text
     try:
         path.write_text(text + "\nx = 1")
         corpus_tokens._opened.cache_clear()
+        anchor_interp.load(out).evaluate(n=2)
+        assert "was trained on other data (digest" in caplog.text
+        assert "and is measured on what there is now" in caplog.text
         with pytest.raises(StoreError, match=r"trained on other data \(digest \w+, now \w+\)"):
             train(config, out, device="cpu", threads=1, quiet=True)
     finally:

@@ -1,6 +1,8 @@
 """Opens runs: a run folder, a specimen of the zoo or a model with hand-set weights."""
 
+import contextlib
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,7 @@ from anchor_interp.tasks.drawing import draw_examples
 from anchor_interp.tasks.examples import Examples
 
 T = TypeVar("T")
+_LOGGER = logging.getLogger(__name__)
 
 
 def model_at(
@@ -178,7 +181,18 @@ class Run(Readable):
         return {step: measure(self.at(step).model) for step in self.steps}
 
     def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
-        """Measure the model of this checkpoint on the run's own task and training sequences."""
+        """Measure the model of this checkpoint on the run's own task and training sequences.
+
+        Warns if the files that the task reads are not those of the training.
+        """
+        before = None
+        with contextlib.suppress(StoreError):  # damaged; nothing but this needs it
+            before = self.folder.data()
+        if before not in (None, data := self.config.task.data):
+            _LOGGER.warning(
+                "%s was trained on other data (digest %s, now %s), and is measured on what there "
+                "is now", self.name, before, data,
+            )  # fmt: skip
         with explained("evaluating", f"lower n ({n:,}), or use a device with more memory"):
             return evaluate_run(self.config, self.model, self.step, n=n, seed=seed)
 

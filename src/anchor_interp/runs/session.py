@@ -76,7 +76,7 @@ class Session:
         if self.wants_accuracies:
             check_finite_weights(self.state)
             row |= self.probes.measure(self.state.model, answers)
-            row |= tokens_seen(self.config, self.state.step)
+            row |= tokens_seen(self.config, self.training, self.state.step)
         self.writer.append_metrics(row)
         self.latest.update(row)
         return row
@@ -113,7 +113,9 @@ class Session:
             state = TrainState.fresh(config, device)
             accuracies = self.probes.measure(state.model)
             writer.cut_metrics(-1)
-            writer.append_metrics({"step": 0, **accuracies, **tokens_seen(config, 0)})
+            writer.append_metrics(
+                {"step": 0, **accuracies, **tokens_seen(config, self.training, 0)}
+            )
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
             return state
         if step != before[-1]:
@@ -141,11 +143,10 @@ class Session:
 
     def _check_data(self, data: str) -> None:
         """Refuse to go on with other data than those that the run was started with."""
-        sessions: list[Row] = []
+        before = None
         with contextlib.suppress(StoreError):  # damaged: a new one will be started
-            sessions = self.writer.provenance()
-        before = next((session["data"] for session in sessions if "data" in session), data)
-        if before != data:
+            before = self.writer.data()
+        if before not in (None, data):
             raise StoreError(
                 f"{self.writer.path} was trained on other data (digest {before}, now {data}): the "
                 "files that its task reads have changed, or the version of Python; restore them, "
@@ -217,11 +218,14 @@ def _by_role(values: Sequence[tuple[SplitRole, float]]) -> list[tuple[SplitRole,
     return [(role, float(np.mean([v for own, v in values if own == role]))) for role in roles]
 
 
-def tokens_seen(config: RunConfig, step: int) -> Row:
-    """The tokens that the updates up to a step predicted, where a task counts every token."""
+def tokens_seen(config: RunConfig, training: Examples, step: int) -> Row:
+    """The tokens that the updates up to a step predicted, where a task counts every token.
+
+    In the mean over the training set, if its examples differ in how many they predict.
+    """
     if not config.task.by_token:
         return {}
-    return {"tokens": step * config.train.batch_size * config.task.length}
+    return {"tokens": round(step * config.train.batch_size * float(training.n_predicted.mean()))}
 
 
 def is_done(writer: RunWriter, config: RunConfig) -> bool:

@@ -110,6 +110,10 @@ class RunFolder:
             raise StoreError(f"{path} is damaged: it has no list of sessions; remove it")
         return sessions
 
+    def data(self) -> str | None:
+        """The digest of the data that the run was started with, if its task reads files."""
+        return next((found["data"] for found in self.provenance() if "data" in found), None)
+
     def weights(self, step: int) -> dict[str, Tensor]:
         """Parameters of a checkpoint by name, float32 on the CPU."""
         return self._tensors(step, WEIGHTS)
