@@ -42,7 +42,7 @@ from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import rows
+from anchor_interp.sweeps.table import _configuration, rows
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
 from anchor_interp.tasks.drawing import draw_examples
@@ -210,6 +210,7 @@ def test_sweeps_train_runs_on_pictures(tmp_path: Path) -> None:
     assert [row["gamma"] for row in found] == [0.5, 0.8]
     assert {row["weights"] for row in found} == {"uniform"}
     assert {(row["n_features"], row["n_times"], row["d_image"]) for row in found} == {(8, 4, 12)}
+    assert {row["predicts"] for row in found} == {"velocity"}
     assert (found[0]["d_model"], found[0]["task.pixels"]) == (None, 12)
     assert from_csv(to_csv(found)) == found
 
@@ -267,6 +268,21 @@ def test_a_file_names_the_network_by_its_fields(done: Run, tmp_path: Path) -> No
         override(TINY, d_model=8)
     assert run_id(override(TINY, weights="normal")) != run_id(TINY)
     assert sum(memory_bytes(preset("paper-concepts")).values()) > 1 << 30
+
+
+def test_a_table_tells_what_networks_predict() -> None:
+    plan = Sweep((Grid(TINY, {"predicts": ("noise", "velocity")}),))
+    found = [_configuration(name, config) for name, config in plan.configs().items()]
+    assert [row["predicts"] for row in found] == ["noise", "velocity"]
+
+
+def test_a_network_in_double_precision_draws_and_is_judged(done: Run) -> None:
+    double = anchor_interp.load(done.folder.path, dtype=torch.float64)
+    nodes = bits_of(TINY.task.trained)
+    found, expected = (draw(run.model, TINY.task, nodes) for run in (double, done))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+    of = dataclasses.replace(double.evaluate(n=4), splits=())
+    assert of.ood_accuracy == done.evaluate(n=4).ood_accuracy
 
 
 def test_a_model_of_other_pictures_is_refused(done: Run) -> None:

@@ -1,6 +1,7 @@
 """Concepts: pictures are functions of (seed, stream, index), and show what their node says."""
 
 import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,18 @@ def test_a_picture_depends_on_seed_stream_index_and_node_alone() -> None:
             .all()
         )
     assert len(np.unique(few.pixels[:1000].reshape(1000, -1), axis=0)) == 1000
+
+
+def test_large_pictures_are_drawn_in_little_memory() -> None:
+    task = Concepts(pixels=128)
+    nodes = bits_of(task.trained)[np.arange(256) % 4]
+    tracemalloc.start()
+    pixels = task.pictures(nodes, seed=0, stream="x").pixels
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10 * pixels.nbytes
+    some = task.pictures(nodes[:3], seed=0, stream="x").pixels
+    np.testing.assert_array_equal(pixels[:3], some)
 
 
 def test_objects_have_the_size_and_colour_that_the_model_is_told() -> None:

@@ -167,13 +167,13 @@ def sample(
     generator: torch.Generator,
 ) -> Float[Tensor, "n 3 row column"]:
     """Draw a picture for each row of ``told``, from noise drawn on the CPU."""
-    shape, device = (len(told), 3, side, side), told.device
+    shape = len(told), 3, side, side
     beta, left = betas(n_times).tolist(), kept(n_times).tolist()
-    x = torch.randn(shape, generator=generator).to(device)
+    x = torch.randn(shape, generator=generator).to(told)
     for t in range(n_times, 0, -1):
-        times = torch.full((len(told),), t / n_times, device=device)
+        times = told.new_full((len(told),), t / n_times)
         noise = denoiser(x, times, told)
         x = (x - beta[t] / math.sqrt(1 - left[t]) * noise) / math.sqrt(1 - beta[t])
         if t > 1:
-            x = x + math.sqrt(beta[t]) * torch.randn(shape, generator=generator).to(device)
+            x = x + math.sqrt(beta[t]) * torch.randn(shape, generator=generator).to(told)
     return x

@@ -84,7 +84,7 @@ def draw(
     seed: int = 0,
     stream: str = "draw",
 ) -> Float[Tensor, "n 3 row column"]:
-    """What a model draws of nodes: -1 to 1, on the CPU, a function of (seed, stream, index, node).
+    """What a model draws of nodes: -1 to 1, on the CPU, the same for the same seed and stream.
 
     Raises:
         ConfigError: the model is not a U-Net of the task's pictures, or draws what is not finite.
@@ -96,14 +96,14 @@ def draw(
             f"the model draws pictures of {network.cfg.d_image} pixels and is told "
             f"{network.cfg.d_told}; the task has {task.pixels} and {task.widths}"
         )
-    told = torch.from_numpy(task.conditions(nodes)).to(next(network.parameters()).device)
+    told = torch.from_numpy(task.conditions(nodes)).to(next(network.parameters()))
     parts = [torch.empty(0, 3, task.pixels, task.pixels)]
     for start in range(0, len(told), _AT_ONCE):
         generator = _generator(seed, f"{stream}/{start}")
         side, n_times = network.cfg.d_image, network.cfg.n_times
         part = told[start : start + _AT_ONCE]
         parts.append(sample(network, part, side=side, n_times=n_times, generator=generator).cpu())
-    return check_finite(torch.cat(parts), "the model's drawings").clamp(-1, 1)
+    return check_finite(torch.cat(parts), "the model's drawings").clamp(-1, 1).float()
 
 
 def as_pixels(pictures: Float[Tensor, "n 3 row column"]) -> UInt8[np.ndarray, "n 3 row column"]:
@@ -128,13 +128,13 @@ def right_attributes(
 def noise_loss(model: UNet, task: Concepts, examples: Examples, *, seed: int, stream: str) -> float:
     """The loss on fresh real pictures of the examples' nodes."""
     real = task.pictures(task.nodes(examples), seed=seed, stream=stream)
-    n, n_times, device = len(examples), model.cfg.n_times, next(model.parameters()).device
+    n, n_times, weight = len(examples), model.cfg.n_times, next(model.parameters())
     times = torch.from_numpy(1 + random_integers(n, n_times, seed=seed, stream=f"t/{stream}"))
     noise = _normal((n, 3, task.pixels, task.pixels), seed, f"noise/{stream}")
     noisy = noised(as_tensor(real.pixels), noise, times, n_times)
     told, shares, total = torch.from_numpy(real.conditions), (times / n_times).float(), 0.0
     for rows in (slice(start, start + _AT_ONCE) for start in range(0, n, _AT_ONCE)):
-        found = model(*(part[rows].to(device) for part in (noisy, shares, told))).cpu()
+        found = model(*(part[rows].to(weight) for part in (noisy, shares, told))).cpu()
         total += float((found.double() - noise[rows]).square().mean((1, 2, 3)).sum())
     return total / n
 

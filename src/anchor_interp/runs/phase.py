@@ -204,7 +204,8 @@ class Evaluation(Readable):
     """Every unseen pair by itself."""
     cells: CellAccuracy
     stable_rank: float | None = field(metadata=_NOT_NEGATIVE)
-    """Stable rank of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix."""
+    """Stable rank of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix. Of a U-Net
+    the mean over its layers, as is the condensation."""
     stable_rank_at_init: float | None = field(metadata=_NOT_NEGATIVE)
     condensation: float | None = field(metadata=_NOT_NEGATIVE)
     """Mean |cosine| between the neurons of that W_Q; None with a single neuron."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
 from anchor_interp.runs.config import TrainConfig
 from anchor_interp.runs.phase import CellAccuracy
 from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
@@ -17,7 +17,7 @@ Kind = Literal["text", "integer", "number", "truth"]
 _KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
 PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
 """The parts of a configuration whose fields are columns."""
-UNET_COLUMNS = ("n_features", "n_times", "d_image")
+UNET_COLUMNS = ("n_features", "n_times", "d_image", "predicts")
 """Columns of a network that draws pictures; what it is told follows from its task."""
 MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
@@ -46,7 +46,7 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
     **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
     **{field.name: _kind(field.type) for part in PARTS.values() for field in fields(part)},
-    **dict.fromkeys(UNET_COLUMNS, "integer"),
+    **{field.name: _kind(field.type) for field in fields(UNetConfig) if field.name in UNET_COLUMNS},
     "seed": "integer",
     **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "number"),
     "sessions": "integer",

@@ -39,7 +39,7 @@ from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.task import Task
 
-_CHUNK = 1024  # pictures that are drawn at once
+_AT_ONCE = 1 << 20  # pixels that are drawn at once
 _PLACE, _SIZE, _COLOUR = 0.07, 0.1, 0.08
 """How far the place (in sides of the picture), the size (as a share) and a colour's parts vary."""
 _WIDTH = 0.3  # of a hollow object's line, in radii
@@ -194,7 +194,8 @@ class Concepts(Task):
         found["colour"] = (found["colour"] + _COLOUR * drawn[:, 3:6]).clip(0, 1)
         centre = 0.5 + _PLACE * drawn[:, :2]
         pixels = np.empty((n, 3, self.pixels, self.pixels), np.uint8)
-        for rows in (slice(start, start + _CHUNK) for start in range(0, n, _CHUNK)):
+        most = max(1, _AT_ONCE // self.pixels**2)
+        for rows in (slice(start, start + most) for start in range(0, n, most)):
             part = {name: values[rows] for name, values in found.items()}
             pixels[rows] = _drawn(self.pixels, centre[rows], part)
         return Pictures(pixels, self._told(nodes, found))
