@@ -7,7 +7,8 @@ as accelerate would start them. WAY says what befalls them:
 * ``killed``: both die by SIGKILL, KILLS times, after a random time; then two finish the run;
 * ``stopped``: one gets SIGTERM, which stops both; one process finishes the run;
 * ``alone``: one process does it all;
-* ``refused``: two processes have a batch of one row.
+* ``refused``: two processes have a batch of one row;
+* ``twice``: nothing, and they train the same run in FOLDER/other after it.
 
 It prints the exit codes of all attempts as a JSON list.
 """
@@ -42,15 +43,18 @@ def config(texts: Path, batch_size: int = 9) -> anchor_interp.RunConfig:
     )
 
 
-def start(folder: Path, size: int, batch_size: int = 9) -> list[int]:
+def start(
+    folder: Path, size: int, batch_size: int = 9, names: tuple[str, ...] = ("run",)
+) -> list[int]:
     """Fork the processes of a training; returns their ids."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [_forked(folder, rank, size, port, batch_size) for rank in range(size)]
+    outs = [folder / name for name in names]
+    return [_forked(outs, rank, size, port, batch_size) for rank in range(size)]
 
 
-def _forked(folder: Path, rank: int, size: int, port: int, batch_size: int) -> int:
+def _forked(outs: list[Path], rank: int, size: int, port: int, batch_size: int) -> int:
     process = os.fork()
     if process:
         return process
@@ -60,8 +64,9 @@ def _forked(folder: Path, rank: int, size: int, port: int, batch_size: int) -> i
         told |= {"MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in told.items()}
         os.environ["MASTER_ADDR"] = "127.0.0.1"
-        made = config(folder / "texts", batch_size)
-        anchor_interp.train(made, folder / "run", device="cpu", threads=1, quiet=True)
+        for out in outs:
+            made = config(out.parent / "texts", batch_size)
+            anchor_interp.train(made, out, device="cpu", threads=1, quiet=True)
         os._exit(0)
     except AnchorInterpError as error:
         print(error, file=sys.stderr, flush=True)
@@ -102,7 +107,8 @@ def main(folder: Path, way: str, kills: int = 0) -> None:
         os.kill(running[1], signal.SIGTERM)
         found.append(codes(running))
     size = 1 if way in ("alone", "stopped") else 2
-    found.append(codes(start(folder, size, 1 if way == "refused" else 9)))
+    names = ("run", "other") if way == "twice" else ("run",)
+    found.append(codes(start(folder, size, 1 if way == "refused" else 9, names)))
     print(json.dumps(found))
 
 

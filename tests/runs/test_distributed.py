@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,16 @@ def test_a_signal_stops_both_and_one_goes_on(tmp_path: Path, by_two: Run) -> Non
 
 
 @pytest.mark.slow
+def test_two_processes_train_one_run_after_another(tmp_path: Path, by_two: Run) -> None:
+    run, attempts = trained(tmp_path, "twice")
+    assert attempts == [[0, 0]]
+    other = anchor_interp.load(tmp_path / "other")
+    for name, found in weights(by_two).items():
+        assert torch.equal(weights(run)[name], found)
+        assert torch.equal(weights(other)[name], found)
+
+
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_shared_out_is_refused(tmp_path: Path) -> None:
     _, attempts = trained(tmp_path, "refused")
     assert attempts == [[2, 2]]
@@ -135,7 +146,7 @@ def test_several_processes_refuse_a_run_on_pictures(
 
 def test_several_processes_refuse_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="^2 processes were started for a sweep; expected one"):
+    with pytest.raises(ConfigError, match=r"^2 processes were started for a sweep; expected one"):
         sweep("tiny-decay", tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
 
@@ -158,3 +169,15 @@ def test_a_corpus_is_read_before_processes_wait_for_each_other(
     monkeypatch.setattr(Corpus, "data", property(read))
     with pytest.raises(ConfigError, match="reading stdlib"):
         anchor_interp.train(preset("language-tiny"), "nowhere", device="cpu")
+
+
+def test_another_device_than_that_of_the_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group stands on one kind of device, and a missing GPU is not replaced by the CPU."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device is 'cuda', which this machine does not have"):
+        anchor_interp.train(preset("tiny"), "nowhere", device="cuda")
+    on_gpus = SimpleNamespace(device=torch.device("cuda:1"), process_index=1, num_processes=2)
+    monkeypatch.setattr(distributed, "_group", lambda cpu: on_gpus)
+    with pytest.raises(ConfigError, match="device is 'cpu'; expected auto or cuda, where these"):
+        anchor_interp.train(preset("tiny"), "nowhere", device="cpu")

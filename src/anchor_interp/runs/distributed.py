@@ -11,7 +11,9 @@ the run folder; the others start from what it has, sent to them. A signal that r
 stops all after the same step.
 """
 
+import atexit
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -174,13 +176,26 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
     if device not in ("auto", "cpu", "cuda"):
         expected = "expected auto, cpu or cuda: every process has a device of its own"
         raise ConfigError(f"device is {device!r}; {expected}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda', which this machine does not have; take auto or cpu")
     # One process reads a corpus, which may take days. The others wait here for its lock: in the
     # group they would wait for minutes only.
     _ = config.task.data
+    state = _group(device == "cpu" or not torch.cuda.is_available())
+    if device not in ("auto", state.device.type):
+        expected = f"expected auto or {state.device.type}, where these processes work together"
+        raise ConfigError(f"device is {device!r}; {expected}")
+    yield Processes(state.process_index, state.num_processes), str(state.device)
+
+
+@functools.cache
+def _group(cpu: bool) -> Any:
+    """The group of processes. It lasts until they end: a second one would find the first's traces.
+
+    So a script may train several runs, one after another.
+    """
     from accelerate import PartialState  # it takes a second to load
 
-    state: Any = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
-    try:
-        yield Processes(state.process_index, state.num_processes), str(state.device)
-    finally:
-        state.destroy_process_group()
+    state: Any = PartialState(cpu=cpu)
+    atexit.register(state.destroy_process_group)
+    return state
