@@ -178,6 +178,6 @@ def test_another_device_than_that_of_the_group_is_refused(monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match="device is 'cuda', which this machine does not have"):
         anchor_interp.train(preset("tiny"), "nowhere", device="cuda")
     on_gpus = SimpleNamespace(device=torch.device("cuda:1"), process_index=1, num_processes=2)
-    monkeypatch.setattr(distributed, "_group", lambda cpu: on_gpus)
+    monkeypatch.setattr(distributed, "_group", lambda _: on_gpus)
     with pytest.raises(ConfigError, match="device is 'cpu'; expected auto or cuda, where these"):
         anchor_interp.train(preset("tiny"), "nowhere", device="cpu")
