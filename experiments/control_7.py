@@ -35,7 +35,10 @@ def draw(data: section.Data) -> section.Panels:
             of_task["pairs held out at random"] = (held_out_at_random(rows), "id_accuracy")
         if rows:
             panels.append(
-                [(f"{TITLES[study]}, {title}", over_data(study, *of)) for title, of in of_task.items()]
+                [
+                    (f"{TITLES[study]}, {title}", over_data(study, *of))
+                    for title, of in of_task.items()
+                ]
             )
     if not panels:
         raise ConfigError(f"{data.place} has no table of {', '.join(SHOWN)}; run without --judge")

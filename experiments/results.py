@@ -82,14 +82,14 @@ def rules_table(score: VerdictScore | None) -> str:
     if score is None:
         return NOT_MEASURED
     kinds = {
-        name: title
-        for name, title, runs in (
-            ("familiar", "in {} familiar cells ({} runs)".format(*score.familiar), score.familiar[1]),
-            ("unfamiliar", "in {} other cells ({} runs)".format(*score.unfamiliar), score.unfamiliar[1]),
-            ("mixed", f"right in mixed cells ({score.mixed_runs} runs)", score.mixed_runs),
+        name: title.format(*counted)
+        for name, title, counted in (
+            ("familiar", "in {} familiar cells ({} runs)", score.familiar),
+            ("unfamiliar", "in {} other cells ({} runs)", score.unfamiliar),
+            ("mixed", "right in mixed cells ({1} runs)", (0, score.mixed_runs)),
         )
-        if runs
-    }  # fmt: skip
+        if counted[1]
+    }
     lines = [
         [
             rule.rule,

@@ -263,7 +263,7 @@ def test_kinds_of_cells_without_a_run_have_no_column(measured: Tables) -> None:
     alone = dataclasses.replace(score, familiar=(0, 0), mixed_runs=0, mixed_p=None)
     found = results.rules_table(alone)
     assert " other cells" in found
-    assert not re.search(r"familiar|mixed|0 runs", found)
+    assert not re.search(r"familiar|mixed|\(0 runs", found)
 
 
 def test_documents_use_the_words_of_the_verdicts() -> None:
