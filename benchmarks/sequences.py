@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from anchor_interp.models.decoding import greedy
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.loop import TrainState, learning_rate, train_step
 from anchor_interp.runs.objectives import WINDOW, make_objective, training_examples
@@ -34,16 +34,13 @@ from anchor_interp.tasks.hashing import batch_indices
 from measuring import Row, answer, in_turns, machine, number, of_range, ratio, seconds, table
 
 STEP_AIM, DATA_AIM, DECODING_AIM = 2.0, 0.05, 5.0
-_COGS = ModelConfig(
-    n_heads=4, d_model=64, d_head=16, act_fn="gelu", normalization="pre", d_vocab=831, n_ctx=256
-)
-"""The width of the preset ``scan`` with the vocabulary of COGS."""
+PRESETS = ("scan", "cogs")  # whose steps are measured; decoding has the model of the last
 _PROMPT, _MOST, _ROWS = 12, 150, 16
 
 
-def measure_step(turns: int) -> Row:
-    """Our step and the plain loop on SCAN at the preset's shape, one window of batches a turn."""
-    config, cpu = RUNS["scan"], torch.device("cpu")
+def measure_step(name: str, turns: int) -> Row:
+    """Our step of a preset and the plain loop, one window of batches a turn."""
+    config, cpu = RUNS[name], torch.device("cpu")
     began = time.perf_counter()
     training = training_examples(config)
     drawing = time.perf_counter() - began
@@ -68,13 +65,13 @@ def measure_step(turns: int) -> Row:
         "plain": plain_step,
         "data": lambda step: objective.parts(10**6 + step),
     }
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[str, list[float]] = {case: [] for case in steps}
     for turn in range(turns + 1):
-        for name, step in steps.items():
+        for case, step in steps.items():
             found = seconds(functools.partial(_at, step, turn * WINDOW), WINDOW)
             if turn:  # the first turn warms up
-                times[name].append(found)
-    median = {name: statistics.median(values) for name, values in times.items()}
+                times[case].append(found)
+    median = {case: statistics.median(values) for case, values in times.items()}
     share = median["data"] / median["ours"]
     return {
         "ratio": ratio(times["plain"], times["ours"]),
@@ -95,10 +92,11 @@ def _at(step: Callable[[int], object], first: int, index: int) -> object:
 
 def measure_decoding(turns: int) -> Row:
     """Decoding with and without a cache at the lengths of COGS."""
-    model = build_model(_COGS, InitConfig(), seed=0)
+    shape = RUNS[PRESETS[-1]].model
+    model = build_model(shape, InitConfig(), seed=0)
     with torch.no_grad():
         model.unembed.b_U[0] = -1e4  # the end token never comes
-    tokens = np.random.default_rng(0).integers(1, _COGS.d_vocab, (_ROWS, _PROMPT)).tolist()
+    tokens = np.random.default_rng(0).integers(1, shape.d_vocab, (_ROWS, _PROMPT)).tolist()
 
     def decoded(cache: bool) -> list[tuple[int, ...]]:
         return greedy(model, tokens, end=0, most=_MOST, cache=cache)
@@ -118,23 +116,31 @@ def measure_decoding(turns: int) -> Row:
 
 def tables(found: Row) -> dict[str, str]:
     """The JSON as one table."""
-    step, decoding = found["step"], found["decoding"]
-    lines = [
-        ["training step, `scan`", f"{number(step['step_ms'], 3)} ms", of_range(step["ratio"]),
-         f"{step['aim']:g} x the plain loop"],
-        ["batches of a step", f"{step['data_share']:.1%} of it", "-", f"at most {DATA_AIM:.0%}"],
+    decoding, lines = found["decoding"], []
+    for name, step in found["steps"].items():
+        lines += [
+            [f"training step, `{name}`", f"{number(step['step_ms'], 3)} ms",
+             of_range(step["ratio"]), f"{step['aim']:g} x the plain loop"],
+            [f"batches of a step, `{name}`", f"{step['data_share']:.1%} of it", "-",
+             f"at most {step['data_aim']:.0%}"],
+            [f"drawing the data once, `{name}`", f"{step['drawing_share']:.1%} of the run", "-",
+             f"at most {step['data_aim']:.0%}"],
+        ]  # fmt: skip
+    lines.append(
         [f"decoding {decoding['most']} tokens", f"{decoding['tokens_per_second']:,.0f} tokens/s",
-         of_range(decoding["ratio"]), f"{decoding['aim']:g} x without a cache"],
-    ]  # fmt: skip
+         of_range(decoding["ratio"]), f"{decoding['aim']:g} x without a cache"]
+    )  # fmt: skip
     return {"cases": table(["what", "ours", "ratio", "aim"], lines)}
 
 
 def measured(options: argparse.Namespace) -> Row:
-    """Both parts as one JSON object."""
+    """Steps and decoding as one JSON object."""
     torch.set_num_threads(1)
-    found: Row = {"schema": 1, "machine": machine()}
-    print("measuring the step ...", file=sys.stderr)
-    found["step"] = measure_step(options.turns)
+    found: Row = {"schema": 2, "machine": machine()}
+    found["steps"] = {}
+    for name in PRESETS:
+        print(f"measuring the step of {name} ...", file=sys.stderr)
+        found["steps"][name] = measure_step(name, options.turns)
     print("measuring decoding ...", file=sys.stderr)
     found["decoding"] = measure_decoding(options.decodings)
     return found

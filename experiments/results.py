@@ -42,7 +42,7 @@ from papers.rows import Row
 from papers.studies import SCALES, STUDIES
 from papers.tables import read_tables
 from papers.verdict_score import PHASES, VerdictScore
-from section_7_text import across_table, corners_table
+from section_7_text import across_table, concepts_table, corners_table, language_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -332,6 +332,8 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "figure2": figure2_table,
     "factors": factors_table,
     "corners": lambda _: corners_table(TABLES),
+    "concepts": lambda _: concepts_table(TABLES),
+    "language": lambda _: language_table(TABLES),
     "across-tasks": lambda _: across_table(TABLES),
 }
 """The tables by name."""

@@ -1,12 +1,16 @@
-"""What docs tell of section VII's tasks: every corner of each study, and one measure on all."""
+"""What docs tell of section VII's tasks: the runs of each study, and one measure on all tasks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
+
 from measured import table
-from papers.across_tasks import TASK_RUNS, AcrossTasks
+from papers.across_tasks import STUDIES, TASK_RUNS, AcrossTasks
 from papers.claims import LEDGER
+from papers.effects import grouped
+from papers.language_runs import crossing, curve
 from papers.rows import Row, Rows, columns_of
 from papers.section_7_runs import CORNERS, held_out_at_random, held_out_square
 from papers.tables import read_tables
@@ -44,14 +48,48 @@ def _corners(study: str, rows: Rows) -> Iterator[list[str]]:
 
 
 def _mean(rows: list[Row], column: str) -> str:
-    values = [v for row in rows if (v := row[column]) is not None]
-    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
+    return _range([v for row in rows if (v := row[column]) is not None])
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if len(values) else ""
+
+
+def concepts_table(place: Path) -> str:
+    """What runs on concepts draw right, by initialisation."""
+    shown = {"train_accuracy": "trained combinations", "ood_accuracy": "unseen: all",
+             "ood_shape": "shape", "ood_size": "size", "ood_colour": "colour"}  # fmt: skip
+    lines = [
+        [f"{gamma:g}", str(len(mine)), *(_mean(mine, column) for column in shown)]
+        for (gamma,), mine in sorted(grouped(_runs(place, "concepts"), ["gamma"]).items())
+    ]
+    return table(["gamma", "runs", *shown.values()], lines) if lines else "not run\n"
+
+
+def language_table(place: Path) -> str:
+    """Perplexity of language models early and late, by initialisation, and where curves cross."""
+    lines, of = [], ("task.part", "n_sequences")
+    for (part, size), runs in sorted(grouped(_runs(place, "language"), of).items()):
+        crosses = str(crossing(runs))
+        for (gamma,), mine in sorted(grouped(runs, ["gamma"]).items()):
+            curves = np.array([curve(row)[1] for row in mine])  # [run, point]
+            early, late = (_range(np.exp(losses)) for losses in (curves[:, 0], curves[:, -1]))
+            text = {"both": "code and prose"}.get(part, part)
+            counts = [f"{size:,}", f"{gamma:g}", str(len(mine))]
+            lines.append([text, *counts, early, late, _mean(mine, "held_out_bits"), crosses])
+    head = ["text", "windows", "gamma", "runs", "perplexity early", "at the end", "bits per byte"]
+    return table([*head, "small against large weights"], lines) if lines else "not run\n"
+
+
+def _runs(place: Path, study: str) -> Rows:
+    rows = read_tables(place, [study]).get(study, ())
+    return [row for row in rows if row["status"] == "done"]
 
 
 def across_table(place: Path) -> str:
     """The correlation inside every task that has runs, for each measure of complexity."""
     lines = []
-    tables = read_tables(place, [*CORNERS])
+    tables = read_tables(place, STUDIES)
     names = {"across-tasks-rank": "stable rank", "across-tasks-condensation": "condensation"}
     for title, of in TASK_RUNS.items():
         rows = [row | {"study": of.study} for row in tables.get(of.study, ())]

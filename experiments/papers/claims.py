@@ -53,7 +53,9 @@ from .rows import (
     with_numbered_phase,
 )
 from .section_7_runs import (
+    CONCEPT_GAMMAS,
     CORNERS,
+    PAPER_GAMMA,
     composing,
     corner,
     fitted,
@@ -291,6 +293,10 @@ _EFFECTS: Mapping[str, Effect] = {
                               studies=("concepts",)),
     "c7-concepts-whole": Difference("ood_accuracy", composing(small=True), composing(small=False),
                                     studies=("concepts",)),
+    "c7-concepts-again": Difference(
+        "ood_shape", having(gamma=PAPER_GAMMA), having(gamma=CONCEPT_GAMMAS[0]),
+        studies=("concepts-judging",),
+    ),
     "c7-addition-random": _corners("addition", "id_accuracy", held_out_at_random),
     **_on_corners("prontoqa", "id_accuracy", matched="train_accuracy"),
     "c7-prontoqa-faster": Between(

@@ -23,7 +23,7 @@ from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Overri
 
 from .figure2_runs import PAPER, factors, figure_2, middle_rate, paper_width
 from .language_runs import language
-from .section_7_runs import CORNERS, concepts
+from .section_7_runs import CORNERS, concepts, concepts_judging
 
 _T = TypeVar("_T")
 MeasureName = Literal[
@@ -312,6 +312,9 @@ STUDIES: Mapping[str, Study] = {
     ),
     "language": Study("initialisation and text of language models", language, ("language",)),
     "concepts": Study("gamma on concepts", concepts, ("attributes",)),
+    "concepts-judging": Study(
+        "the paper's gamma on concepts, other seeds", concepts_judging, ("attributes",)
+    ),
 }
 
 

@@ -28,13 +28,15 @@ from .studies import STUDIES
 # what all its values can be read as; all others hold numbers.
 _TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
 _KINDS: Mapping[str, Kind] = {"complexity": "integer", **dict.fromkeys(_TEXTS, "text")}
-# Columns in which every row has a value, that every table has, and that a table of runs has.
+# Columns in which every row has a value, those in which every row of a transformer has one, and
+# those that every table has, and a table of runs. A U-Net has ``n_features`` instead.
 _FILLED = frozenset((
-    "run_id", "status", "censored", "seed", "task", "normalization", "gamma", "weight_decay",
-    "n_layers", "steps",
+    "run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "steps"
 ))  # fmt: skip
-_NEEDED = _FILLED | {"phase"}
+_OF_A_TRANSFORMER = frozenset(("normalization", "n_layers"))
+_NEEDED = _FILLED | _OF_A_TRANSFORMER | {"phase"}
 _OF_A_RUN = _NEEDED | {"d_model", "lr", "n_sequences", "id_accuracy"}
+_NOT_OF_A_UNET = _OF_A_TRANSFORMER | {"d_model", "id_accuracy"}
 _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 
 _PHASES = get_args(Phase)
@@ -117,6 +119,8 @@ def _read(
         text = data.decode("utf-8-sig")  # as spreadsheets write it
         reader = csv.DictReader(io.StringIO(text), strict=True)
         columns = list(reader.fieldnames or ())
+        if "n_features" in columns:
+            needed = needed - _NOT_OF_A_UNET
         if missing := needed - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
@@ -155,6 +159,10 @@ def _row_of(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
     for name, kind in kinds.items():
         found[name] = parsed(name, line[name], kind)
         _check(name, found[name])
+    if found.get("n_features") is None:
+        for name in _OF_A_TRANSFORMER:
+            if found[name] is None:
+                raise ValueError(f"{name} is empty")
     return found
 
 
@@ -162,6 +170,8 @@ def _row_of_a_run(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
     found = _row_of(line, kinds)
     task = TASKS.get(found["task"])
     accuracies = ("id_accuracy", "ood_accuracy") if task and task.unseen else ("id_accuracy",)
+    if found.get("n_features") is not None:
+        accuracies = ("train_accuracy", "ood_accuracy")
     for name in ("phase", *accuracies):
         if found["status"] == "done" and found.get(name) is None:
             raise ValueError(f"{name} is empty in a run that is done")

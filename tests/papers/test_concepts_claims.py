@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from killed_training import config as of_preset
 
+from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import override
 from anchor_interp.runs.train import train
 from control_7_concepts import draw
@@ -15,6 +16,7 @@ from papers.measures import attributes
 from papers.rows import Row
 from papers.section_7_runs import CONCEPT_GAMMAS, SEEDS
 from papers.studies import study_sweep
+from papers.tables import read_study, write_rows
 from section import Data, montage
 
 NAMES = ("c7-concepts", "c7-concepts-whole")
@@ -49,11 +51,40 @@ def test_every_claim_can_be_supported_and_not_supported() -> None:
     assert {found.verdict for found in otherwise} == {"not supported"}
 
 
+def test_the_papers_gamma_is_judged_on_other_seeds() -> None:
+    for small, verdict in ((0.6, "supported"), (0.0, "not supported")):
+        rows = made_up({0.5: 0.2, 0.8: small})
+        more = [row | {"run_id": f"{row['run_id']}-b", "seed": row["seed"] + 9} for row in rows]
+        found = judge(LEDGER, {"concepts-judging": rows + more})["c7-concepts-again"]
+        assert found.verdict == verdict
+    for scale in ("tiny", "small", "paper"):
+        again, first = (
+            {config.seed for config in study_sweep(name, scale).configs().values()}
+            for name in ("concepts-judging", "concepts")
+        )
+        assert (len(again), again & first) == (10, set())
+
+
 def test_runs_that_do_not_draw_what_they_were_trained_on_are_not_compared() -> None:
     rows = made_up({CONCEPT_GAMMAS[0]: 0.05, CONCEPT_GAMMAS[-1]: 0.95}, trained=0.8)
     for found in judged(rows):
         assert found.verdict not in ("supported", "not supported")
         assert found.finding is None or sum(found.finding.n) == 0
+
+
+def test_a_table_holds_what_runs_on_pictures_have(tmp_path: Path) -> None:
+    whole = {"reason": "", "task": "concepts", "weight_decay": 0.0, "steps": 9, "n_features": 8}
+    rows = [row | whole for row in made_up({0.5: 0.1, 0.8: 0.9})]
+    for row in rows:
+        row.update(phase="other", n_sequences=9, lr=1e-3, normalization=None, n_layers=None)
+    write_rows(tmp_path / "concepts.csv", rows)
+    assert [row["ood_shape"] for row in read_study(tmp_path / "concepts.csv")] == [
+        row["ood_shape"] for row in rows
+    ]
+    for name in ("ood_accuracy", "train_accuracy"):
+        write_rows(tmp_path / "odd.csv", [*rows[1:], rows[0] | {name: None}])
+        with pytest.raises(StoreError, match=f"{name} is empty in a run that is done"):
+            read_study(tmp_path / "odd.csv")
 
 
 @pytest.mark.parametrize("scale", ["tiny", "small", "paper"])

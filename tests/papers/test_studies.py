@@ -33,7 +33,7 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
         most = 5_000 if name in CORNERS else 4_000
         assert max(config.train.steps for config in configs.values()) <= most
     # the paper does not say how long the models of section VII train, or not in steps
-    others = (*CORNERS, "language", "concepts")
+    others = (*CORNERS, "language", "concepts", "concepts-judging")
     shorter = ("noise", "pairs", "factors", "settings", "settings-judging", *others)
     if scale == "paper" and name not in shorter:
         assert min(config.train.steps for config in configs.values()) > 90_000
