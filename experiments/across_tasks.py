@@ -1,6 +1,6 @@
 """One question of all tasks: do runs of lower complexity generalise better?
 
-A row of panels for each measure of W_Q in layer 0, and a panel for each task: one point a run, with
+A column of panels for each measure of W_Q in layer 0, a row for each task: one point a run, with
 the correlation inside the task. Runs that have not fitted are hollow and do not count. The random
 settings of the anchor tasks stand last; they had been seen, so no claim counts them.
 """
@@ -24,21 +24,21 @@ ANCHORS = "anchor tasks"
 
 def draw(data: section.Data) -> section.Panels:
     """Every measure on every task that has runs, and on the anchor tasks."""
-    panels = []
+    columns = []
     for name, label in MEASURES.items():
         effect = LEDGER.named(name).effect
         assert isinstance(effect, AcrossTasks)
-        row = [
+        column = [
             (task, _task(effect, of, _of_study(data, of.study), label))
             for task, of in TASK_RUNS.items()
             if data.tables.get(of.study)
         ]
         if anchors := data.random_settings():
-            row.append((ANCHORS, _points(effect.x, TaskRuns(""), anchors, label, "")))
-        panels.append(row)
-    if not panels[0]:
+            column.append((ANCHORS, _points(effect.x, TaskRuns(""), anchors, label, "")))
+        columns.append(column)
+    if not columns[0]:
         raise ConfigError(f"{data.place} has no table to draw; run this without --judge")
-    return panels
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _of_study(data: section.Data, study: str) -> Rows:

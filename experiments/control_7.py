@@ -21,6 +21,7 @@ SHOWN = {
     "addition": {"square: ID": "id_accuracy", "inside the square (OOD)": "ood_accuracy"},
     "prontoqa": {"training": "train_accuracy", "new worlds (ID)": "id_accuracy"},
 }
+TITLES = {"scan": "SCAN", "cogs": "COGS", "addition": "addition", "prontoqa": "PrOntoQA"}
 
 
 def draw(data: section.Data) -> section.Panels:
@@ -34,7 +35,10 @@ def draw(data: section.Data) -> section.Panels:
             of_task["pairs held out at random"] = (held_out_at_random(rows), "id_accuracy")
         if rows:
             panels.append(
-                [(f"{study}, {title}", over_data(study, *of)) for title, of in of_task.items()]
+                [
+                    (f"{TITLES[study]}, {title}", over_data(study, *of))
+                    for title, of in of_task.items()
+                ]
             )
     if not panels:
         raise ConfigError(f"{data.place} has no table of {', '.join(SHOWN)}; run without --judge")
@@ -45,7 +49,7 @@ def over_data(study: str, rows: Rows, column: str) -> Figure:
     """An accuracy of every run over the training examples, by gamma and weight decay."""
     of = CORNERS[study]
     corners = [(gamma, decay) for gamma in of.gammas for decay in of.decays]
-    with single(4.2, 3.2) as figure:
+    with single(3.4, 3.0) as figure:
         axes = figure.subplots()
         for (gamma, decay), colour in zip(corners, QUALITATIVE, strict=False):
             mine = [row for row in rows if (row["gamma"], row["weight_decay"]) == (gamma, decay)]

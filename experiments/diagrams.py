@@ -22,6 +22,7 @@ from papers.judging import judge
 from papers.rows import Row
 
 ROOT = Path(__file__).parent.parent
+TITLES = {"decay": "Diagram over weight decay", "depth": "Diagram over depth"}
 
 
 def main() -> int:
@@ -50,13 +51,13 @@ def main() -> int:
     phase = ", ".join(f"{n} {phase}" for phase, n in phases(found).items())
     lines = [[v["expectation"], v["found"], "yes" if v["agrees"] else "**no**"] for v in verdicts]
     text = (
-        f"# {name.replace('-', '_')}\n\n{len(found)} runs ({state}), {seconds / 3600:.1f} "
+        f"# {TITLES[arguments.sweep]}\n\n{len(found)} runs ({state}), {seconds / 3600:.1f} "
         f"core-hours: {phase}. What was expected was written into "
-        f"`src/anchor_interp/sweep/{name}.yaml` before the runs; a cell has a majority if more "
-        "than half of its runs are of a phase, runs that did not end among them. The study of that "
-        "name on the page of [results](../results.md) has more seeds, and there the seeds 301 and "
-        "302 were trained a second time on another machine, where some runs ended in another "
-        "phase.\n\n"
+        f"`src/anchor_interp/sweeps/{name}.yaml` before the runs. A cell has a majority if more "
+        f"than half of all its runs, finished or not, are in one phase. The study "
+        f"`{arguments.sweep}` of the [claims](../claims.md#what-was-run) has more seeds. There the "
+        "seeds 301 and 302 were trained a second time on another machine, where some runs ended in "
+        "another phase.\n\n"
         + table(["expected", "found", "agrees"], lines)
         + f"\n![{name}](../../figures/{name}/figures/overview.png)\n"
     )

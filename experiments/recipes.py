@@ -52,7 +52,7 @@ def report_search(found: Iterable[Row]) -> None:
     rows = list(found)
     lines = [[*_cells(row), str(row["seed"]), *_numbers(row), row["phase"]] for row in rows]
     head = [*_SETTINGS, "seed", *_HEADINGS.values(), "phase"]
-    tell("recipes_search", {"runs": rows}, f"# recipes search\n\n{table(head, lines)}")
+    tell("recipes_search", {"runs": rows}, f"# Recipes, tried\n\n{table(head, lines)}")
 
 
 def judge(out: Path, workers: int | None, train: bool = True) -> None:
@@ -105,7 +105,7 @@ def report_judged(rows: Sequence[Row]) -> None:
     medians = [f"median {heading}" for heading in _HEADINGS.values()]
     recipes = table(["recipe", *_SETTINGS, "margin", "kept", *medians], above)
     runs = table(["recipe", "seed", *_HEADINGS.values(), "phase", "margin kept"], lines)
-    tell("recipes", {"recipes": summary, "runs": rows}, f"# recipes\n\n{recipes}\n{runs}")
+    tell("recipes", {"recipes": summary, "runs": rows}, f"# Recipes, judged\n\n{recipes}\n{runs}")
 
 
 def _tried() -> Iterator[tuple[str, RunConfig]]:

@@ -53,6 +53,7 @@ PAGES = [
     ),
 ]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
+NOT_MEASURED = "*No run has these measurements yet.*\n"
 
 _OF_ROUTES = (
     "score",
@@ -77,33 +78,34 @@ def read_ledger() -> Ledger:
 
 
 def rules_table(score: VerdictScore | None) -> str:
-    """The verdict beside rules that know less."""
+    """The verdict beside rules that know less; kinds of cells without a run have no column."""
     if score is None:
-        return "not run\n"
+        return NOT_MEASURED
+    kinds = {
+        name: title.format(*counted)
+        for name, title, counted in (
+            ("familiar", "in {} familiar cells ({} runs)", score.familiar),
+            ("unfamiliar", "in {} other cells ({} runs)", score.unfamiliar),
+            ("mixed", "right in mixed cells ({1} runs)", (0, score.mixed_runs)),
+        )
+        if counted[1]
+    }
     lines = [
         [
             rule.rule,
             f"{rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})",
             "" if rule.behind is None else f"{rule.behind:.2f} (at least {rule.behind_low:.2f})",
-            *(
-                "" if v is None else f"{v:.2f}"
-                for v in (rule.familiar, rule.unfamiliar, rule.mixed)
-            ),
+            *("" if (v := getattr(rule, kind)) is None else f"{v:.2f}" for kind in kinds),
         ]
         for rule in score.rules
     ]
-    familiar, unfamiliar = (
-        f"in {cells} {kind} cells ({runs} runs)"
-        for kind, (cells, runs) in (
-            ("familiar", score.familiar), ("other", score.unfamiliar)
-        )
-    )  # fmt: skip
     head = ["what the rule knows", "balanced accuracy (95 %)", "behind the verdict by"]
-    head += [familiar, unfamiliar, f"right in mixed cells ({score.mixed_runs} runs)"]
-    found = table(head, lines) + (
-        "\nRuns in familiar cells differ in their seed alone from runs that the rules and the "
-        "verdict's thresholds were fitted on.\n"
-    )
+    found = table([*head, *kinds.values()], lines)
+    if "familiar" in kinds:
+        found += (
+            "\nRuns in familiar cells differ in their seed alone from runs that the rules and the "
+            "verdict's thresholds were fitted on.\n"
+        )
     if score.mixed_p is None:
         return found
     return (
@@ -115,7 +117,7 @@ def rules_table(score: VerdictScore | None) -> str:
 def confusion_table(score: VerdictScore | None) -> str:
     """Runs by phase and verdict."""
     if score is None:
-        return "not run\n"
+        return NOT_MEASURED
     columns = (*PHASES, "other")
     counts = score.confusion
     lines = [[phase, *(str(counts[phase][column]) for column in columns)] for phase in PHASES]
@@ -125,7 +127,7 @@ def confusion_table(score: VerdictScore | None) -> str:
 def disagreements_table(score: VerdictScore | None) -> str:
     """Every run that the verdict names otherwise than its behaviour."""
     if score is None:
-        return "not run\n"
+        return NOT_MEASURED
     lines = [
         [run.settings, run.phase, run.verdict, run.reason, run.behaviour, run.explanation]
         for run in score.disagreements
@@ -136,7 +138,7 @@ def disagreements_table(score: VerdictScore | None) -> str:
 def early_table(ledger: Ledger) -> str:
     """The verdict along training, and the behaviour."""
     if not ledger.early:
-        return "not run\n"
+        return NOT_MEASURED
     lines = [
         [
             f"{score.share:.0%}",
@@ -247,9 +249,9 @@ def _by_route(rows: list[Row], by: tuple[str, ...], least: int) -> str:
         values = [[v for row in groups[key] if (v := row[name]) is not None] for name in _OF_ROUTES]
         numbers = [f"{median(v):.2f}" if v else "" for v in values]
         lines.append([*key, str(len(groups[key])), *numbers])
-    return table(
-        ["layout" if by[0] == "normalization" else by[0], *by[1:], "runs", *_OF_ROUTES], lines
-    )
+    numbers = [name.replace("_", "_<wbr>") for name in _OF_ROUTES]  # narrow columns
+    first = "layout" if by[0] == "normalization" else by[0]
+    return table([first, *by[1:], "runs", *numbers], lines)
 
 
 def commuting_table(ledger: Ledger) -> str:

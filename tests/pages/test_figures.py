@@ -1,5 +1,6 @@
 """What figures share: colours of pairs, and the size of letters on a page."""
 
+import io
 import re
 from itertools import combinations_with_replacement
 from typing import Any, cast
@@ -7,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.image import imread
 
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.pages import style
@@ -41,6 +43,31 @@ def test_a_pair_has_one_colour_in_every_panel_and_order() -> None:
     assert len(set(everywhere.values())) == len(ALL) == 10
     unequal = tuple((b, a) for a, b in ALL if a != b)
     assert colours(unequal) == {(b, a): everywhere[a, b] for b, a in unequal}
+
+
+def test_a_slim_svg_looks_the_same(browser: Any) -> None:
+    """Fewer characters, the same picture; parts with a name of their own keep it."""
+    with style.panel(4, 3) as (figure, axes):
+        axes.plot([0, 1, 2], [0.1, 1 / 3, 2 / 7], marker="o", gid="curve-0", label="a curve")
+        axes.bar([0, 1, 2], [0.2, 0.1, 0.3], hatch="//", alpha=0.5)
+        axes.set(xlabel="Initialisation rate 0.25", title="Two words")
+        axes.legend()
+    raw = io.BytesIO()
+    figure.savefig(raw, format="svg", facecolor="white", metadata={"Date": None})
+    slim = style.standalone_svg(figure)
+    assert len(slim) < 0.75 * len(raw.getvalue())
+    assert b'id="curve-0"' in slim
+    page = browser.new_page(viewport={"width": 400, "height": 300})
+    shots = []
+    for svg in (raw.getvalue(), slim):
+        element = "<svg" + svg.decode().partition("<svg")[2]
+        page.set_content(f'<body style="margin: 0">{element}</body>')
+        shots.append(imread(io.BytesIO(page.screenshot()))[:, :, :3])
+    page.close()
+    assert shots[0].std() > 0.05
+    difference = abs(shots[0] - shots[1])
+    assert difference.mean() < 0.001
+    assert difference.max() < 0.5  # of the edge of a line
 
 
 @pytest.mark.parametrize("points", [7, 9, 12])

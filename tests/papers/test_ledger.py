@@ -1,6 +1,7 @@
 """The ledger: its command, its page, the verdict's score, and the sections' scripts."""
 
 import csv
+import dataclasses
 import importlib
 import json
 import re
@@ -254,6 +255,17 @@ def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
         assert found == pytest.approx(np.mean(right))
 
 
+def test_kinds_of_cells_without_a_run_have_no_column(measured: Tables) -> None:
+    results = importlib.import_module("results")
+    score = judge_verdict(measured["phases"], measured["decay"])
+    whole = results.rules_table(score)
+    assert all(kind in whole for kind in (" familiar cells", " other cells", " mixed cells"))
+    alone = dataclasses.replace(score, familiar=(0, 0), mixed_runs=0, mixed_p=None)
+    found = results.rules_table(alone)
+    assert " other cells" in found
+    assert not re.search(r"familiar|mixed|\(0 runs", found)
+
+
 def test_documents_use_the_words_of_the_verdicts() -> None:
     docs = ROOT / "docs"
     results = (docs / "results.md").read_text(encoding="utf-8")
@@ -326,6 +338,9 @@ def test_every_claim_stands_in_one_line_and_says_what_nothing_comparable_has(
     assert pooled
     for said in (text.claims_table(ledger), text.open_table(ledger), page):
         assert all(said.count(effect) == pooled.count(effect) for effect in pooled)
+    for claim in CLAIMS:  # it stands alone in its row
+        assert re.fullmatch(r"[A-Z].*\.", claim.sentence), claim.name
+        assert not re.match(r"(It|They|The same)\b", claim.sentence), claim.name
     (axes,) = figures.forest(ledger.judgements).axes
     words = [label.get_text() for label in axes.texts]
     run = [claim.short for claim in CLAIMS if text.claim_text(ledger, claim.name) != "not run"]

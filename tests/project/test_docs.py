@@ -143,6 +143,26 @@ def test_the_results_fit_a_screen_and_the_ledger_is_searched(site: Path, browser
         page.close()
 
 
+def test_no_line_of_a_list_begins_with_a_comment() -> None:
+    """Markdown would end the list there."""
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        assert not re.findall(r"^ *<!-- .*-->\S.*", path.read_text(encoding="utf-8"), re.M), path
+
+
+def test_pictures_and_tables_fit_a_desktop(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    pages = ("tasks", "questions", "results", "claims", "verdict", "mechanism")
+    for name in (*pages, "evidence/complexity", "evidence/tiny_decay"):
+        page.goto((site / f"{name}.html").as_uri())
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll('.picture, .md-typeset__scrollwrap')]
+                .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"""
+        )
+        cut = [one for one in cut if "control_7_concepts" not in one]  # rows of drawings
+        assert not cut, (name, [one[:200] for one in cut])
+    page.close()
+
+
 def test_every_measurement_is_listed_and_has_a_make_rule() -> None:
     listed = (ROOT / "docs/evidence/README.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs/evidence").glob("*.json"):

@@ -37,6 +37,8 @@ QUALITATIVE = (
 )  # fmt: skip
 """Okabe and Ito's eight colours, black as ink, and two more."""
 
+_DECIMALS = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
+
 _SETTLED: "WeakKeyDictionary[Figure, str | None]" = WeakKeyDictionary()
 """The SVG of each settled figure, once it has been drawn."""
 
@@ -150,20 +152,21 @@ def settle(figure: "Figure") -> "Figure":
 
 def standalone_svg(figure: "Figure") -> bytes:
     """A figure as an SVG file on white."""
-    head, drawn, rest = _svg(figure).partition(" <defs>")
-    return f'{head} <rect width="100%" height="100%" fill="white"/>\n{drawn}{rest}'.encode()
+    head, drawn, rest = _svg(figure).partition("<defs>")
+    return f'{head}<rect width="100%" height="100%" fill="white"/>\n{drawn}{rest}'.encode()
 
 
 def inline_svg(figure: "Figure", prefix: str) -> str:
     """A figure as an ``<svg>`` element for a page, hidden from screen readers.
 
-    Text and axes take the colour of the text around it; the background is transparent. All ids
-    begin with the prefix, so several figures fit in one page. It shrinks on a narrow page, until
+    Text and axes take the colour of the text around it; the background is transparent. Ids
+    begin with the prefix, so several figures fit in one page; those of letters do not, so that a
+    page can hold each letter once. It shrinks on a narrow page, until
     its smallest letters are 10 px high.
     """
     text = _svg(figure)
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    text = re.sub(r'(\bid="|href="#|url\(#)(?!DejaVu)', rf"\g<1>{prefix}-", text)
     width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', text)
     assert width is not None, "matplotlib gives the width of an SVG in points"
     wide, least = float(width[1]) / 12, min(1.25, _SMALLEST / _smallest_letters(figure))
@@ -180,6 +183,25 @@ def _smallest_letters(figure: "Figure") -> float:
     return min((text.get_fontsize() for text in shown if text.get_text()), default=_SMALLEST)
 
 
+def _slim(svg: str) -> str:
+    """Matplotlib's SVG with less text: hundredths of a point, no indentation, no id unused.
+
+    Ids that a figure gives its own parts (``cell-3``) have no underscore before their number.
+    """
+
+    def rounded(match: re.Match[str]) -> str:
+        return _DECIMALS.sub(
+            lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0]
+        )
+
+    svg = re.sub(r">\n\s*<", ">\n<", re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL))
+    svg = re.sub(r'(?<= )(?:d|x|y)="[^"]*"|translate\([^)]*\)', rounded, svg)
+    svg = re.sub(r'(?<= d=")[^"]*', lambda d: re.sub(r"\s*([A-Za-z])\s*", r"\1", d[0]).strip(), svg)
+    svg = re.sub(r'(<use [^>]*) transform="translate\((-?[\d.]+) 0\)"/>', r'\1 x="\2"/>', svg)
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    return re.sub(r' id="([^"]*_\d+)"', lambda own: own[0] if own[1] in used else "", svg)
+
+
 def _svg(figure: "Figure") -> str:
     """A figure as SVG without a background."""
     text = _SETTLED.get(figure)
@@ -189,7 +211,7 @@ def _svg(figure: "Figure") -> str:
         buffer = io.BytesIO()
         with rc_context({"svg.hashsalt": "anchor-interp"}):
             figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
-        text = buffer.getvalue().decode("utf-8")
+        text = _slim(buffer.getvalue().decode("utf-8"))
         if figure in _SETTLED:
             _SETTLED[figure] = text
     return text
