@@ -29,10 +29,11 @@ def draw(data: section.Data) -> section.Panels:
     panels: list[list[tuple[str, Figure]]] = []
     runs = {gamma: found for gamma in CONCEPT_GAMMAS if (found := first(data, rows, gamma))}
     if runs:
-        panels.append([
+        grids = [
             (f"unseen tuples, gamma {gamma:g}", grid([drawings(run, N)]))
             for gamma, run in runs.items()
-        ])  # fmt: skip
+        ]
+        panels += [grids[start : start + 2] for start in range(0, len(grids), 2)]
         along = runs[max(runs)]
         steps = along.steps[1 :: max(1, (len(along.steps) - 1) // 4)]
         drawn = [drawings(along.at(step), N // 2) for step in steps]
