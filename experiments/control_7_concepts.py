@@ -18,7 +18,7 @@ from anchor_interp.runs.run import Run, load
 from papers.rows import Row, Rows
 from papers.section_7_runs import CONCEPT_GAMMAS
 
-N = 8  # drawings of a tuple
+N = 6  # drawings of a tuple
 SHOWN = {"train_accuracy": "trained tuples", "ood_accuracy": "unseen tuples",
          "ood_shape": "shape of unseen tuples"}  # fmt: skip
 
@@ -78,7 +78,7 @@ def grid(found: list[Drawings]) -> Figure:
 
 def over_gamma(rows: Rows, name: str) -> Figure:
     """A share of every run over gamma, with the means."""
-    with single(3.6, 3.0) as figure:
+    with single(2.7, 2.7) as figure:
         axes = figure.subplots()
         points = [(row["gamma"], row[name]) for row in rows if row.get(name) is not None]
         axes.scatter(

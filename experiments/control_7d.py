@@ -18,8 +18,9 @@ from papers.rows import Rows
 
 
 def draw(data: section.Data) -> section.Panels:
-    """A panel for each text and number of its windows."""
-    return [[*panels(data.rows("language"))]]
+    """A panel for each text and number of its windows, two a row."""
+    found = [*panels(data.rows("language"))]
+    return [found[start : start + 2] for start in range(0, len(found), 2)]
 
 
 def panels(rows: Rows) -> Iterator[tuple[str, Figure]]:
@@ -33,7 +34,7 @@ def panels(rows: Rows) -> Iterator[tuple[str, Figure]]:
 def curves(rows: Rows) -> Figure:
     """Perplexity by tokens seen at both initialisations."""
     found = crossing(rows)
-    with single(4.2, 3.4) as figure:
+    with single(4.0, 3.4) as figure:
         axes = figure.subplots()
         for gamma, colour in zip(GAMMAS, QUALITATIVE, strict=False):
             mine = [curve(row) for row in rows if row["gamma"] == gamma]
