@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from killed_training import config as of_preset
+from matplotlib.text import Text
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
@@ -20,6 +21,7 @@ from anchor_interp.analysis.overview import analyze
 from anchor_interp.models.judge import as_tensor, judge_of
 from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
 from anchor_interp.models.unet import UNet, kept
+from anchor_interp.pages.drawing_figures import drawing_grid
 from anchor_interp.pages.report import render
 from anchor_interp.runs.config import (
     RunConfig,
@@ -188,13 +190,11 @@ def test_drawings_follow_the_seed_and_the_node(done: Run) -> None:
 def test_a_report_shows_the_drawings_and_the_layers(done: Run) -> None:
     (found,) = gather([done.folder.path])
     page = render([found])
-    for text in (
-        "010 circle small red (tested)",
-        "layers-stable-rank",
-        "told1.2.one",
-        "U-Net, 8 feat",
-    ):
+    for text in ("drawings", "layers-stable-rank", "told1.2.one", "U-Net, 8 feat"):
         assert text in page, text
+    shown = drawing_grid(drawings(done, 2)).findobj(Text)
+    label = "010 circle small red (tested)  "
+    assert [text for text in shown if text.get_text().startswith(label)]
     assert "nats" not in page
 
 
