@@ -23,7 +23,7 @@ def drawing_grid(found: "Drawings") -> "Figure":
         np.concatenate([of[None], drawn]) for of, drawn in zip(found.real, found.drawn, strict=True)
     ]
     sheet = tiled(np.stack(rows), gap)
-    with style.panel(1.9 + 0.5 * (n + 1), 0.4 + 0.5 * n_nodes) as (figure, axes):
+    with style.panel(1.9 + 0.36 * (n + 1), 0.4 + 0.38 * n_nodes) as (figure, axes):
         axes.imshow(sheet, interpolation="nearest")
         for row, column in np.argwhere(~found.right.all(2)):
             corner = ((column + 1) * step - 0.5, row * step - 0.5)
@@ -55,10 +55,10 @@ def layer_map(found: "Development", measure: str) -> "Figure":
     """A measure of every layer at every checkpoint, over its value at the first one."""
     values = np.array([[style.or_nan(v) for v in row] for row in getattr(found, measure)])
     shares = (values / values[0]).T  # [layer, step]
-    with style.panel(5.0, 0.6 + 0.16 * len(found.names)) as (figure, axes):
+    with style.panel(4.6, 0.6 + 0.18 * len(found.names)) as (figure, axes):
         image = axes.imshow(shares, vmin=0, vmax=2, cmap="PuOr_r", aspect="auto")
         style.colour_bar(image, axes, f"{measure.replace('_', ' ')} / initial")
-        axes.set_yticks(range(len(found.names)), found.names, fontsize=7)
+        axes.set_yticks(range(len(found.names)), found.names, fontsize=8)
         places = np.unique(np.linspace(0, len(found.steps) - 1, 5).astype(int))
         axes.set_xticks(places, [f"{found.steps[place]:,}" for place in places])
         axes.set(xlabel="step")
