@@ -3,12 +3,15 @@
 The paper compares a small initialisation with much weight decay against a large one with little.
 Here every task has all four combinations, so that one setting can be told from the other, at
 several numbers of training examples. Decays that hinder a task from fitting its data were left out
-after single runs of the seeds 900 to 905.
+after single runs of the seeds 900 to 905. On COGS the runs at ``tiny`` have half the steps of the
+preset and twice its rate. Single runs of the seeds 906 to 908 chose them: both of the paper's
+corners had an ID accuracy of 0.87 to 0.89, while at the preset's rate the small initialisation was
+behind.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from anchor_interp.models.shapes import MODELS, ModelConfig
@@ -34,6 +37,8 @@ class Corners:
     decays: tuple[float, float]  # little and much
     tasks: tuple[str, ...] = ()  # named tasks at ``tiny``, if there are several
     larger_tasks: tuple[str, ...] = ()  # and at the larger scales
+    # what differs from the preset at ``tiny``
+    tiny: Mapping[str, float] = field(default_factory=dict)
 
     def sizes_at(self, scale: str) -> tuple[int, ...]:
         """Numbers of training examples at a scale.
@@ -51,7 +56,9 @@ class Corners:
     def sweep(self, scale: str) -> Sweep:
         """The runs at a scale."""
         config, tasks = preset(self.start), self.tasks
-        if scale != "tiny":
+        if scale == "tiny":
+            config = override(config, **self.tiny)
+        else:
             config = override(config, **_SHAPES[scale], lr=5e-4, steps=4 * config.train.steps)
             tasks = self.larger_tasks
         axes: dict[str, Any] = {
@@ -73,7 +80,9 @@ _SHAPES = {
 
 CORNERS: Mapping[str, Corners] = {
     "scan": Corners("scan", (1_100, 4_400, 17_600), (0.3, 0.8), (0.01, 1.0)),
-    "cogs": Corners("cogs", (6_000, 24_155), (0.5, 0.8), (0.01, 0.1)),
+    "cogs": Corners(
+        "cogs", (6_000, 24_155), (0.5, 0.8), (0.01, 0.1), tiny={"steps": 2_500, "lr": 4e-3}
+    ),
     "addition": Corners(
         "addition", (4_000, 8_559), (0.5, 0.8), (0.01, 0.1),
         ("addition-100", "addition-100-random"), ("addition", "addition-random"),
