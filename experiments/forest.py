@@ -1,4 +1,4 @@
-"""Both papers, every claim that was run: its effect, in units of the smallest that counts."""
+"""Both papers, every claim with an effect: its effect, in units of the smallest that counts."""
 
 import section
 from papers.claims import judge_ledger
@@ -8,7 +8,7 @@ from papers.studies import STUDIES
 
 def draw(data: section.Data) -> section.Panels:
     """The forest plot of the ledger."""
-    return [[("every claim that was run", forest(judge_ledger(data.tables)))]]
+    return [[("every claim with an effect", forest(judge_ledger(data.tables)))]]
 
 
 if __name__ == "__main__":

@@ -108,18 +108,6 @@ def claim_text(ledger: Ledger, name: str) -> str:
     return ", ".join(filter(None, (judged.verdict, told(judged)["effect"])))
 
 
-def figures_text(ledger: Ledger, verdict: str) -> str:
-    """The papers' figures all of whose claims have this verdict."""
-    found: dict[str, list[str]] = {}
-    for _, words, claims in by_figure(ledger):
-        of_papers = not words.startswith("none: ")
-        if of_papers and {judged.verdict for _, judged in claims} == {verdict}:
-            paper, _, number = words.partition(", figure ")
-            found.setdefault(paper, []).append(number)
-    parts = [f"{paper}, figure{'s' * (len(n) > 1)} {' and '.join(n)}" for paper, n in found.items()]
-    return "; ".join(parts) or "none"
-
-
 def accuracy_text(ledger: Ledger, rule: str) -> str:
     """The balanced accuracy of the verdict, or of a rule that knows less."""
     return "not run" if ledger.verdict is None else f"{ledger.verdict.accuracy_of(rule):.2f}"
@@ -130,9 +118,8 @@ TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
     "verdict": lambda ledger, name: ledger.judgements[name].verdict,
     "accuracy": accuracy_text,
     "claims": lambda ledger, verdict: str(_count(ledger, verdict)),
-    "figures": figures_text,
 }
-"""What stands inside a sentence: a claim by name, claims and figures by verdict, a rule's score."""
+"""What stands inside a sentence: a claim by name, claims by verdict, a rule's score."""
 
 
 def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:

@@ -13,7 +13,7 @@ from papers.figures import by_phase
 NUMBERS = {
     "route_symmetric": "symmetric route",
     "route_inferential": "inferential route",
-    "order_first": "order in X_ao L0, X^ao(1) in the paper",
+    "order_first": "order in X_ao L0\n(X^ao(1) in the paper)",
 }
 
 
@@ -28,7 +28,7 @@ def draw(data: section.Data) -> section.Panels:
     points = pair_clusters(
         symmetric.model, symmetric.config.anchor_task, n=2_000, centre=False, tsne=True
     )
-    clusters = ("X_ao L0, X^ao(1) in the paper, t-SNE, symmetric", plotting.cluster_map(points))
+    clusters = ("X_ao L0 (X^ao(1) in the paper), symmetric", plotting.cluster_map(points))
     return [
         [("symmetric", flow(symmetric)), clusters],
         [("inferential", flow(inferential))],

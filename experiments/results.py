@@ -1,7 +1,7 @@
 """The tables and numbers of the README and of pages of docs from the studies' tables.
 
 A table stands between two comments that name it, and so does what the ledger says of a claim, or of
-claims and figures with a verdict. A number of some runs stands between two that define it::
+claims with a verdict. A number of some runs stands between two that define it::
 
     <!-- table: claims --> ... <!-- end -->
     <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
@@ -65,7 +65,7 @@ _OF_ROUTES = (
     "order_logits",
 )
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(r"(<!-- (claims?|verdict|figures|accuracy): ([\w\- ]+) -->)[^<]*(<!-- end -->)")
+_TEXT = re.compile(r"(<!-- (claims?|verdict|accuracy): ([\w\- ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "median": median, "smallest": min, "largest": max
@@ -133,23 +133,6 @@ def disagreements_table(score: VerdictScore | None) -> str:
         for run in score.disagreements
     ]
     return table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
-
-
-def early_table(ledger: Ledger) -> str:
-    """The verdict along training, and the behaviour."""
-    if not ledger.early:
-        return NOT_MEASURED
-    lines = [
-        [
-            f"{score.share:.0%}",
-            str(score.n),
-            f"{score.accuracy:.2f} ({score.low:.2f} to {score.high:.2f})",
-            "" if score.behaviour is None else f"{score.behaviour:.2f}",
-        ]
-        for score in ledger.early
-    ]
-    head = ["of the training done (mean)", "runs", "verdict then (95 %)", "phase by behaviour then"]
-    return table(head, lines)
 
 
 def studies_table(_: Ledger) -> str:
@@ -324,9 +307,6 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),
     "disagreements": lambda ledger: disagreements_table(ledger.verdict),
-    "second-rules": lambda ledger: rules_table(ledger.second_look),
-    "second-confusion": lambda ledger: confusion_table(ledger.second_look),
-    "early": early_table,
     "studies": studies_table,
     "noise": noise_table,
     "figure2": figure2_table,

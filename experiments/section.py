@@ -108,8 +108,9 @@ def _run(
     write_output(figure, montage(draw(Data(asked.scale, tables, place))))
     judgements = judge_ledger(tables)  # adjusted together with all others whose tables are there
     for claim in claims:
-        shown = told(judgements[claim.name])
-        print(f"{claim.name}: {judgements[claim.name].verdict} ({shown['effect']}; {shown['n']})")
+        judged, shown = judgements[claim.name], told(judgements[claim.name])
+        numbers = "; ".join(filter(None, (shown["effect"], shown["n"])))
+        print(f"{claim.name}: {judged.verdict}{numbers and f' ({numbers})'}")
     print(f"figure: {figure}")
     if lacking:
         _say(

@@ -34,59 +34,19 @@ from anchor_interp._util.schema import checked_path, shown
 
 Kind = Literal["code", "prose"]
 SLIMPAJAMA_SETS: Mapping[str, Kind] = {"RedPajamaGithub": "code", "RedPajamaWikipedia": "prose"}
-CODE = frozenset(
-    [
-        ".c",
-        ".cc",
-        ".cpp",
-        ".cs",
-        ".css",
-        ".cu",
-        ".go",
-        ".h",
-        ".hpp",
-        ".html",
-        ".java",
-        ".jl",
-        ".js",
-        ".kt",
-        ".lua",
-        ".php",
-        ".pl",
-        ".py",
-        ".r",
-        ".rb",
-        ".rs",
-        ".scala",
-        ".sh",
-        ".sql",
-        ".swift",
-        ".ts",
-    ]
-)
+CODE = frozenset({
+    ".c", ".cc", ".cpp", ".cs", ".css", ".cu", ".go", ".h", ".hpp", ".html", ".java", ".jl", ".js",
+    ".kt", ".lua", ".php", ".pl", ".py", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift",
+    ".ts",
+})  # fmt: skip
 PROSE = frozenset([".md", ".rst", ".tex", ".txt"])
 _HELD_OUT = 10  # one document in so many
 _MOST_BYTES = 1 << 30
 # what a distribution may leave out, what it generates, tests, and tables of numbers
-_SKIPPED = frozenset(
-    [
-        "test",
-        "tests",
-        "idle_test",
-        "idlelib",
-        "tkinter",
-        "turtledemo",
-        "lib2to3",
-        "distutils",
-        "ensurepip",
-        "venv",
-        "encodings",
-        "pydoc_data",
-        "site-packages",
-        "dist-packages",
-        "__pycache__",
-    ]
-)
+_SKIPPED = frozenset({
+    "test", "tests", "idle_test", "idlelib", "tkinter", "turtledemo", "lib2to3", "distutils",
+    "ensurepip", "venv", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__",
+})  # fmt: skip
 _TOPICS = "pydoc_data/topics.py"
 
 
