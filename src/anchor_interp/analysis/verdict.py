@@ -107,7 +107,8 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     if first is not None and first <= t.order and commutes:
         return Decision("symmetric", f"{found} <= {t.order:g}")
     exception = commutes and alike is not None and bool(f.exceptions)
-    found += f", order_logits {f.order_logits:.3f}"
+    if f.exceptions:
+        found += f", order_logits {f.order_logits:.3f}"
     if exception and f.order_logits <= t.order_exception:
         return Decision("symmetric", f"{found} <= {t.order_exception:g} beside an exception")
     found += f", virtual_rule {f.virtual_rule:.2f}"

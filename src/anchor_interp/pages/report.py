@@ -128,12 +128,14 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
+    other_order = "unseen pairs, target of the other order"
+    if e.symmetric_accuracy is None:
+        other_order += ", which is unseen too; commutativity decides"
     rows = (
         (*train, t.train),
         ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
         ("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
-        ("symmetric answers", "unseen pairs, target of the other order", e.symmetric_accuracy,
-         t.symmetric),
+        ("symmetric answers", other_order, e.symmetric_accuracy, t.symmetric),
         ("commutativity", "predictions that stay when the anchors change places", e.commutativity,
          t.commutativity),
         ("key dependence", "predictions that change with the key", e.key_dependence,
@@ -213,7 +215,8 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
     for side, keys in run_figures.SIDES.items() if run.evaluation.pair_accuracy else ():
         figure = run_figures.pair_map(run.evaluation, side)
         name = f"pairs-{side.replace('_', '-')}"
-        yield Picture(name, f"Accuracy of every ordered pair, {keys}.", figure)
+        caption = f"Accuracy of every ordered pair, {keys}, in new sequences (other noise)."
+        yield Picture(name, caption, figure)
     for aspect in run_figures.aspects(run.evaluation):
         figure = run_figures.aspect_scores(run.evaluation, aspect)
         name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")

@@ -42,9 +42,9 @@ Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferen
 PHASES: Mapping[Phase, str] = MappingProxyType(
     {
         "undertrained": "The model does not answer its own training sequences.",
-        "memorizing": "It answers its training sequences, but not new keys of the same pairs.",
+        "memorizing": "It answers its training sequences, but not others of the same pairs.",
         "composite": "It answers seen pairs on new keys; each ordered pair is a mapping by itself.",
-        "symmetric": "It answers an unseen pair as the pair in the other order.",
+        "symmetric": "It answers an unseen pair as the other order; if both are unseen, both alike.",
         "inferential": "It answers an unseen pair with the composition of its two functions.",
         "other": "No rule for another phase applies.",
     }
