@@ -57,7 +57,7 @@ def _task(effect: AcrossTasks, of: TaskRuns, rows: Rows, label: str) -> Figure:
 def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figure:
     """The runs of a task: those that have fitted are filled, in a colour by their examples."""
     fitted = {row["run_id"] for row in of.fitted(rows)}
-    label = label.replace("W_Q", "layers, mean") if of.study == "concepts" else label
+    label = label.replace("of W_Q", "of layers") if of.study == "concepts" else label
     sizes = sorted({row["n_sequences"] for row in rows}) if told else []
     with single(3.4, 3.0) as figure:
         axes = figure.subplots()
@@ -74,7 +74,7 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
         axes.set_title(told, fontsize=8)
         axes.grid(alpha=0.25)
         if sizes:
-            axes.legend(frameon=False, fontsize=7)
+            axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25))
     return figure
 
 

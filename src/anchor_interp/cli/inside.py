@@ -15,6 +15,7 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.task import anchored
 
 _LOGGER = logging.getLogger(__name__)
+_EDGES = 8  # most edges of a circuit that are named
 
 
 def analyze(
@@ -65,7 +66,9 @@ def analyze(
     lines += [f"near a line: {words}" for words in found.near]
     lines += conclude(found).values()
     if found.mechanism is not None and found.mechanism.circuit is not None:
-        lines.append(f"circuit: {'; '.join(found.mechanism.circuit.names)}")
+        names = found.mechanism.circuit.names
+        more = f"; and {len(names) - _EDGES} more" if len(names) > _EDGES else ""
+        lines.append(f"circuit: {'; '.join(names[:_EDGES])}{more}")
     output.show_pages(page, numbers, len(figures), *lines)
 
 

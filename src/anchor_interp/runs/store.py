@@ -211,6 +211,8 @@ def _lacks(path: Path) -> str:
         return "it is a file of weights; open it with load_weights, or analyze it with its --task"
     if not files.is_there(path):
         return "there is nothing of this name"
+    if inside := sorted(of.parent.name for of in path.glob("*/config.json")):
+        return f"it holds the runs {', '.join(inside[:5])}; name one of them"
     return "it has no config.json"
 
 
