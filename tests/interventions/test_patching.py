@@ -387,4 +387,4 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: patch(model, *pair, sites, lambda x: x.sum()), r"returned \(\)")
     refused(lambda: patch(model, *pair, sites, number), "metric returned 4")
     model.unembed.W_U[:] = np.nan
-    refused(lambda: patch(model, *pair, sites, metric), "not finite")
+    refused(lambda: patch(model, *pair, sites, metric), "unembed.W_U holds .* not finite")

@@ -24,7 +24,7 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_sites, site_mask
-from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.finite import at_least_float32, check_finite, check_weights
 from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
@@ -160,7 +160,7 @@ def patch(
 
     Raises:
         ConfigError: sequences that do not match, sites that the model does not have, a metric of
-            the wrong shape, or logits that are not finite.
+            the wrong shape, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
     base, rows, donors = _twins(model, clean, corrupted, direction)
@@ -265,6 +265,7 @@ def _twins(
                 f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
                 "patch sequences whose positions agree, as contrast_pairs draws them"
             )
+    check_weights(model)
     base = direction == "denoise"
     return inputs[base], rows[base], rows[not base]
 

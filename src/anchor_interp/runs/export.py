@@ -46,6 +46,7 @@ from anchor_interp._util.schema import (
     parse_json,
     to_dict,
 )
+from anchor_interp.models.finite import check_weights
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
     HookedTransformer,
@@ -123,7 +124,7 @@ def load_transformer(
     run. ``to_run`` refuses that.
 
     Raises:
-        StoreError: the file is missing, or does not hold a HookedTransformer's weights.
+        StoreError: the file is missing, or does not hold a HookedTransformer's finite weights.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     metadata, state = _read(path, "cpu")
@@ -137,7 +138,9 @@ def load_transformer(
     try:
         text = metadata.get(_CONFIG)
         settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)
-        return place(model_of_weights(state, settings), target)
+        model = model_of_weights(state, settings)
+        check_weights(model)
+        return place(model, target)
     except ConfigError as error:
         raise StoreError(f"{path}: {error}") from error
 
