@@ -159,8 +159,8 @@ def patch(
     donors are in memory at once.
 
     Raises:
-        ConfigError: sequences that do not match, sites that the model does not have, a metric of
-            the wrong shape, or weights or logits that are not finite.
+        ConfigError: sequences that do not match or are all equal, sites that the model does not
+            have, a metric of the wrong shape, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
     base, rows, donors = _twins(model, clean, corrupted, direction)
@@ -258,6 +258,11 @@ def _twins(
     if rows[0].shape != rows[1].shape or not len(rows[0]):
         found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
         raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
+    if torch.equal(*rows):
+        raise ConfigError(
+            f"clean and corrupted have the same tokens in all {len(rows[0])} sequences, so a patch "
+            "exchanges nothing; give twins that differ in one thing, as contrast_pairs draws them"
+        )
     if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
         elsewhere = (clean.position != corrupted.position).sum()
         if elsewhere:
