@@ -25,7 +25,7 @@ from anchor_interp.analysis.similarity import (
     block_similarity,
     value_similarity,
 )
-from anchor_interp.analysis.states import State
+from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.masks import edge, leak, mask_edges, no_edges
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
@@ -233,23 +233,27 @@ def test_the_ratio_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_activations_that_are_not_finite_are_refused(value: float) -> None:
+def test_weights_and_activations_that_are_not_finite_are_refused(value: float) -> None:
     model = arbitrary_model()
     with torch.no_grad():
         model.W_U[:, 3] = value
     of_logits: list[Any] = [block_similarity, key_mask_clusters, sensitivity]
     for analysis in of_logits:
-        with pytest.raises(ConfigError, match="activations are not finite"):
+        with pytest.raises(ConfigError, match=r"W_U holds .* not finite"):
             analysis(model, SMALL)
-    with pytest.raises(ConfigError, match="finite"):
+    with pytest.raises(ConfigError, match="W_U holds"):
         leak(model, SMALL, draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="leak"), "key")
     block: Any = model.blocks[0]
     with torch.no_grad():
+        model.W_U[:, 3] = 0
         block.attn.W_O[0, 0, 0] = value
     of_states: list[Any] = [value_similarity, answer_similarity, pair_clusters]
     for analysis in of_states:
-        with pytest.raises(ConfigError, match="activations are not finite"):
+        with pytest.raises(ConfigError, match=r"W_O holds 1 of .* not finite"):
             analysis(model, SMALL)
+    drawn = draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="states")
+    with pytest.raises(ConfigError, match="activations are not finite"):
+        read_state(model, "X_ao", 0, "last", drawn)
     with pytest.raises(ConfigError, match="activations are not finite"):
         centred_cosines(np.full((1, 4, 24, 3), value))
 

@@ -10,15 +10,23 @@ from small_models import FEW_KEYS, random_model
 from torch import Tensor
 
 import anchor_interp as ai
-from anchor_interp.analysis.attention import attention_patterns
+from anchor_interp.analysis.attention import attention_examples, attention_patterns
 from anchor_interp.analysis.attribution import attribute_logits, logit_lens
+from anchor_interp.analysis.clusters import pair_clusters
+from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import information_flow
+from anchor_interp.analysis.routes import route_scores
+from anchor_interp.analysis.sensitivity import sensitivity
+from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.interventions.ablation import Bench, carried
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.patching import patch, probability
-from anchor_interp.interventions.sites import Site, site_mask
-from anchor_interp.models.transformer import token_rows
+from anchor_interp.interventions.masks import leak
+from anchor_interp.interventions.patching import patch, path_patch, probability
+from anchor_interp.interventions.sites import Connection, Site, site_mask
+from anchor_interp.models.complexity import complexity
+from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.runs.evaluation import accuracy, predict
+from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.sequences import aligned_sequences
 
 MODEL = random_model()
@@ -64,3 +72,44 @@ def test_sequences_bring_their_targets() -> None:
     assert accuracy(MODEL, SEQUENCES) == accuracy(MODEL, SEQUENCES.tokens, SEQUENCES.targets)
     with pytest.raises(ai.ConfigError, match="tokens without targets is"):
         accuracy(MODEL, SEQUENCES.tokens)
+
+
+TWINS = SEQUENCES.tokens, SEQUENCES.tokens[::-1]
+PAIRS = interchange_pairs(FEW_KEYS, 6, seed=0)
+SITE = Site("resid_post", 0, "first")
+TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
+    "patch": lambda model: patch(model, *TWINS, SITES, METRIC),
+    "path_patch": lambda model: path_patch(model, *TWINS, [Connection(SITES[0])], METRIC),
+    "interchange": lambda model: ai.interchange(model, PAIRS, SITE),
+    "learn_subspace": lambda model: ai.learn_subspace(model, PAIRS, SITE, 2, seed=0, steps=1),
+    "prune": lambda model: ai.prune(Bench(model, SEQUENCES)),
+    "route_scores": lambda model: route_scores(model, FEW_KEYS),
+    "value_similarity": lambda model: value_similarity(model, FEW_KEYS),
+    "answer_similarity": lambda model: answer_similarity(model, FEW_KEYS),
+    "block_similarity": lambda model: block_similarity(model, FEW_KEYS),
+    "pair_clusters": lambda model: pair_clusters(model, FEW_KEYS),
+    "sensitivity": lambda model: sensitivity(model, FEW_KEYS),
+    "information_flow": lambda model: information_flow(model, SEQUENCES),
+    "leak": lambda model: leak(model, FEW_KEYS, SEQUENCES, "key"),
+    "logit_lens": lambda model: logit_lens(model, SEQUENCES),
+    "attribute_logits": lambda model: attribute_logits(model, SEQUENCES),
+    "attention_patterns": lambda model: attention_patterns(model, SEQUENCES),
+    "attention_examples": lambda model: attention_examples(model, FEW_KEYS),
+    "complexity": complexity,
+    "evaluate": lambda model: ai.evaluate(model, FEW_KEYS, n=5),
+    "fingerprint_model": lambda model: fingerprint_model(model, FEW_KEYS),
+    "analyze_model": lambda model: ai.analyze_model(model, FEW_KEYS),
+    "analyze_model without a task": ai.analyze_model,
+}
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", TAKES_A_MODEL)
+def test_a_weight_that_is_not_finite_is_named_before_any_work(name: str, value: float) -> None:
+    model = random_model()
+    model.blocks[0].attn.W_Q.data[0, 0, 0] = value
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the model was run"))
+    expected = r"^blocks\.0\.attn\.W_Q holds 1 of 160 values that are not finite; expected"
+    with pytest.raises(ai.ConfigError, match=expected) as caught:
+        TAKES_A_MODEL[name](model)
+    assert "\n" not in str(caught.value)

@@ -67,10 +67,14 @@ def refused(call: Callable[[], object], words: str) -> None:
 
 
 def test_patching_a_sequence_into_itself_changes_nothing(model: HookedTransformer) -> None:
-    clean, _ = twins()
-    found = patch(model, clean, clean, everywhere(model), probability(clean.targets))
+    clean, changed = twins()
+    tokens = np.where(np.arange(len(clean))[:, None] == 0, changed.tokens, clean.tokens)
+    same = dataclasses.replace(clean, tokens=tokens)  # but for the first, which is left alone
+    found = patch(model, clean, same, everywhere(model), probability(clean.targets))
     assert len(found.sites) == 4 * 2 * (6 + 5 * 2)
-    np.testing.assert_allclose(found.values, np.broadcast_to(found.clean, found.values.shape))
+    expected = np.broadcast_to(found.clean, found.values.shape)
+    np.testing.assert_allclose(found.values[:, 1:], expected[:, 1:])
+    assert found.clean[0] != found.corrupted[0]
 
 
 def test_patching_the_whole_first_stream_exchanges_the_runs(model: HookedTransformer) -> None:
@@ -381,10 +385,13 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: patch(model, *pair, [Site("z", 3)], metric), "3 layers")
     refused(lambda: patch(model, clean, clean.tokens, sites, metric), "of two kinds")
     refused(lambda: patch(model, clean, moved, sites, metric), "elsewhere in 4 of 4")
+    refused(lambda: patch(model, clean, clean, sites, metric), "same tokens in all 4 sequences")
+    paths = [Connection(sites[0])]
+    refused(lambda: path_patch(model, clean, clean, paths, metric), "same tokens in all 4")
     refused(lambda: patch(model, clean, fewer, sites, metric), r"\(4, 9\) and corrupted \(3, 9\)")
     refused(lambda: patch(model, *pair, sites, metric, batch_size=0), "batch_size is 0")
     refused(lambda: patch(model, *pair, sites, metric, direction=nothing), "direction")
     refused(lambda: patch(model, *pair, sites, lambda x: x.sum()), r"returned \(\)")
     refused(lambda: patch(model, *pair, sites, number), "metric returned 4")
     model.unembed.W_U[:] = np.nan
-    refused(lambda: patch(model, *pair, sites, metric), "not finite")
+    refused(lambda: patch(model, *pair, sites, metric), "unembed.W_U holds .* not finite")

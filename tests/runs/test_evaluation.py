@@ -276,5 +276,7 @@ def test_impossible_evaluations_are_refused() -> None:
         evaluate(good, TASKS["neurips"], training=sample(TASKS["neurips"], "train", 0, seed=0))
     with torch.no_grad():
         good.unembed.b_U[0] = torch.nan
-    with pytest.raises(ConfigError, match="logits are not finite"):
+    with pytest.raises(
+        ConfigError, match=r"unembed\.b_U holds 1 of 201 values that are not finite"
+    ):
         evaluate(good, TASKS["neurips"])

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from anchor_interp._util.schema import canonical_json
 from anchor_interp.cli.main import main
 from anchor_interp.models.transformer import PostLNTransformer, build_model
 from anchor_interp.runs.config import RunConfig, override, run_id
-from anchor_interp.runs.export import load_weights, save_weights
+from anchor_interp.runs.export import load_transformer, load_weights, save_transformer, save_weights
 from anchor_interp.runs.run import Run
 
 # TransformerLens warns whenever one is built by hand
@@ -143,7 +144,7 @@ def _narrower(state: State, metadata: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _, m: m.update(format="pt"), "is not an export of anchor-interp"),
+        (lambda _, m: m.update(format="pt"), "is not an export of anchor-interp.*load_transformer"),
         (lambda _, m: m.clear(), "is not an export of anchor-interp"),
         (lambda _, m: m.update(schema="2"), "has schema '2'; this version"),
         (lambda _, m: m.update(config="{"), "damaged configuration"),
@@ -175,6 +176,57 @@ def test_weights_of_a_task_that_is_not_imported_are_opened(exported: Path) -> No
     metadata["config"] = json.dumps(json.loads(metadata["config"]) | {"task": {"kind": "mine"}})
     save_file(state, exported, metadata)
     assert torch.equal(load_weights(exported).embed.W_E, state["embed.W_E"])
+
+
+def plain_model() -> HookedTransformer:
+    cfg = HookedTransformerConfig(
+        n_layers=1, d_model=8, d_head=4, n_heads=2, d_vocab=110, n_ctx=9, act_fn="gelu", seed=None,
+        device="cpu",
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        return HookedTransformer(cfg, move_to_device=False).eval()
+
+
+def test_a_model_of_ones_own_is_opened_by_what_the_error_names(tmp_path: Path) -> None:
+    model = plain_model()
+    path = save_transformer(model, tmp_path / "own.safetensors")
+    with pytest.raises(StoreError, match=r"anchor_interp\.runs\.export\.load_transformer"):
+        load_weights(path)
+    with pytest.raises(StoreError, match=r"anchor_interp\.runs\.export\.load_transformer"):
+        anchor_interp.load(path)
+    assert torch.equal(load_transformer(path, to_run=True)(TOKENS), model(TOKENS))
+
+
+def test_an_own_model_with_a_weight_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    model = plain_model()
+    model.blocks[0].attn.W_Q.data[0, 0, 0] = torch.nan  # which its logits do not show
+    assert torch.isfinite(model(TOKENS)).all()
+    path = save_transformer(model, tmp_path / "own.safetensors")
+    for to_run in (False, True):
+        with pytest.raises(
+            StoreError, match=r"own\.safetensors: blocks\.0\.attn\.W_Q holds 1 of 64"
+        ):
+            load_transformer(path, to_run=to_run)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_torch_save_is_told_what_to_become(
+    tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "model.pt", str(tmp_path / "out")
+    torch.save(plain_model().state_dict(), path, _use_new_zipfile_serialization=zipped)
+    advice = "only safetensors is read; torch.load it .*save_transformer"
+    calls: list[Callable[[Path], object]] = [
+        load_weights, load_transformer, anchor_interp.load, anchor_interp.analyze,
+        anchor_interp.fingerprint,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(StoreError, match=advice):
+            call(path)
+    for task in ([], ["--task", "neurips"]):
+        for command in (["verdict", str(path)], ["analyze", str(path), "--out", out]):
+            assert main([*command, *task]) == 1
+            assert re.search(advice, capsys.readouterr().err)
 
 
 def test_other_file_formats_are_refused(exported: Path, tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} |
     "measurements.json", ".lock", "checkpoints",
 }  # fmt: skip
 """Names that belong to the run in a run folder."""
+ONLY_SAFETENSORS = (
+    "torch.save wrote it, and only safetensors is read; torch.load it into its HookedTransformer "
+    "and write that with anchor_interp.runs.export.save_transformer (its state_dict alone, written "
+    "with safetensors.torch.save_file, can be looked at and not run)"
+)
+"""What to do with a file that :func:`is_pickled`."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a symbolic link",
@@ -67,6 +73,19 @@ def open_regular(path: Path) -> IO[bytes]:
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
     return file
+
+
+def is_pickled(path: Path) -> bool:
+    """Whether a regular file begins as those of ``torch.save`` do: with a zip or a pickle."""
+    try:
+        path = path.resolve()
+        if not path.is_file():
+            return False
+    except (OSError, ValueError, RuntimeError):  # a name that is impossible, a loop of links
+        return False
+    with open_regular(path) as file:
+        start = file.read(4)
+    return start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
+from anchor_interp.models.finite import check_weights
 from anchor_interp.models.transformer import HookedTransformer, Inputs, device, token_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
@@ -71,6 +72,7 @@ def attention_examples(
 
     The seen pair is the unseen one in the other order, where that was seen.
     """
+    check_weights(model)
     unseen = task.unseen[:1]
     mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
     seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
@@ -94,6 +96,7 @@ def sequence_attention(
     model: HookedTransformer, task: Task, *, seed: int = EVALUATION_SEED
 ) -> tuple[SequenceAttention, ...]:
     """One short example of the first split of every role that judges a model, OOD first."""
+    check_weights(model)
     tested = {split.role: split.name for split in reversed(task.splits) if split.role != "train"}
     names = [tested[role] for role in ("ood", "id") if role in tested] or ["train"]
     return tuple(_sequence(model, task, name, seed) for name in names)
@@ -132,12 +135,14 @@ def attention_patterns(
     (if None, that in a task's sequences, otherwise empty). Hooks attached to the model act.
 
     Raises:
-        ConfigError: no sequences, or tokens, words or roles that do not fit.
+        ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
+            finite.
     """
     rows = token_rows(model, sequences)
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
+    check_weights(model)
     if roles is None and isinstance(sequences, Sequences):
         roles = [position_roles(tokens.shape[1], at) for at in sequences.position.tolist()]
     return AttentionPatterns(

@@ -44,6 +44,7 @@ from anchor_interp.models.complexity import (
     first_query_matrix,
 )
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.finite import check_weights
 from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
@@ -211,6 +212,7 @@ def _analyze(
     """Everything but the behaviour."""
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask | None, "task")
+    check_weights(model)  # before the work of minutes
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     mechanism = None

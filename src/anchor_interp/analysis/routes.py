@@ -18,7 +18,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
 from anchor_interp.interventions.passes import declare
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -131,7 +131,8 @@ def route_scores(
 
     Raises:
         ConfigError: a model that is not causal or has fewer than two layers, a task without anchors
-            to exchange or room after them, or answers that hardly depend on a token.
+            to exchange or room after them, weights that are not finite, or answers that hardly
+            depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     checked(task, AnchorTask, "task")
@@ -142,6 +143,7 @@ def route_scores(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
             "2 anchors and 4 tokens, so that one token follows the second anchor"
         )
+    check_weights(model)
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
         "key": replace_keys(task, clean, seed=seed),

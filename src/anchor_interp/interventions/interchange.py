@@ -32,7 +32,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
-from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.finite import at_least_float32, check_finite, check_weights
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
@@ -102,7 +102,8 @@ def interchange(
 
     Raises:
         ConfigError: a site that the model does not have or whose size depends on the sequence, a
-            subspace of another width, answers that are not output tokens, or logits not finite.
+            subspace of another width, answers that are not output tokens, or weights or logits that
+            are not finite.
     """
     exchange = _Exchange(model, pairs, site, batch_size)
     basis = None
@@ -157,7 +158,7 @@ def learn_subspace(
     After ``max_seconds`` the directions found so far come back, with ``finished`` False.
 
     Raises:
-        ConfigError: a number out of range, or a site as in :func:`interchange`.
+        ConfigError: a number out of range, or a site or weights as in :func:`interchange`.
         DivergedError: the loss is not finite.
     """
     checked(steps, int, "steps", low=1)
@@ -208,6 +209,7 @@ class _Exchange:
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
+        check_weights(model)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
         self.rows = token_rows(model, pairs.base)
         self._whole, source = (

@@ -28,7 +28,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import Edges, HookedTransformer, device, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -190,8 +190,8 @@ def leak(
     them.
 
     Raises:
-        ConfigError: no sequences, or none whose token can be masked, or logits that are not finite
-            or do not depend on the token.
+        ConfigError: no sequences, or none whose token can be masked, or weights or logits that are
+            not finite, or logits that do not depend on the token.
     """
     checked(task, AnchorTask, "task")
     at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
@@ -203,6 +203,7 @@ def leak(
     if not len(sequences):
         raise ConfigError("there are no sequences; expected at least one, as sample draws them")
     rows = token_rows(model, sequences)
+    check_weights(model)
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
     at = torch.from_numpy(places(sequences, place)).to(rows.device)

@@ -24,7 +24,7 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_sites, site_mask
-from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.finite import at_least_float32, check_finite, check_weights
 from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
@@ -159,8 +159,8 @@ def patch(
     donors are in memory at once.
 
     Raises:
-        ConfigError: sequences that do not match, sites that the model does not have, a metric of
-            the wrong shape, or logits that are not finite.
+        ConfigError: sequences that do not match or are all equal, sites that the model does not
+            have, a metric of the wrong shape, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
     base, rows, donors = _twins(model, clean, corrupted, direction)
@@ -258,6 +258,11 @@ def _twins(
     if rows[0].shape != rows[1].shape or not len(rows[0]):
         found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
         raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
+    if torch.equal(*rows):
+        raise ConfigError(
+            f"clean and corrupted have the same tokens in all {len(rows[0])} sequences, so a patch "
+            "exchanges nothing; give twins that differ in one thing, as contrast_pairs draws them"
+        )
     if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
         elsewhere = (clean.position != corrupted.position).sum()
         if elsewhere:
@@ -265,6 +270,7 @@ def _twins(
                 f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
                 "patch sequences whose positions agree, as contrast_pairs draws them"
             )
+    check_weights(model)
     base = direction == "denoise"
     return inputs[base], rows[base], rows[not base]
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.unet import UNet
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
@@ -152,6 +152,9 @@ def complexity(model: Any, initial: Any = None) -> Complexity:
     Raises:
         ConfigError: a weight is not finite, or ``initial`` has other matrices.
     """
+    check_weights(model)
+    if initial is not None:
+        check_weights(initial)
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     found: list[MatrixComplexity] = []
     for weight in _weights(model):

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 
@@ -24,3 +24,20 @@ def check_finite(values: Numbers, what: str) -> Numbers:
             f"{what} are not finite; look for NaN weights or take an earlier checkpoint (Run.at)"
         )
     return values
+
+
+def check_weights(model: nn.Module) -> None:
+    """ConfigError that names the first parameter of a model with a value that is not finite.
+
+    Logits do not always tell: TransformerLens takes attention that is NaN as 0.
+    """
+    for name, weight in model.named_parameters():
+        if weight.is_meta:  # left out of a model whose weights are only looked at
+            continue
+        finite = torch.isfinite(weight)
+        if not finite.all():
+            raise ConfigError(
+                f"{name} holds {int((~finite).sum()):,} of {weight.numel():,} values that are not "
+                "finite; expected finite weights: load them again or take an earlier checkpoint "
+                "(Run.at)"
+            )

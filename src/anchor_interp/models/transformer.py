@@ -51,6 +51,7 @@ from transformer_lens.utilities.tensors import repeat_along_head_dimension
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
+from anchor_interp.models.finite import check_weights
 from anchor_interp.models.init import initialize
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.anchor import AnchorTask
@@ -151,7 +152,10 @@ def check_causal(model: HookedTransformer) -> None:
 
 
 def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
-    """Raise a ConfigError if a model cannot read a task's sequences or give its answers."""
+    """Raise a ConfigError if a model cannot read a task's sequences or give its answers.
+
+    So does a weight that is not finite.
+    """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask, "task")
     found = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
@@ -161,6 +165,7 @@ def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
             "the model has {} tokens, {} output tokens and {} positions; the task needs {}, {} "
             "and {}: take a model of the task".format(*found, *needed)
         )
+    check_weights(model)
 
 
 def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:

@@ -28,7 +28,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.complexity import main_numbers
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.models.transformer import HookedTransformer, Inputs
@@ -94,6 +94,7 @@ def evaluate(
     if own is not None and (not len(own) or longest > task.length + 1 or too_short):
         found = f"training holds sequences of shape {own.inputs.shape}"
         raise ConfigError(f"{found}; expected at least one, of length {task.length}")
+    check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)
     if task.anchored is None:
         scores = _of_splits(model, task, n, seed, own)

@@ -19,6 +19,7 @@ A pre-LayerNorm model does not need this package::
     model.load_state_dict(safetensors.torch.load_file(path))
 
 A model of your own is written by :func:`save_transformer`: the last key alone, with every argument.
+:func:`load_transformer` opens it.
 
 A post-LayerNorm model has blocks that TransformerLens lacks. Open it with :func:`load_weights`, or
 as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
@@ -37,7 +38,13 @@ from torch import Tensor
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.files import open_regular, output_file, write_output
+from anchor_interp._util.files import (
+    ONLY_SAFETENSORS,
+    is_pickled,
+    open_regular,
+    output_file,
+    write_output,
+)
 from anchor_interp._util.schema import (
     canonical_json,
     checked,
@@ -46,6 +53,7 @@ from anchor_interp._util.schema import (
     parse_json,
     to_dict,
 )
+from anchor_interp.models.finite import check_weights
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
     HookedTransformer,
@@ -84,7 +92,8 @@ def save_weights(model: HookedTransformer, path: Path, config: RunConfig, *, ste
 def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
     """The HookedTransformer of a file that :meth:`anchor_interp.runs.run.Run.export` wrote.
 
-    It is in ``eval`` mode, pre- or post-LayerNorm as it was trained, and has the file's dtype.
+    It is in ``eval`` mode, pre- or post-LayerNorm as it was trained, and has the file's dtype. For
+    a file of :func:`save_transformer` see :func:`load_transformer`.
 
     Raises:
         StoreError: the file is missing, damaged or of another kind; the message says which.
@@ -123,7 +132,7 @@ def load_transformer(
     run. ``to_run`` refuses that.
 
     Raises:
-        StoreError: the file is missing, or does not hold a HookedTransformer's weights.
+        StoreError: the file is missing, or does not hold a HookedTransformer's finite weights.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     metadata, state = _read(path, "cpu")
@@ -137,7 +146,9 @@ def load_transformer(
     try:
         text = metadata.get(_CONFIG)
         settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)
-        return place(model_of_weights(state, settings), target)
+        model = model_of_weights(state, settings)
+        check_weights(model)
+        return place(model, target)
     except ConfigError as error:
         raise StoreError(f"{path}: {error}") from error
 
@@ -150,14 +161,16 @@ def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
             names: list[str] = file.keys()
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
-        raise StoreError(f"{path} cannot be read as weights: {error}") from error
+        reason = ONLY_SAFETENSORS if is_pickled(path) else error
+        raise StoreError(f"{path} cannot be read as weights: {reason}") from error
 
 
 def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     kind, schema, text = (metadata.get(name) for name in ("format", "schema", "config"))
     if kind != FORMAT:
         found = f"{path} is not an export of anchor-interp (its format is {kind!r})"
-        raise StoreError(f"{found}; write one with anchor-interp export")
+        advice = "open any HookedTransformer's weights with anchor_interp.runs.export."
+        raise StoreError(f"{found}; {advice}load_transformer, or export a run: Run.export")
     if schema != SCHEMA:
         expected = f"this version of anchor-interp reads schema {SCHEMA}"
         raise StoreError(f"{path} has schema {schema!r}; {expected}: use the version that wrote it")
