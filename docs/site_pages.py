@@ -34,7 +34,7 @@ ROOT_PAGES = {
 FOLDERS = {"experiments/notebooks": "notebooks.md"}
 """Folders of the root that documents link to and the pages about them."""
 WIDE = ("index.md", "guide.md", "questions.md")
-"""Pages whose pictures take the room of the table of contents, beside those in evidence/."""
+"""Pages whose pictures take the room of the table of contents, beside evidence and notebooks."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
     """Point links between the root's documents and docs/ to their pages; make room for pictures."""
     here = page.file.src_uri
-    if here in WIDE or here.startswith("evidence/"):
+    if here in WIDE or here.startswith(("evidence/", "notebooks/")):
         page.meta["hide"] = ["toc"]
     pages = ROOT_PAGES | NOTEBOOKS
     source = next((name for name, target in pages.items() if target == here), f"docs/{here}")

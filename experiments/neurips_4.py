@@ -92,8 +92,11 @@ def draw(data: section.Data) -> section.Panels:
         panels += [maps, [("every run", every_run(rows))]]
         print(f"shaded zone: {zone_text(rows)}")
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
-    maps = [(title, accuracy_map(diagram, column)) for column, (title, _) in ANSWERS.items()]
-    return [*panels, [*maps, ("phase of every run", phase_map(diagram))]]
+    maps = [
+        (f"{title}, one rate", accuracy_map(diagram, column))
+        for column, (title, _) in ANSWERS.items()
+    ]
+    return [*panels, [*maps, ("phase of every run, one rate", phase_map(diagram))]]
 
 
 if __name__ == "__main__":
