@@ -12,14 +12,23 @@ from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
-from anchor_interp.analysis.circuits import Circuit, route_circuit
-from anchor_interp.analysis.routes import ROUTES
+from anchor_interp.analysis.circuits import (
+    Circuit,
+    compare_circuit,
+    route_circuit,
+    score_circuit,
+)
+from anchor_interp.analysis.fingerprint import fingerprint_model
+from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
+from anchor_interp.interventions.ablation import Bench
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.complexity import complexity
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
+from anchor_interp.tasks.sequences import aligned_sequences
 
 MODEL = small_exact("inferential", "post")
 
@@ -34,6 +43,8 @@ def patched() -> PatchResult:
 @functools.cache
 def results() -> dict[str, Readable]:
     site = Site("resid_post", 0, "first")
+    circuit = route_circuit(MODEL, ROUTES["inferential"], length=9, position=2)
+    bench = Bench(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
     return {
         "Run": ai.load("tiny/inferential/1"),
         "ExactRun": ai.load("exact/lookup"),
@@ -41,14 +52,21 @@ def results() -> dict[str, Readable]:
         "PatchResult": patched(),
         "Similarity": value_similarity(MODEL, FEW_KEYS, n_contexts=2),
         "Complexity": complexity(MODEL),
-        "Circuit": route_circuit(MODEL, ROUTES["inferential"], length=9, position=2),
+        "Circuit": circuit,
+        "CircuitScores": score_circuit(bench, circuit),
+        "CircuitComparison": compare_circuit(bench, circuit, n_random=20),
+        "Bench": bench,
+        "RouteScores": route_scores(MODEL, FEW_KEYS, n=50),
+        "ContrastPairs": contrast_pairs(FEW_KEYS, "key", 500, seed=0),
+        "Fingerprint": fingerprint_model(MODEL, FEW_KEYS, max_seconds=0.01, quiet=True),
         "InterchangeResult": interchange(MODEL, interchange_pairs(FEW_KEYS, 50, seed=0), site),
     }
 
 
 NAMES = (
     "Run", "ExactRun", "Evaluation", "PatchResult", "Similarity", "Complexity",
-    "Circuit", "InterchangeResult",
+    "Circuit", "CircuitScores", "CircuitComparison", "Bench", "RouteScores", "ContrastPairs",
+    "Fingerprint", "InterchangeResult",
 )  # fmt: skip
 
 
@@ -71,6 +89,14 @@ def test_the_numbers_are_those_of_the_result() -> None:
     assert "resid_pre 0 key" in repr(found["PatchResult"])
     assert "4 edges of 2 layers\nL0H0: first <- key" in repr(found["Circuit"])
     assert "counterfactual 1.00" in repr(found["InterchangeResult"])
+    assert "4 of 54 edges, resample" in repr(found["CircuitScores"])
+    assert "faithfulness 1.00 and 1.00, remaining 0.00" in repr(found["CircuitScores"])
+    assert "by accuracy 1.00\nbest of 20 random" in repr(found["CircuitComparison"])
+    assert "inferential route 1.00" in repr(found["CircuitComparison"])
+    assert "in 30 sequences of 9 tokens; 54 edges" in repr(found["Bench"])
+    assert "inferential 1.00" in repr(found["RouteScores"])
+    assert "500 pairs that differ in key, 0 left out; 0 have" in repr(found["ContrastPairs"])
+    assert f" of {len(NUMBERS)} numbers" in repr(found["Fingerprint"])
     assert "tiny/inferential/1 at step" in repr(found["Run"])
 
 
@@ -91,6 +117,20 @@ def test_tables_have_one_row_each() -> None:
     edges = found["Circuit"].to_frame()
     index = edges[["layer", "head", "query", "key"]].to_numpy()
     np.testing.assert_array_equal(index, np.argwhere(found["Circuit"].edges))
+    scores = found["CircuitScores"].to_frame()
+    assert scores["edge"].tolist() == list(found["Circuit"].names)
+    rivals = found["CircuitComparison"].to_frame()
+    assert rivals["size"].tolist()[:3] == [4, 4, 4]  # the circuit, random ones, the rollout
+    assert rivals["accuracy"][0] == found["CircuitComparison"].faithfulness.accuracy
+    assert found["Bench"].to_frame()["accuracy"][0] == 1
+    legs = found["RouteScores"].to_frame()
+    assert legs.query("route == 'inferential'")["effect"].min() == found["RouteScores"].inferential
+    clean, corrupted = found["ContrastPairs"]  # a tuple of two still
+    twins = found["ContrastPairs"].to_frame()
+    assert twins["clean_target"].tolist() == clean.targets.tolist()
+    assert [list(map(int, row.split())) for row in twins["corrupted"]] == corrupted.tokens.tolist()
+    numbers = found["Fingerprint"].to_frame().set_index("number")["value"]
+    assert numbers["key_share"] == found["Fingerprint"].key_share
     similar, items = found["Similarity"].to_frame(), len(found["Similarity"].keys)
     assert len(similar) == items * (items - 1) // 2
     equal = similar[

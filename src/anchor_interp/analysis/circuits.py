@@ -48,6 +48,9 @@ class Performance:
     logit_difference: float
     """Mean of the answer's logit minus the largest other one."""
 
+    def __str__(self) -> str:
+        return f"{self.accuracy:.2f} and {self.logit_difference:.2f}"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit(Readable):
@@ -94,8 +97,8 @@ class EdgeLoss:
     """Faithfulness of the circuit minus that of the circuit without this edge."""
 
 
-@dataclass(frozen=True)
-class CircuitScores:
+@dataclass(frozen=True, repr=False)
+class CircuitScores(Readable):
     """How well a circuit explains a model (Wang et al. 2022, section 4)."""
 
     size: int
@@ -115,6 +118,19 @@ class CircuitScores:
     of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
 
+    def _summary(self) -> str:
+        kept, left, lacks = self.faithfulness, self.remaining, self.incompleteness
+        return (
+            f"{self.size} of {self.n_edges} edges, {self.ablation}; by accuracy and by logit "
+            f"difference\nfaithfulness {kept}, remaining {left}, incompleteness {lacks}"
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for one in self.minimality:
+            index = dict(zip(("layer", "head", "query", "key"), one.index, strict=True))
+            lost = {f"{name}_lost": value for name, value in vars(one.loss).items()}
+            yield {"edge": one.edge, **index, **lost}
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -126,8 +142,8 @@ class Baseline:
     faithfulness: Performance
 
 
-@dataclass(frozen=True, eq=False)
-class CircuitComparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class CircuitComparison(Readable):
     """A circuit's faithfulness beside that of others."""
 
     size: int
@@ -143,6 +159,29 @@ class CircuitComparison:
     """The attention rollout with as many edges, and the published routes."""
     rollouts: tuple[Baseline, ...]
     """The attention rollout with one edge fewer, as many, one and two more, and twice as many."""
+
+    def _summary(self) -> str:
+        rivals = "; ".join(f"{one.name} {one.faithfulness.accuracy:.2f}" for one in self.others)
+        n, best = len(self.random_accuracy), self.random_accuracy.max()
+        return (
+            f"{self.size} edges, {self.ablation}; faithfulness by accuracy "
+            f"{self.faithfulness.accuracy:.2f}\nbest of {n} random circuits {best:.2f} "
+            f"(p = {self.p_accuracy:.3f}); {rivals}"
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The circuit, the best of the random ones by each measure, and its other rivals."""
+        best = Performance(
+            *(float(x.max()) for x in (self.random_accuracy, self.random_logit_difference))
+        )
+        sizes = [one for one in self.rollouts if one.size != self.size]
+        for one in (
+            Baseline("the circuit", self.size, self.faithfulness),
+            Baseline(f"best of {len(self.random_accuracy)} random circuits", self.size, best),
+            *self.others,
+            *sizes,
+        ):
+            yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
 
 
 def route_circuit(

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import check_fields, from_dict
 from anchor_interp.runs import measurements
 from anchor_interp.runs.measurements import Measure
@@ -11,8 +13,8 @@ from anchor_interp.runs.measurements import Measure
 _SHARE = {"low": 0, "high": 1}
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+@dataclass(frozen=True, repr=False)
+class Fingerprint(Readable):
     """Numbers of the mechanism; None if the model or its task has no such number.
 
     N is the NeurIPS paper and C the complexity-control paper. Layers count from 0.
@@ -77,6 +79,17 @@ class Fingerprint:
 
     def __post_init__(self) -> None:
         check_fields(self, "fingerprint")
+
+    def _summary(self) -> str:
+        whose = "a model" if self.run_id is None else f"run {self.run_id} at step {self.step}"
+        rows = {row["number"]: row["value"] for row in self._rows()}
+        measured = sum(value is not None for value in rows.values())
+        told = ("position_share", "order_first", "virtual_rule", "value", "answer")
+        found = ", ".join(f"{n} {'-' if rows[n] is None else f'{rows[n]:.3g}'}" for n in told)
+        return f"{whose}, {measured} of {len(rows)} numbers\n{found}"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"number": name, "value": getattr(self, name)} for name in NUMBERS]
 
 
 _ABOUT = ("run_id", "step", "seed", "schema")

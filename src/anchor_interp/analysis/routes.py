@@ -8,13 +8,14 @@ two published routes: NeurIPS paper, section 5.1 and figure 3.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
 from anchor_interp.interventions.passes import declare
@@ -57,8 +58,8 @@ class LegScore:
     """Share of sequences that get the answer of the exchanged token."""
 
 
-@dataclass(frozen=True)
-class RouteScores:
+@dataclass(frozen=True, repr=False)
+class RouteScores(Readable):
     """How much of the information each route carries: 1 all of it, 0 none.
 
     A route's score is the effect of its weakest leg (key, first or second anchor), at the split of
@@ -75,6 +76,16 @@ class RouteScores:
     n: tuple[tuple[Place, int], ...]
     """Sequences measured for each token: those whose answer changes with the exchange."""
     details: tuple[LegScore, ...]
+
+    def _summary(self) -> str:
+        counts = ", ".join(f"{place} {count}" for place, count in self.n)
+        return (
+            f"symmetric {self.symmetric:.2f}, inferential {self.inferential:.2f}, "
+            f"gathered {self.gathered:.2f}\nsequences whose answer changes: {counts}"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [vars(leg) for leg in self.details]
 
 
 _LAST_FROM_ANCHORS = (Hop("last", "first"), Hop("last", "second"))

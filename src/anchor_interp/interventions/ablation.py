@@ -13,7 +13,7 @@ ablated, so a position keeps what it knows without attention.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
@@ -154,7 +155,7 @@ def single_edges(
     return indices, alone
 
 
-class Bench:
+class Bench(Readable):
     """A model on aligned sequences, ready to be measured with sets of edges ablated.
 
     Args:
@@ -202,6 +203,19 @@ class Bench:
         self._reference = self._referred(found, position, references)
         none, every = np.zeros_like(self.reachable), self.reachable
         self.full, self.nothing = self.measure(np.stack([none, every])).T
+
+    def _summary(self) -> str:
+        n, length = self.tokens.shape
+        return (
+            f"{self.ablation} ablation in {n} sequences of {length} tokens; "
+            f"{int(self.reachable.sum())} edges can reach the output\n"
+            f"right answers: {self.full[0]:.2f}, with every edge ablated {self.nothing[0]:.2f}"
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        names = ("accuracy", "logit_difference", "log_probability")
+        for ablated, found in (("none", self.full), ("every edge", self.nothing)):
+            yield {"ablated": ablated, **dict(zip(names, found.tolist(), strict=True))}
 
     def measure(
         self, ablated: Bool[np.ndarray, "circuit layer head query key"]

@@ -5,14 +5,15 @@ in common but the one thing that differs (contrastive pairs; Heimersheim and Nan
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt8
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.tasks.anchor import AnchorTask, Ints, Keys, Pair, on_side, target_table
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
@@ -84,11 +85,29 @@ def _is_seen(task: AnchorTask) -> np.ndarray:
     return np.array([pair in task.seen for pair in task.pairs])
 
 
-class ContrastPairs(NamedTuple):
-    """n clean sequences, which patching restores, each with its twin that has one thing changed."""
-
+class _Twins(NamedTuple):
     clean: Sequences
     corrupted: Sequences
+
+
+class ContrastPairs(Readable, _Twins):
+    """n clean sequences, which patching restores, each with its twin that has one thing changed."""
+
+    def _summary(self) -> str:
+        kind = self.corrupted.provenance.get("corrupted", "one thing")
+        same = int((self.clean.targets == self.corrupted.targets).sum())
+        about = f"{len(self.clean)} pairs that differ in {kind}, {self.left_out} left out"
+        return f"{about}; {same} have the same target twice"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for clean, corrupted in zip(self.clean, self.corrupted, strict=True):
+            yield {
+                "clean": " ".join(map(str, clean.tokens[0])),
+                "corrupted": " ".join(map(str, corrupted.tokens[0])),
+                "position": int(clean.position[0]),
+                "clean_target": int(clean.targets[0]),
+                "corrupted_target": int(corrupted.targets[0]),
+            }
 
     @property
     def left_out(self) -> int:
