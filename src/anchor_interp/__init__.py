@@ -6,6 +6,7 @@ TransformerLens.
 
 import importlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # a program choos
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python suggests one
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

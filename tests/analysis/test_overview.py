@@ -91,6 +91,16 @@ def test_an_analysis_is_json_with_a_schema(specimen: Analysis) -> None:
     assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric
 
 
+def test_the_page_greys_what_the_verdict_does_not_ask(specimen: Analysis) -> None:
+    """The second number decides: a symmetric model."""
+    text = render_analysis(specimen, [])
+    table = text[text.index("What decided the phase by mechanism") :].partition("</table>")[0]
+    rows = re.findall(r"<tr( class=\"unasked\")?><th scope=\"row\">([^<]+)", table)
+    asked = {name: not grey for grey, name in rows}
+    assert list(asked.items())[:2] == [("position_share", True), ("order_first", True)]
+    assert not any(list(asked.values())[2:])
+
+
 @pytest.mark.usefixtures("quick_pictures")
 def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
     found = analyze(finished_run, step=finished_run.steps[1], max_seconds=1e-9)  # no mechanism

@@ -259,7 +259,9 @@ def test_wrong_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.zeros(3, 1, 2, 9, 8, dtype=torch.bool),
     ):
         with (
-            pytest.raises(ConfigError, match=r"expected booleans of shape .* 3 layers and 2 heads"),
+            pytest.raises(
+                ConfigError, match=r"expected a tensor of booleans, shape .* 3 layers and 2 heads"
+            ),
             mask_edges(model, wrong),
         ):
             pass

@@ -80,6 +80,7 @@ def grid(names: Any) -> tuple[Site, ...]:
         (lambda: Site("resid_pre", 0, head=0), "resid_pre has no heads"),
         (lambda: Site("z", 0, key_position="key"), "only a pattern has one"),
         (lambda: site("zz", 0), "activation"),
+        (lambda: site("resid_pre", 0, "frist"), r"did you mean 'first'\?"),
         (lambda: Site("z", -1), "layer"),
         (lambda: Connection(Site("v", 0)), "connection.sender is v 0 all"),
         (lambda: Connection(Site("z", 0), ()), "connection.receivers is empty"),

@@ -5,6 +5,8 @@ import json
 import math
 from typing import Any
 
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
@@ -262,12 +264,21 @@ def test_exact_models_have_the_ranks_of_their_wiring(layout: str) -> None:
         assert one.matrices[-1].stable_rank == pytest.approx(one.matrices[-1].effective_rank)
 
 
-def test_invalid_matrices_are_refused() -> None:
+def test_invalid_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match="not finite"):
         stable_rank(torch.tensor([[math.nan, 1.0]]))
     for rank in RANKS:
         with pytest.raises(ConfigError, match="zero matrix"):
             rank(torch.zeros(3, 3))
+    given: Any
+    for given in (np.eye(3), torch.ones(3), torch.ones(1, 3, 3), [[1.0]]):
+        for measure in (*RANKS, condensation):
+            with pytest.raises(ConfigError, match="expected a tensor of two dimensions"):
+                measure(given)
+    given = "tiny"
+    with pytest.raises(ConfigError, match="model is 'tiny'; expected a HookedTransformer or a U"):
+        complexity(given)
     with pytest.raises(ConfigError, match="has 1 column"):
         condensation(torch.ones(3, 1))
     other = build_model(dataclasses.replace(SHAPE, n_layers=1), InitConfig(), seed=0)

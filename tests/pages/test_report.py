@@ -161,7 +161,7 @@ def test_a_failure_keeps_the_earlier_report(
     for arguments, said in (
         ([str(tmp_path / "missing")], "is not a run folder"),
         ([str(finished_run.folder.path), str(tmp_path)], "is not a run folder"),
-        ([], "RUNS requires an argument"),
+        ([], "RUNS is missing"),
     ):
         assert main(["report", *arguments, "--out", str(out)])
         assert said in capsys.readouterr().err

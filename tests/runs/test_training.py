@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from anchor_interp.runs.loop import (
 )
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.train import train
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import sample
 
@@ -116,6 +118,11 @@ def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:
         state.model.unembed.b_U[0] = math.inf
     with pytest.raises(DivergedError, match=r"step 5: loss nan.*lower the learning rate"):
         fit(state, make_objective(config, CPU), until=40, on_event=lambda _s, _e: None)
+
+
+def test_weights_too_large_to_start_with_name_gamma(short: RunConfig, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"32 bits at gamma -4; remove the folder"):
+        train(override(short, gamma=-4.0, d_model=128, d_mlp=128), tmp_path / "run", quiet=True)
 
 
 def test_optimizer_state_round_trips(short: RunConfig) -> None:

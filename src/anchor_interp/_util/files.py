@@ -71,7 +71,8 @@ def open_regular(path: Path) -> IO[bytes]:
         file = os.fdopen(descriptor, "rb")
         _check_kind(path, os.fstat(descriptor).st_mode)
     except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # the error itself names the path again
+        raise StoreError(f"cannot read {path}: {reason}") from error
     return file
 
 

@@ -319,7 +319,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     if len(errors) == 1:
         raise errors[0]
     expected = " or ".join(_describe(option) for option in options)
-    raise ConfigError(f"{where} is {shown(value)}; expected {expected}")
+    raise ConfigError(f"{where} is {shown(value)}; expected {expected}{_nearest(value, options)}")
 
 
 def _conform_one(value: Any, hint: Any, where: str, build: bool) -> Any:
@@ -351,9 +351,14 @@ def _conform_one(value: Any, hint: Any, where: str, build: bool) -> Any:
             return number
     elif hint in (int, str, bool) and type(value) is hint:
         return value
-    is_name = origin is Literal and isinstance(value, str)
-    close = suggestion(value, map(str, args)) if is_name else ""
+    close = _nearest(value, [hint])
     raise ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
+
+
+def _nearest(value: Any, options: Iterable[Any]) -> str:
+    """A suggestion for a misspelt name among those that types allow."""
+    names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
+    return suggestion(value, map(str, names)) if isinstance(value, str) else ""
 
 
 def _build(cls: Any, data: Mapping[str, Any], where: str) -> Any:
@@ -389,4 +394,4 @@ def _describe(hint: Any) -> str:
         return "an object"
     if hint in _SCALARS:
         return _SCALARS[hint]
-    return f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
+    return f"{'an' if hint.__name__[0] in 'AEIO' else 'a'} {hint.__name__}"

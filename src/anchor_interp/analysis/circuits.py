@@ -69,7 +69,8 @@ class Circuit(Readable):
     @property
     def names(self) -> tuple[str, ...]:
         """The edges in words, such as ``L0H0: first <- key``."""
-        at = [f"noise at {i}" if role == "noise" else role for i, role in enumerate(self.roles)]
+        other = "noise at" if "key" in self.roles else "position"  # of plain tokens
+        at = [f"{other} {i}" if role == "noise" else role for i, role in enumerate(self.roles)]
         return tuple(
             f"L{layer}H{head}: {at[query]} <- {at[key]}"
             for layer, head, query, key in np.argwhere(self.edges)

@@ -118,6 +118,11 @@ def _run(arguments: list[str]) -> int:
         text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
         if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
             text = f"Unexpected argument {shown(error.unused_tokens[0])}."
+        elif isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None:
+            missing = error.argument
+            if not missing.tokens and error.keyword is None:
+                about = missing.parameter.help
+                text = f"{missing.name} is missing.{f' Expected: {about}' if about else ''}"
         name = "" if isinstance(error, cyclopts.UnknownCommandError) else f" {arguments[0]}"
         raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
     output = bound.arguments.get("output", PLAIN)

@@ -31,7 +31,9 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
+from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.models.unet import UNet
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
@@ -150,10 +152,11 @@ def complexity(model: Any, initial: Any = None) -> Complexity:
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
     Raises:
-        ConfigError: a weight is not finite, or ``initial`` has other matrices.
+        ConfigError: not such a model, a weight that is not finite, or an ``initial`` with other
+            matrices.
     """
-    check_weights(model)
-    if initial is not None:
+    check_weights(checked(model, HookedTransformer | UNet, "model"))
+    if checked(initial, HookedTransformer | UNet | None, "initial") is not None:
         check_weights(initial)
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     found: list[MatrixComplexity] = []
@@ -348,7 +351,20 @@ def _merged(weight: Tensor) -> Tensor:
 
 def _exact(matrix: Tensor) -> Tensor:
     """The matrix on the CPU in float64, after a check."""
+    given: object = matrix
+    if not isinstance(given, Tensor) or given.ndim != 2:
+        raise ConfigError(
+            f"the matrix is {_shape_of(given)}; expected a tensor of two dimensions: one head's, "
+            "such as model.W_Q[0, 0], or torch.from_numpy(...)"
+        )
     return check_finite(matrix, "the matrix's values").detach().to("cpu", torch.float64)
+
+
+def _shape_of(found: Any) -> str:
+    """An array's type and shape, or another value itself, for a message."""
+    if not hasattr(found, "shape"):
+        return shown(found)
+    return f"a {type(found).__name__} of shape {tuple(found.shape)}"
 
 
 def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
@@ -376,11 +392,11 @@ def _cosines(
     matrix: Float[Tensor, "d_in neuron"],
 ) -> tuple[Float[Tensor, "chosen chosen"], Int64[Tensor, " chosen"]]:
     """Cosines between the neurons to compare, and which these are."""
-    n = matrix.shape[1]
+    exact = _exact(matrix)
+    n = exact.shape[1]
     if n < 2:
         raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     neurons = order[:MAX_NEURONS].sort().values
-    columns = _exact(matrix[:, neurons.to(matrix.device)])
-    columns = torch.nn.functional.normalize(columns, dim=0)
+    columns = torch.nn.functional.normalize(exact[:, neurons], dim=0)
     return columns.mT @ columns, neurons

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Integer
 
 from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import ConfigError, DivergedError, StoreError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
@@ -111,7 +111,7 @@ class Session:
         self._note_session(step or 0, device)
         if step is None:
             state = TrainState.fresh(config, device)
-            accuracies = self.probes.measure(state.model)
+            accuracies = self._untrained_accuracies(state.model)
             writer.cut_metrics(-1)
             writer.append_metrics(
                 {"step": 0, **accuracies, **tokens_seen(config, self.training, 0)}
@@ -129,6 +129,17 @@ class Session:
         writer.thin_out(config.train.checkpoint_every)
         _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         return state
+
+    def _untrained_accuracies(self, model: Network) -> Row:
+        try:
+            return self.probes.measure(model)
+        except ConfigError as error:
+            path, gamma = self.writer.path, self.config.init.gamma
+            raise DivergedError(
+                f"the untrained model of {path} has logits that are not finite: its weights are "
+                f"too large for 32 bits at gamma {gamma:g}; remove the folder and give a larger "
+                "gamma, such as the papers' 0.3 to 1"
+            ) from error
 
     def _note_session(self, step: int, device: torch.device) -> None:
         session = {"from_step": step, **describe_environment(device)}
