@@ -38,6 +38,8 @@ from papers.claims import PHASE_2, RANDOM, judge_ledger
 from papers.detection import detection
 from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
+from papers.rises import CELL, SEED, best, grouped, spread
+from papers.rises import mean as mean_of_rates
 from papers.rows import Row
 from papers.studies import SCALES, STUDIES
 from papers.tables import read_tables
@@ -278,6 +280,24 @@ def figure2_table(_: Ledger) -> str:
     return found
 
 
+def cells_table(_: Ledger) -> str:
+    """Every cell of figure 2: both answers by the paper's statistic and by every run."""
+    lines = []
+    for (depth, gamma), rows in grouped(_tables().get("figure2", []), CELL).items():
+        seeds = grouped(rows, SEED).values()
+        numbers = [
+            f"{mean(summary(column)(runs) for runs in seeds):.2f}"
+            for column in ("ood_accuracy", "symmetric_accuracy", "id_accuracy")
+            for summary in (best, mean_of_rates)
+        ]
+        fitted = sum(not row["censored"] for row in rows)
+        spread_of = f"{spread('ood_accuracy')(rows):.2f}"
+        lines.append([str(depth), f"{gamma:g}", f"{fitted} of {len(rows)}", *numbers, spread_of])
+    both = [f"{kind}, {how}" for kind in ("inferential", "symmetric", "ID")
+            for how in ("best rate", "every run")]  # fmt: skip
+    return table(["layers", "gamma", "fitted", *both, "inferential, spread"], lines)
+
+
 def factors_table(_: Ledger) -> str:
     """What each factor does to both answers from both cells."""
     lines = []
@@ -310,6 +330,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "studies": studies_table,
     "noise": noise_table,
     "figure2": figure2_table,
+    "figure2-cells": cells_table,
     "factors": factors_table,
     "corners": lambda _: corners_table(TABLES),
     "concepts": lambda _: concepts_table(TABLES),

@@ -140,7 +140,7 @@ class TaskCorrelation:
     def finding(self) -> Finding:
         """The correlation with its interval and p."""
         if not self.freedom:
-            note = f"{len(self.runs)} runs have fitted, too few"
+            note = "too few runs have fitted"
             return replace(finding_of([self.runs], 0, comparable=False, note=note), runs=())
         p = permutation_p(abs(self.rho), np.abs(self.drawn), exact=False)
         interval = _interval(self.z, 1 / math.sqrt(self.freedom))

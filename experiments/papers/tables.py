@@ -161,7 +161,7 @@ def _row_of(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
         _check(name, found[name])
     if found.get("n_features") is None:
         for name in _OF_A_TRANSFORMER:
-            if found[name] is None:
+            if found.get(name) is None:
                 raise ValueError(f"{name} is empty")
     return found
 

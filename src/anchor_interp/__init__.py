@@ -5,7 +5,6 @@ TransformerLens.
 """
 
 import importlib
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +101,6 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = tuple(sorted([*_MODULE_OF, "__version__"]))
-
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # a program chooses its own
 
 
 def __getattr__(name: str) -> Any:

@@ -88,6 +88,18 @@ def test_every_measurement_is_reached_or_below_its_threshold(page: Path, found: 
         assert f"{name} {verdict} " in words(page), name
 
 
+def test_a_page_says_why_no_symmetric_answer_is_defined(found: Findings) -> None:
+    told = found.evaluation
+    missing = dataclasses.replace(told, symmetric_accuracy=None)
+    for evaluation, decides in (
+        (dataclasses.replace(missing, commutativity=0.9), True),
+        (dataclasses.replace(missing, commutativity=None), False),
+        (dataclasses.replace(told, symmetric_accuracy=0.5), False),
+    ):
+        meaning = next(m.meaning for m in measures(evaluation) if m.name == "symmetric answers")
+        assert ("so commutativity decides" in meaning) is decides
+
+
 def test_markup_in_names_stays_text(page: Path) -> None:
     source = page.read_text("utf-8")
     assert "<script>alert" not in source

@@ -138,7 +138,9 @@ def test_several_processes_refuse_a_run_on_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    wanted = "^2 processes were started for a run on pictures; expected one: start it without"
+    wanted = (
+        r"^2 processes were started for a run on pictures \(WORLD_SIZE is 2\); expected one: start"
+    )
     with pytest.raises(ConfigError, match=wanted):
         anchor_interp.train(preset("concepts"), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
@@ -146,13 +148,16 @@ def test_several_processes_refuse_a_run_on_pictures(
 
 def test_several_processes_refuse_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"^2 processes were started for a sweep; expected one"):
+    with pytest.raises(
+        ConfigError, match=r"^2 processes were started for a sweep \(WORLD_SIZE is 2\); exp"
+    ):
         sweep("tiny-decay", tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
 
 
-def test_no_number_of_processes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "")
+@pytest.mark.parametrize("value", ["", "0", "many"])
+def test_no_number_of_processes_is_one(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
     with processes(preset("tiny"), "cpu") as found:
         assert found == (distributed.ALONE, "cpu")
 

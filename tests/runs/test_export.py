@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -215,7 +216,7 @@ def test_a_file_of_torch_save_is_told_what_to_become(
 ) -> None:
     path, out = tmp_path / "model.pt", str(tmp_path / "out")
     torch.save(plain_model().state_dict(), path, _use_new_zipfile_serialization=zipped)
-    advice = "only safetensors is read; torch.load it .*save_transformer"
+    advice = r"only safetensors is read; model\.load_state_dict\(torch.load.*save_transformer"
     calls: list[Callable[[Path], object]] = [
         load_weights, load_transformer, anchor_interp.load, anchor_interp.analyze,
         anchor_interp.fingerprint,
@@ -227,6 +228,14 @@ def test_a_file_of_torch_save_is_told_what_to_become(
         for command in (["verdict", str(path)], ["analyze", str(path), "--out", out]):
             assert main([*command, *task]) == 1
             assert re.search(advice, capsys.readouterr().err)
+
+
+def test_other_zips_are_not_taken_for_files_of_torch_save(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, a=np.zeros(3))
+    with pytest.raises(StoreError, match="cannot be read as weights") as caught:
+        load_weights(path)
+    assert "torch.save" not in str(caught.value)
 
 
 def test_other_file_formats_are_refused(exported: Path, tmp_path: Path) -> None:

@@ -77,6 +77,15 @@ def test_an_unfinished_run_says_what_it_lacks(tmp_path: Path, short: RunConfig) 
         anchor_interp.load(tmp_path / "run")
 
 
+def test_a_folder_of_runs_names_some(tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"run-{number}").mkdir()
+        (tmp_path / f"run-{number}" / "config.json").touch()
+    wanted = r"it holds the runs run-0, .*, run-4, \.\.\. \(7 in all\); name one or more of them"
+    with pytest.raises(StoreError, match=wanted):
+        anchor_interp.load(tmp_path)
+
+
 def test_metrics_leave_out_a_line_cut_off_by_a_kill(copy: Path) -> None:
     whole = RunFolder(copy).metrics()
     with open(copy / "metrics.jsonl", "a") as file:

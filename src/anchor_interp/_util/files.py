@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -23,9 +24,10 @@ RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} |
 }  # fmt: skip
 """Names that belong to the run in a run folder."""
 ONLY_SAFETENSORS = (
-    "torch.save wrote it, and only safetensors is read; torch.load it into its HookedTransformer "
-    "and write that with anchor_interp.runs.export.save_transformer (its state_dict alone, written "
-    "with safetensors.torch.save_file, can be looked at and not run)"
+    "it looks like a file of torch.save, and only safetensors is read; "
+    "model.load_state_dict(torch.load(path)) fills its HookedTransformer, and "
+    "anchor_interp.runs.export.save_transformer writes that (of a state_dict alone, written with "
+    "safetensors.torch.save_file, only the complexity can be measured)"
 )
 """What to do with a file that :func:`is_pickled`."""
 _KINDS = {
@@ -77,7 +79,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def is_pickled(path: Path) -> bool:
-    """Whether a regular file begins as those of ``torch.save`` do: with a zip or a pickle."""
+    """Whether a regular file looks like one of ``torch.save``: a pickle, or a zip with one."""
     try:
         path = path.resolve()
         if not path.is_file():
@@ -86,7 +88,12 @@ def is_pickled(path: Path) -> bool:
         return False
     with open_regular(path) as file:
         start = file.read(4)
-    return start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
+        if start.startswith(b"PK\x03\x04"):
+            try:
+                return any(name.endswith("/data.pkl") for name in zipfile.ZipFile(file).namelist())
+            except zipfile.BadZipFile:
+                return False
+    return start.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:

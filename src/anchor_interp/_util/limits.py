@@ -15,7 +15,7 @@ def available_cores() -> int:
     import joblib
 
     cores: int = joblib.cpu_count()
-    return min([cores, *_slurm("SLURM_CPUS_PER_TASK"), *_slurm("SLURM_CPUS_ON_NODE")])
+    return min([cores, *_number_in("SLURM_CPUS_PER_TASK"), *_number_in("SLURM_CPUS_ON_NODE")])
 
 
 def memory_limit() -> int:
@@ -24,17 +24,17 @@ def memory_limit() -> int:
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits.append(address_space)
-    limits += [megabytes << 20 for megabytes in _slurm("SLURM_MEM_PER_NODE")]
+    limits += [megabytes << 20 for megabytes in _number_in("SLURM_MEM_PER_NODE")]
     return min([*limits, *_cgroup_limits()])
 
 
 def launched() -> int:
     """How many processes a launcher such as ``accelerate launch`` started with this one."""
-    return int(os.environ.get("WORLD_SIZE") or 1)
+    return max([1, *_number_in("WORLD_SIZE")])
 
 
-def _slurm(variable: str) -> list[int]:
-    """The number in a variable that Slurm sets, if there is one above 0."""
+def _number_in(variable: str) -> list[int]:
+    """The number in a variable that Slurm or a launcher sets, if there is one above 0."""
     value = os.environ.get(variable, "")
     return [int(value)] if value.isdecimal() and int(value) else []  # 0: all of the node's memory
 

@@ -10,7 +10,13 @@ from jaxtyping import Float, Int64, Integer
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.finite import check_weights
-from anchor_interp.models.transformer import HookedTransformer, Inputs, device, token_rows
+from anchor_interp.models.transformer import (
+    HookedTransformer,
+    Inputs,
+    check_fits,
+    device,
+    finite_rows,
+)
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
 from anchor_interp.tasks.drawing import draw_examples, find_split
@@ -72,7 +78,7 @@ def attention_examples(
 
     The seen pair is the unseen one in the other order, where that was seen.
     """
-    check_weights(model)
+    check_fits(model, task)
     unseen = task.unseen[:1]
     mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
     seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
@@ -138,11 +144,10 @@ def attention_patterns(
         ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
             finite.
     """
-    rows = token_rows(model, sequences)
+    rows = finite_rows(model, sequences)
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
-    check_weights(model)
     if roles is None and isinstance(sequences, Sequences):
         roles = [position_roles(tokens.shape[1], at) for at in sequences.position.tolist()]
     return AttentionPatterns(

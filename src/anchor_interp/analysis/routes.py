@@ -19,9 +19,9 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
 from anchor_interp.interventions.passes import declare
-from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, check_fits, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys
 from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, places
@@ -146,7 +146,7 @@ def route_scores(
             depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
-    checked(task, AnchorTask, "task")
+    check_fits(model, task)
     checked(n, int, "n", low=1)
     checked(seen_only, bool, "seen_only")
     if task.length < 4 or len(task.anchors) < 2:
@@ -154,7 +154,6 @@ def route_scores(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
             "2 anchors and 4 tokens, so that one token follows the second anchor"
         )
-    check_weights(model)
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
         "key": replace_keys(task, clean, seed=seed),

@@ -121,8 +121,10 @@ def _run(arguments: list[str]) -> int:
         elif isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None:
             missing = error.argument
             if not missing.tokens and error.keyword is None:
-                about = missing.parameter.help
-                text = f"{missing.name} is missing.{f' Expected: {about}' if about else ''}"
+                about = (
+                    missing.parameter.help or f"{missing.name} {missing.field_info.name.upper()}."
+                )
+                text = f"{missing.name} is missing. Expected: {about}"
         name = "" if isinstance(error, cyclopts.UnknownCommandError) else f" {arguments[0]}"
         raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
     output = bound.arguments.get("output", PLAIN)

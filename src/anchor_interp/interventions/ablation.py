@@ -26,14 +26,14 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.interventions.passes import check_answers
-from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import (
     Edges,
     HookedTransformer,
     Inputs,
     check_causal,
-    token_rows,
+    finite_rows,
 )
 from anchor_interp.tasks.sequences import Sequences, position_roles
 
@@ -184,10 +184,9 @@ class Bench(Readable):
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
         tokens, position = _aligned(sequences, position, "sequences")
         self.model = model
-        self.tokens = token_rows(model, tokens)
+        self.tokens = finite_rows(model, tokens)
         self.roles = position_roles(tokens.shape[1], position)
         self.reachable = reachable_edges(model, tokens.shape[1])
-        check_weights(model)
         with torch.no_grad():
             logits = check_finite(last_logits(model, self.tokens), "the model's logits")
         self.answers = logits.argmax(-1)

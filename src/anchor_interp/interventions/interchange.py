@@ -32,8 +32,8 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
-from anchor_interp.models.finite import at_least_float32, check_finite, check_weights
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.transformer import HookedTransformer, finite_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 
@@ -209,9 +209,8 @@ class _Exchange:
         check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
-        check_weights(model)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
-        self.rows = token_rows(model, pairs.base)
+        self.rows = finite_rows(model, pairs.base)
         self._whole, source = (
             activations(model, sequences, [site.hook], batch=batch_size)[site.hook]
             for sequences in (pairs.base, pairs.source)

@@ -28,9 +28,9 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
-from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import Edges, HookedTransformer, device, token_rows
+from anchor_interp.models.transformer import Edges, HookedTransformer, device, finite_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
@@ -203,8 +203,7 @@ def leak(
     edges = token_edges(model, sequences, place, paths)
     if not len(sequences):
         raise ConfigError("there are no sequences; expected at least one, as sample draws them")
-    rows = token_rows(model, sequences)
-    check_weights(model)
+    rows = finite_rows(model, sequences)
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
     at = torch.from_numpy(places(sequences, place)).to(rows.device)

@@ -24,8 +24,8 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_sites, site_mask
-from anchor_interp.models.finite import at_least_float32, check_finite, check_weights
-from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
+from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
@@ -254,7 +254,7 @@ def _twins(
     inputs = (clean, corrupted)
     if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
-    rows = [token_rows(model, x) for x in inputs]
+    rows = [finite_rows(model, x) for x in inputs]
     if rows[0].shape != rows[1].shape or not len(rows[0]):
         found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
         raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
@@ -270,7 +270,6 @@ def _twins(
                 f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
                 "patch sequences whose positions agree, as contrast_pairs draws them"
             )
-    check_weights(model)
     base = direction == "denoise"
     return inputs[base], rows[base], rows[not base]
 

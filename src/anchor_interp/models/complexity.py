@@ -146,7 +146,9 @@ class _Weight(NamedTuple):
         return float(difference.norm() / scale.norm()) if scale.any() else None
 
 
-def complexity(model: Any, initial: Any = None) -> Complexity:
+def complexity(
+    model: HookedTransformer | UNet, initial: HookedTransformer | UNet | None = None
+) -> Complexity:
     """Measure every matrix of a HookedTransformer or U-Net; GPT-2 takes a minute on one core.
 
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
@@ -156,7 +158,8 @@ def complexity(model: Any, initial: Any = None) -> Complexity:
             matrices.
     """
     check_weights(checked(model, HookedTransformer | UNet, "model"))
-    if checked(initial, HookedTransformer | UNet | None, "initial") is not None:
+    checked(initial, HookedTransformer | UNet | None, "initial")
+    if initial is not None:
         check_weights(initial)
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     found: list[MatrixComplexity] = []
@@ -351,13 +354,17 @@ def _merged(weight: Tensor) -> Tensor:
 
 def _exact(matrix: Tensor) -> Tensor:
     """The matrix on the CPU in float64, after a check."""
-    given: object = matrix
+    _check_is_matrix(matrix)
+    finite = check_finite(matrix, "the matrix's values")
+    return finite.detach().to("cpu", torch.float64)
+
+
+def _check_is_matrix(given: object) -> None:
     if not isinstance(given, Tensor) or given.ndim != 2:
         raise ConfigError(
             f"the matrix is {_shape_of(given)}; expected a tensor of two dimensions: one head's, "
             "such as model.W_Q[0, 0], or torch.from_numpy(...)"
         )
-    return check_finite(matrix, "the matrix's values").detach().to("cpu", torch.float64)
 
 
 def _shape_of(found: Any) -> str:
@@ -392,11 +399,11 @@ def _cosines(
     matrix: Float[Tensor, "d_in neuron"],
 ) -> tuple[Float[Tensor, "chosen chosen"], Int64[Tensor, " chosen"]]:
     """Cosines between the neurons to compare, and which these are."""
-    exact = _exact(matrix)
-    n = exact.shape[1]
+    _check_is_matrix(matrix)
+    n = matrix.shape[1]
     if n < 2:
         raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     neurons = order[:MAX_NEURONS].sort().values
-    columns = torch.nn.functional.normalize(exact[:, neurons], dim=0)
+    columns = torch.nn.functional.normalize(_exact(matrix[:, neurons.to(matrix.device)]), dim=0)
     return columns.mT @ columns, neurons

@@ -38,6 +38,6 @@ def check_weights(model: nn.Module) -> None:
         if not finite.all():
             raise ConfigError(
                 f"{name} holds {int((~finite).sum()):,} of {weight.numel():,} values that are not "
-                "finite; expected finite weights: load them again or take an earlier checkpoint "
-                "(Run.at)"
+                "finite; expected finite weights: restore the file, or take an earlier checkpoint "
+                "of the run (Run.at)"
             )

@@ -152,9 +152,10 @@ def check_causal(model: HookedTransformer) -> None:
 
 
 def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
-    """Raise a ConfigError if a model cannot read a task's sequences or give its answers.
+    """Check that a model can read a task's sequences and give its answers.
 
-    So does a weight that is not finite.
+    Raises:
+        ConfigError: too few tokens or positions, or a weight that is not finite.
     """
     checked(model, HookedTransformer, "model")
     checked(task, AnchorTask, "task")
@@ -306,6 +307,17 @@ def token_rows(
         raise ConfigError(
             f"tokens run from {int(rows.min())} to {int(rows.max())}; expected 0 to {bound - 1}"
         )
+    return rows
+
+
+def finite_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch pos"]:
+    """:func:`token_rows` for a model whose weights are checked first: where a computation begins.
+
+    Raises:
+        ConfigError: as :func:`token_rows`, or a weight is not finite.
+    """
+    rows = token_rows(model, tokens)
+    check_weights(model)
     return rows
 
 

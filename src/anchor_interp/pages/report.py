@@ -129,8 +129,8 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     if e.train_accuracy is None:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
     other_order = "unseen pairs, target of the other order"
-    if e.symmetric_accuracy is None:
-        other_order += ", which is unseen too; commutativity decides"
+    if e.symmetric_accuracy is None and e.commutativity is not None:
+        other_order += "; none is defined here, so commutativity decides"
     rows = (
         (*train, t.train),
         ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),

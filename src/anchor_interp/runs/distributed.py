@@ -167,8 +167,8 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
         return
     if config.pictures is not None:
         raise ConfigError(
-            f"{size} processes were started for a run on pictures; expected one: start it without "
-            "accelerate launch"
+            f"{size} processes were started for a run on pictures (WORLD_SIZE is {size}); expected "
+            "one: start it without accelerate launch, or unset WORLD_SIZE"
         )
     if batch_size < size:
         what = f"train.batch_size is {batch_size}; expected at least {size}, a row a process"
@@ -190,9 +190,9 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
 
 @functools.cache
 def _group(cpu: bool) -> Any:
-    """The group of processes. It lasts until they end: a second one would find the first's traces.
+    """The group of processes: one for as long as they live, which serves run after run.
 
-    So a script may train several runs, one after another.
+    accelerate cannot make a second group in a process.
     """
     from accelerate import PartialState  # it takes a second to load
 

@@ -44,7 +44,7 @@ PHASES: Mapping[Phase, str] = MappingProxyType(
         "undertrained": "The model does not answer its own training sequences.",
         "memorizing": "It answers its training sequences, but not others of the same pairs.",
         "composite": "It answers seen pairs on new keys; each ordered pair is a mapping by itself.",
-        "symmetric": "It answers an unseen pair as its other order; if both are unseen, alike.",
+        "symmetric": "It answers an unseen pair like its other order; two unseen ones, alike.",
         "inferential": "It answers an unseen pair with the composition of its two functions.",
         "other": "No rule for another phase applies.",
     }

@@ -138,7 +138,7 @@ class Session:
             raise DivergedError(
                 f"the untrained model of {path} has logits that are not finite: its weights are "
                 f"too large for 32 bits at gamma {gamma:g}; remove the folder and give a larger "
-                "gamma, such as the papers' 0.3 to 1"
+                f"gamma, such as the papers' 0.3 to 1 ({error})"
             ) from error
 
     def _note_session(self, step: int, device: torch.device) -> None:

@@ -217,7 +217,8 @@ def _lacks(path: Path) -> str:
     if not files.is_there(path):
         return "there is nothing of this name"
     if inside := sorted(of.parent.name for of in path.glob("*/config.json")):
-        return f"it holds the runs {', '.join(inside[:5])}; name one of them"
+        more = f", ... ({len(inside)} in all)" if len(inside) > 5 else ""
+        return f"it holds the runs {', '.join(inside[:5])}{more}; name one or more of them"
     return "it has no config.json"
 
 

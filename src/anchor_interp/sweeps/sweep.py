@@ -63,8 +63,8 @@ def sweep(
     """
     if (size := launched()) > 1:  # each would train every run
         raise ConfigError(
-            f"{size} processes were started for a sweep; expected one, which starts workers by "
-            "itself: leave accelerate launch out"
+            f"{size} processes were started for a sweep (WORLD_SIZE is {size}); expected one, "
+            "which starts workers by itself: leave accelerate launch out, or unset WORLD_SIZE"
         )
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
     checked(batch, int, "batch", low=0)

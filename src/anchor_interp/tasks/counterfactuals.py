@@ -91,13 +91,18 @@ class _Twins(NamedTuple):
 
 
 class ContrastPairs(Readable, _Twins):
-    """n clean sequences, which patching restores, each with its twin that has one thing changed."""
+    """n clean sequences, which patching restores, each with its twin that has one thing changed.
+
+    Attributes:
+        clean: n sequences.
+        corrupted: n sequences; row i is the twin of row i of ``clean``.
+    """
 
     def _summary(self) -> str:
         kind = self.corrupted.provenance.get("corrupted", "one thing")
         same = int((self.clean.targets == self.corrupted.targets).sum())
         about = f"{len(self.clean)} pairs that differ in {kind}, {self.left_out} left out"
-        return f"{about}; {same} have the same target twice"
+        return f"{about}; in {same} both targets are equal"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for clean, corrupted in zip(self.clean, self.corrupted, strict=True):

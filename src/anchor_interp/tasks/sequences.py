@@ -105,7 +105,7 @@ class Sequences:
         """The sequences that have all of these; each is one value, or several of which one fits.
 
         Args:
-            pair: the two anchor tokens in their order, such as ``(3, 4)``; none may have them.
+            pair: the two anchor tokens in their order, such as ``(3, 4)``; it need not occur.
             key: the key x.
             position: 0-based position of the key; ``range(6)`` for 0 to 5.
             role: the role of the pair.
