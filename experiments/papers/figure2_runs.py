@@ -68,8 +68,6 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
 
     decay = train.weight_decay * total_decay(PAPER.train) / total_decay(train)
     return {
-        "width": {str(n): wide(n) for n in (64, 128, 256, 400)},
-        "batch": {str(n): {"batch_size": n} for n in (64, 256, 2048)},
         "warm-up": {f"{n:.0%}": {"warmup": n, "lr_start": 1e-5} for n in (0.01, 0.2, 0.5)},
         "rate": {f"x {n:g}": {"lr": train.lr * n} for n in (0.5, 1.5)},
         "steps": {f"x {n:g}": _steps(int(train.steps * n)) for n in (0.5, 2)},
@@ -84,6 +82,9 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
         "length": {"5": {"task": replace(task, length=5)}},
         "split": {"every position": {"task": replace(task, split="every-position")}},
         "LayerNorm": {"pre": {"normalization": "pre"}},
+        # last, since they take longest
+        "width": {str(n): wide(n) for n in (64, 128, 256, 400)},
+        "batch": {str(n): {"batch_size": n} for n in (64, 256, 2048)},
     }
 
 
@@ -98,8 +99,8 @@ def factors(start: RunConfig) -> Sweep:
     levels = [{}, *(level for of in factor_levels(start).values() for level in of.values())]
     runs = (
         run
-        for base in BASES
         for level in levels
+        for base in BASES
         for run in factor_runs(start, base, level).values()
     )
     return Sweep(tuple(Grid(run, seeds=(run.seed,)) for run in runs))
