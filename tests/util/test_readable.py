@@ -95,7 +95,7 @@ def test_the_numbers_are_those_of_the_result() -> None:
     assert "inferential route 1.00" in repr(found["CircuitComparison"])
     assert "in 30 sequences of 9 tokens; 54 edges" in repr(found["Bench"])
     assert "inferential 1.00" in repr(found["RouteScores"])
-    assert "500 pairs that differ in key, 0 left out; 0 have" in repr(found["ContrastPairs"])
+    assert "500 pairs that differ in key, 0 left out; in 0 both" in repr(found["ContrastPairs"])
     assert f" of {len(NUMBERS)} numbers" in repr(found["Fingerprint"])
     assert "tiny/inferential/1 at step" in repr(found["Run"])
 

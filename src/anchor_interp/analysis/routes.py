@@ -146,7 +146,7 @@ def route_scores(
             depend on a token.
     """
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
-    check_fits(model, task)
+    checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)
     checked(seen_only, bool, "seen_only")
     if task.length < 4 or len(task.anchors) < 2:
@@ -154,6 +154,7 @@ def route_scores(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
             "2 anchors and 4 tokens, so that one token follows the second anchor"
         )
+    check_fits(model, task)
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
         "key": replace_keys(task, clean, seed=seed),
