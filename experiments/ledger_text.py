@@ -64,7 +64,7 @@ def open_table(ledger: Ledger) -> str:
     """
     lines = [
         [
-            f"**{verdict}**",
+            f"**{verdict}**{_reversed(judged)}",
             f"[{claim.short}](claims.md#{claim.name})",
             told(judged)["effect"] or judged.reason,
             f"{claim.minimum:.2g}",
@@ -74,6 +74,13 @@ def open_table(ledger: Ledger) -> str:
         if judged.verdict == verdict and claim.section not in ON_TASKS
     ]
     return table(["verdict", "claim", "effect (95 %)", "least"], lines)
+
+
+def _reversed(judged: Judgement) -> str:
+    """Whether the effect is the opposite of the claim, in a word."""
+    found = judged.finding
+    opposite = found is not None and found.high is not None and found.high < 0
+    return ", reversed" if opposite and judged.verdict == "not supported" else ""
 
 
 def claims_table(ledger: Ledger) -> str:

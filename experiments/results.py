@@ -83,11 +83,12 @@ def rules_table(score: VerdictScore | None) -> str:
     """The verdict beside rules that know less; kinds of cells without a run have no column."""
     if score is None:
         return NOT_MEASURED
+    other_cells = score.unfamiliar if score.familiar[1] else (0, 0)  # else these are all
     kinds = {
         name: title.format(*counted)
         for name, title, counted in (
             ("familiar", "in {} familiar cells ({} runs)", score.familiar),
-            ("unfamiliar", "in {} other cells ({} runs)", score.unfamiliar),
+            ("unfamiliar", "in {} other cells ({} runs)", other_cells),
             ("mixed", "right in mixed cells ({1} runs)", (0, score.mixed_runs)),
         )
         if counted[1]
