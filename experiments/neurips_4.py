@@ -29,12 +29,16 @@ _GREY = "#DDDDDD"
 
 def zone_text(rows: Rows) -> str:
     """Where the shaded zone lies, by the best rates and by every run."""
-    found = {"best of nine rates": in_zone(rows, best), "every run": in_zone(rows, mean)}
-    cells = {
-        how: ", ".join(f"gamma {gamma:g} with {depth} layers" for depth, gamma in zone)
-        for how, zone in found.items()
-    }
-    return "; ".join(f"{how}: {where or 'nowhere'}" for how, where in cells.items())
+    found = {"the best of nine rates": in_zone(rows, best), "every run": in_zone(rows, mean)}
+    told = {}
+    for how, zone in found.items():
+        gammas: dict[int, list[str]] = {}
+        for depth, gamma in zone:
+            gammas.setdefault(depth, []).append(f"{gamma:g}")
+        told[how] = "; ".join(
+            f"gamma {', '.join(those)} with {depth} layers" for depth, those in gammas.items()
+        )
+    return ". By ".join(f"{how}: {where or 'nowhere'}" for how, where in told.items())
 
 
 def every_run(rows: Rows) -> Figure:

@@ -277,7 +277,7 @@ def figure2_table(_: Ledger) -> str:
     """How far the runs of figure 2 are from the paper's, and where the shaded zone lies."""
     found = table(["", "here", "in the paper"], distance(SCALES["tiny"].figure2))
     if rows := _tables().get("figure2"):
-        found += f"\nThe shaded zone, by the {zone_text(rows)}.\n"
+        found += f"\nThe shaded zone. By {zone_text(rows)}.\n"
     return found
 
 
