@@ -294,9 +294,9 @@ def cells_table(_: Ledger) -> str:
         fitted = sum(not row["censored"] for row in rows)
         spread_of = f"{spread('ood_accuracy')(rows):.2f}"
         lines.append([str(depth), f"{gamma:g}", f"{fitted} of {len(rows)}", *numbers, spread_of])
-    both = [f"{kind}, {how}" for kind in ("inferential", "symmetric", "ID")
-            for how in ("best rate", "every run")]  # fmt: skip
-    return table(["layers", "gamma", "fitted", *both, "inferential, spread"], lines)
+    heads = [f"{kind}, {how}" for kind in ("inferential", "symmetric", "ID")
+             for how in ("best", "all")]  # fmt: skip
+    return table(["layers", "gamma", "fitted", *heads, "spread"], lines)
 
 
 def factors_table(_: Ledger) -> str:

@@ -83,7 +83,7 @@ def factor_levels(start: RunConfig) -> dict[str, dict[str, dict[str, Any]]]:
         "split": {"every position": {"task": replace(task, split="every-position")}},
         "LayerNorm": {"pre": {"normalization": "pre"}},
         # last, since they take longest
-        "width": {str(n): wide(n) for n in (64, 128, 256, 400)},
+        "width": {str(n): wide(n) for n in (128, 256, 400)},
         "batch": {str(n): {"batch_size": n} for n in (64, 256, 2048)},
     }
 

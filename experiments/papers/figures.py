@@ -47,7 +47,7 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
         for judged in reversed([*judgements.values()])
         if (effect := _effect_shown(judged)) is not None and judged.finding is not None
     ]
-    with single(4.4, 1.3 + 0.315 * len(shown)) as figure:
+    with single(4.4, 1.3 + 0.235 * len(shown)) as figure:
         axes = figure.subplots()
         for place, (judged, found, effect) in enumerate(shown):
             claim, (colour, mark) = LEDGER.named(judged.claim), VERDICT_STYLES[judged.verdict]

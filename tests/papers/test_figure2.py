@@ -92,8 +92,8 @@ def test_both_scripts_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(figure.axes) == 6
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert len(dots) == 7 * 27
-    zone = "gamma 0.2 with 2 layers, gamma 0.2 with 3 layers, gamma 0.2 with 4 layers"
-    assert f"best of nine rates: {zone}; every run: {zone}" in capsys.readouterr().out
+    zone = "gamma 0.2 with 2 layers; gamma 0.2 with 3 layers; gamma 0.2 with 4 layers"
+    assert f"the best of nine rates: {zone}. By every run: {zone}" in capsys.readouterr().out
     assert section.montage(panels).startswith(b"\x89PNG")
     (((_, figure),),) = panels = neurips_4_factors.draw(data)
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
