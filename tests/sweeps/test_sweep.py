@@ -629,8 +629,8 @@ def test_the_commands(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sweep", "tiny"], "--out requires an argument"),
-        (["sweep", "--out", "x"], "SPEC requires an argument"),
+        (["sweep", "tiny"], "--out is missing. Expected: --out OUT."),
+        (["sweep", "--out", "x"], "SPEC is missing. Expected: SPEC."),
         (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1"),
         (["sweep", "tiny", "--out", "x", "--engine", "rya"], 'Choose from: "local", "ray"'),

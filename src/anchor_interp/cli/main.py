@@ -121,9 +121,9 @@ def _run(arguments: list[str]) -> int:
         elif isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None:
             missing = error.argument
             if not missing.tokens and error.keyword is None:
-                about = (
-                    missing.parameter.help or f"{missing.name} {missing.field_info.name.upper()}."
-                )
+                flag = f"{missing.name} " if missing.name.startswith("-") else ""
+                name = f"{flag}{missing.field_info.name.upper()}."
+                about = missing.parameter.help or name
                 text = f"{missing.name} is missing. Expected: {about}"
         name = "" if isinstance(error, cyclopts.UnknownCommandError) else f" {arguments[0]}"
         raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
