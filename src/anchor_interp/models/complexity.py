@@ -355,23 +355,16 @@ def _merged(weight: Tensor) -> Tensor:
 def _exact(matrix: Tensor) -> Tensor:
     """The matrix on the CPU in float64, after a check."""
     _check_is_matrix(matrix)
-    finite = check_finite(matrix, "the matrix's values")
-    return finite.detach().to("cpu", torch.float64)
+    return check_finite(matrix, "the matrix's values").detach().to("cpu", torch.float64)
 
 
 def _check_is_matrix(given: object) -> None:
     if not isinstance(given, Tensor) or given.ndim != 2:
+        found = tuple(given.shape) if isinstance(given, Tensor) else shown(given)
         raise ConfigError(
-            f"the matrix is {_shape_of(given)}; expected a tensor of two dimensions: one head's, "
+            f"the matrix is {found}; expected a tensor of two dimensions: one head's, "
             "such as model.W_Q[0, 0], or torch.from_numpy(...)"
         )
-
-
-def _shape_of(found: Any) -> str:
-    """An array's type and shape, or another value itself, for a message."""
-    if not hasattr(found, "shape"):
-        return shown(found)
-    return f"a {type(found).__name__} of shape {tuple(found.shape)}"
 
 
 def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
