@@ -109,13 +109,13 @@ def factors(start: RunConfig) -> Sweep:
 def paper_width(*, steps: int) -> Sweep:
     """Two runs of the paper's model, batch, data and base rate, for as many steps.
 
-    In a run shorter than the paper's, the rate climbs during the first half. It ends at the largest
-    of the paper's nine.
+    A shorter run keeps the share of its steps in which the rate climbs. The rate ends at the
+    largest of the paper's nine.
     """
     start = override(PAPER, lr=paper_rates(PAPER.model.d_model)[-1])
     if steps < PAPER.train.steps:
         often = {"log_every": 50, "eval_every": 100, "checkpoint_every": steps // 10}
-        start = override(start, steps=steps, warmup=0.5, **often)
+        start = override(start, steps=steps, **often)
     return Sweep((Grid(start, {"gamma": (0.5, 0.8)}, seeds=(850,)),))
 
 

@@ -274,7 +274,7 @@ def _branches(name: str) -> Sweep:
 
 
 def _paper_width(name: str) -> Sweep:
-    return paper_width(steps=2900 if name == "tiny" else PAPER.train.steps)
+    return paper_width(steps=1400 if name == "tiny" else PAPER.train.steps)
 
 
 STUDIES: Mapping[str, Study] = {
