@@ -96,15 +96,15 @@ CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)
 """Of the network that draws pictures: PyTorch's default, then smaller weights. 1.0 reduces the
 standard deviation of a layer of 16 features as much as the paper's 0.8 does one of 256: 144^-0.5
 is 0.083 and 2304^-0.3 is 0.098. Chosen when single runs of the seeds 900 to 902, one each at 0.5,
-0.8 and 1.0, had drawn the trained tuples right and the unseen ones wrong."""
+0.8 and 1.0, had drawn the trained combinations right and the unseen ones wrong."""
 
 
 PAPER_GAMMA = 0.8
-"""Of figure 6. Of the runs in ``concepts`` those at this gamma drew most unseen tuples right."""
+"""Of figure 6. In ``concepts`` the runs at this gamma drew most unseen combinations right."""
 
 
 def concepts(scale: str) -> Sweep:
-    """Drawings of unseen tuples over the initialisation, uniform as in the paper's figure 6."""
+    """Drawings of unseen combinations over the initialisation, uniform as in figure 6."""
     return Sweep((Grid(_drawing(scale), {"gamma": CONCEPT_GAMMAS}, seeds=SEEDS),))
 
 

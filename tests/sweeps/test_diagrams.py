@@ -103,6 +103,16 @@ def test_any_column_of_numbers_can_be_mapped() -> None:
             phase_diagrams(rows, maps=name)
 
 
+def test_the_page_spells_out_the_anchors_of_a_task_that_is_not_a_presets() -> None:
+    own = done(0) | {"task": "custom-1", "task.anchors": "1: x + 9, 2: <x>"}
+    found = phase_diagrams([done(0), own])
+    assert found.diagrams[0].x.name == "task"  # the anchors are no setting beside it
+    assert found.anchors == {"custom-1": "1: x + 9, 2: <x>"}
+    page = render_diagrams(found, [])
+    assert "Task custom-1 has the anchors 1: x + 9, 2: &lt;x&gt;." in page
+    assert page.count("has the anchors") == 1
+
+
 def test_runs_without_measurements_are_marks_and_not_zeros() -> None:
     rows = [done(0, gamma=0.3, ood=0.8), done(1, gamma=0.3, ood=0.6)]
     rows += [not_done(status, seed, gamma=0.3) for seed, status in

@@ -13,7 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
@@ -30,7 +30,15 @@ from anchor_interp.sweeps.cells import (
     seed_of,
 )
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
-from anchor_interp.sweeps.settings import TableRow, Value, follows, group, sort_key, values_of
+from anchor_interp.sweeps.settings import (
+    ANCHORS,
+    TableRow,
+    Value,
+    follows,
+    group,
+    sort_key,
+    values_of,
+)
 
 MAX_DIAGRAMS = 6  # side by side
 
@@ -112,6 +120,8 @@ class Diagrams:
     """How many rows ``where`` left out."""
     maps: tuple[str, ...] = ()
     """Columns that are mapped beside the :data:`anchor_interp.sweeps.cells.MEASURES`."""
+    anchors: dict[str, str] = field(default_factory=dict)
+    """The anchors of every anchor task that is not a preset's, by the task's name."""
     schema: int = 1
 
     @property
@@ -194,7 +204,8 @@ def phase_diagrams(
     best_of = {name: _choices(kept, name, [*axes, *inside]) for name in best}
     following = {name: values_of(kept, name) for name in others if name not in inside}
     decay, left_out = decay_panels(kept, varying), len(rows) - len(kept)
-    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out, further)
+    own = {str(row["task"]): str(row[ANCHORS]) for row in kept if row.get(ANCHORS)}
+    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out, further, own)
 
 
 def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:

@@ -11,6 +11,8 @@ TASK_SETTINGS = ("split", "length", "key_min", "key_max")
 """Settings of tasks that have a column; a task may lack some of them."""
 OWN = "task."
 """What the columns of a task's other fields begin with, such as ``task.held_out``."""
+ANCHORS = f"{OWN}anchors"
+"""The column that spells out the anchors of an anchor task which is not a preset's."""
 TableRow = dict[str, Any]
 """One run of a sweep's table, by the names of its columns."""
 Value = str | int | float | bool | None
@@ -67,9 +69,10 @@ def settings_of(rows: Sequence[TableRow]) -> list[str]:
     """The columns that are settings and hold plain values.
 
     A field that every task of the table has comes before the task's name, which it is a part of.
+    :data:`ANCHORS` are not among them: the task's name tells them apart.
     """
     columns = dict.fromkeys(name for row in rows for name in row)
-    own = [name for name in columns if name.startswith(OWN)]
+    own = [name for name in columns if name.startswith(OWN) and name != ANCHORS]
     common = [name for name in own if all(row.get(name) is not None for row in rows)]
     known = [name for name in _SETTINGS if name in columns]
     ordered = dict.fromkeys((*common, *known, *own))

@@ -43,8 +43,9 @@ from anchor_interp.sweeps.columns import (
     kind_of,
 )
 from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
-from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow
+from anchor_interp.sweeps.settings import ANCHORS, OWN, TASK_SETTINGS, TableRow
 from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_parquet
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.task import Task, plain_fields
 
@@ -232,4 +233,6 @@ def _task_columns(task: Task) -> TableRow:
     for name, value in ({"length": task.length} | plain_fields(task)).items():
         shared = name in TASK_SETTINGS and kind_of([value]) in (COLUMNS[name], None)
         row[name if shared else OWN + name] = value
+    if isinstance(task, AnchorTask) and task not in NAMED_TASKS.values():
+        row[ANCHORS] = ", ".join(f"{each.token}: {each.function}" for each in task.anchors)
     return row
