@@ -59,8 +59,8 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
                 )
             )  # fmt: skip
             if place % 2:  # a band behind every other claim joins its words to its mark
-                axes.axhspan(place - 0.25, place + 0.75, color=INK, alpha=0.07, linewidth=0)
-            axes.text(-_MOST, place + 0.33, claim.short, fontsize=_LABEL)
+                axes.axhspan(place - 0.33, place + 0.67, color=INK, alpha=0.07, linewidth=0)
+            axes.text(-_MOST, place + 0.27, claim.short, fontsize=_LABEL)
             axes.plot([low, high], [place, place], color=colour, linewidth=1.6, zorder=1)
             face = "none" if found.effect is None else colour
             axes.plot(middle, place, mark, color=colour, markersize=6, markerfacecolor=face)
