@@ -316,6 +316,21 @@ def factors_table(_: Ledger) -> str:
     return table(["factor", "level", *named, *phases, "the boundary"], lines)
 
 
+def paper_width_table(_: Ledger) -> str:
+    """The final checkpoints of the runs in the paper's width."""
+    rows = _tables().get("paper-width")
+    if not rows:
+        return NOT_MEASURED
+    columns = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
+    lines = [
+        [f"{row['gamma']:g}", row["phase"] or row["status"],
+         *("" if row[name] is None else f"{row[name]:.2f}" for name in columns)]
+        for row in rows
+    ]  # fmt: skip
+    answers = (f"{title} answers" for title, _ in ANSWERS.values())
+    return table(["gamma", "phase", "training", "ID", *answers], lines)
+
+
 MADE: Mapping[str, Callable[[Ledger], str]] = {
     "counts": counts,
     "figures": figures_table,
@@ -333,6 +348,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "figure2": figure2_table,
     "figure2-cells": cells_table,
     "factors": factors_table,
+    "paper-width": paper_width_table,
     "corners": lambda _: corners_table(TABLES),
     "concepts": lambda _: concepts_table(TABLES),
     "language": lambda _: language_table(TABLES),

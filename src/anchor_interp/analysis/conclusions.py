@@ -124,6 +124,7 @@ def conclude_patching(
         start.append(
             f"{acts} state at the first anchor{after} acts as g(x; a1) (put into another sequence, "
             f"it makes {best.counterfactual:.2f} of the answers)"
+            + (", so g(x; a1) is not held there, or not there alone" if acts == "no" else "")
         )
     return _sentence("; ".join(start))
 
