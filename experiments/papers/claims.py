@@ -103,11 +103,13 @@ def _trend_on_control(x: str, y: str, held: str, **more: Any) -> Effect:
     """A trend over new runs: of ``decay`` at equal ``held``, and of random settings."""
 
     def prepare(rows: Rows) -> Rows:
-        new = [row | {"grid": row["study"] == "decay"} for row in fresh_on_control(rows)]
-        return [row | {"held": row[held] if row["grid"] else None} for row in new]
+        return [row | {"held": row[held] if row["study"] == "decay" else None}
+                for row in fresh_on_control(rows)]  # fmt: skip
 
-    within = ("grid", "normalization", "held")
-    return Trend(x, y, within, studies=("decay", *RANDOM), prepare=prepare, **more)
+    layout = ("normalization",)
+    return Trend(
+        x, y, (*layout, "held"), layout, studies=("decay", *RANDOM), prepare=prepare, **more
+    )
 
 
 def _in_figure_2(summary: Callable[[str], Summary], column: str, **more: Any) -> Rise:

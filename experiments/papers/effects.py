@@ -167,12 +167,14 @@ class Trend(Effect):
 
     It is the mean over groups of equal ``within``, weighted by their runs; a group whose number
     never changes counts as 0. For p, values change places within groups. The interval is Fisher's,
-    with the degrees of freedom of the groups.
+    with the degrees of freedom of the groups. ``parts`` of the finding are the runs of equal
+    ``apart``, by themselves.
     """
 
     x: str  # the column of the setting
     y: Number
     within: tuple[str, ...] = ()  # columns that are held
+    apart: tuple[str, ...] = ()  # columns whose values are also told by themselves
     only: Test = every
     sign: int = 1  # -1 where the claim is that the number falls
     unreached: Test = never  # a bound only; if more than half of the runs, there is no effect
@@ -206,9 +208,16 @@ class Trend(Effect):
         error = 1 / math.sqrt(n - 3 * len(groups))
         low, high = math.tanh(z - 1.96 * error), math.tanh(z + 1.96 * error)
         again = censored and not self.untrained
-        whole = replace(self, untrained=True).find(rows) if again else None
+        alone = replace(self, apart=())
+        whole = replace(alone, untrained=True).find(rows) if again else None
+        apart = grouped(rows, self.apart) if self.apart else {}
+        parts = {
+            ", ".join(map(str, values)): replace(alone.find(some), runs=())
+            for values, some in sorted(apart.items())
+        }
         return finding_of(
             [used], censored, (rho, low, high, permutation_p(abs(rho), np.abs(drawn), exact=False)),
+            parts=parts,
             with_censored=whole and whole.effect, with_censored_p=whole and whole.p_value,
         )  # fmt: skip
 

@@ -84,6 +84,16 @@ def test_a_difference_is_the_one_of_statistics() -> None:
     assert turned.effect == pytest.approx(-expected.mean)
 
 
+def test_a_trend_tells_groups_that_disagree() -> None:
+    found = rows(x=lambda i: i % 10, g=lambda i: i // 20, y=lambda i: i % 10 * (1 - 2 * (i // 20)))
+    judged = Trend("x", "y", ("g",), ("g",)).find(found)
+    assert judged.effect == pytest.approx(0)
+    assert {name: part.effect for name, part in judged.parts.items()} == pytest.approx(
+        {"0": 1, "1": -1}
+    )
+    assert not Trend("x", "y", ("g",)).find(found).parts
+
+
 def test_a_trend_is_taken_within_groups() -> None:
     """Between groups y falls, within each it rises with x: Simpson's paradox."""
     found = rows(x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: i % 10 - 20 * (i // 10))
