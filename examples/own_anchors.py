@@ -18,8 +18,8 @@ TASK = ai.AnchorTask(
 )
 
 if __name__ == "__main__":
-    config = ai.preset("tiny", task=TASK, steps=int((sys.argv[2:] or ["3000"])[0]))
-    run = ai.train(config, sys.argv[1])
+    out, *steps = sys.argv[1:] or sys.exit(__doc__)
+    run = ai.train(ai.preset("tiny", task=TASK, steps=int((steps or ["3000"])[0])), out)
     print(f"{run.phase}: {run.reason}")
     for pair in run.evaluation.pair_accuracy:
         print(f"{pair.pair} {pair.role}: {pair.test_keys:.2f} of the test keys")

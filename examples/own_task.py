@@ -63,7 +63,8 @@ def config(steps: int = 2_000) -> ai.RunConfig:
 
 
 if __name__ == "__main__":
-    out, steps = Path(sys.argv[1]), int((sys.argv[2:] or ["2000"])[0])
+    given = sys.argv[1:] or sys.exit(__doc__)
+    out, steps = Path(given[0]), int((given[1:] or ["2000"])[0])
     run = ai.train(config(steps), out)
     print(f"{run.phase}: {run.reason}")
     print(run.answer(["a b c d ->", "h g f e d c b a ->"]))

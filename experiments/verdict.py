@@ -9,7 +9,7 @@ from anchor_interp._util.errors import ConfigError
 from papers.figures import confusion, development, early
 from papers.page import FITTED, JUDGED, SECOND, read_ledger
 from papers.tables import checkpoints_table, read_checkpoints
-from papers.verdict_score import fit_thresholds
+from papers.verdict_score import fit_thresholds, fitted_accuracy
 
 
 def draw(data: section.Data) -> section.Panels:
@@ -22,6 +22,8 @@ def draw(data: section.Data) -> section.Panels:
             "measure this study first"
         )
     print(f"fitted: {fit_thresholds(data.rows(FITTED))}")
+    on_fitted, left_out = fitted_accuracy(data.rows(FITTED))
+    print(f"{FITTED}: {on_fitted:.2f}, {left_out:.2f} if each run is left out of the fit in turn")
     looks = {JUDGED: score} if second is None else {JUDGED: score, SECOND: second}
     for name, found in looks.items():
         for rule in found.rules:

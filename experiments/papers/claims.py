@@ -3,7 +3,7 @@
 ``claims.toml`` has their sentences, sources and smallest effects; here are the statistics that
 judge them. They were written down before the runs that judge them, but for those that
 :func:`papers.rows.was_known` and ``known`` in ``claims.toml`` name: the page counts these claim by
-claim. ``docs/results.md`` tells what was changed after runs had been seen.
+claim. ``docs/claims.md`` tells what was changed after runs had been seen.
 
 Settings and phases go together: nearly all inferential runs of ``phases`` are pre-LayerNorm models.
 So claims about phases compare the runs of ``settings``, whose settings were drawn at random, inside

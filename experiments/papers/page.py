@@ -139,12 +139,13 @@ def told(judged: Judgement) -> dict[str, str]:
     if found is None:
         return dict.fromkeys(("n", "effect", "p", "equal", "parts", "where"), "")
     censored = f", {found.censored} censored" if found.censored else ""
+    seeds = f", {found.seeds} seeds" if found.seeds else ""  # none where a sample is empty
     equal = ""
     if found.adjusted is not None and found.adjusted.p_value is not None:
         holds = "yes" if judged.at_equal_settings else "no"
         equal = f"{effect_text(found.adjusted)}, p {_p(found.adjusted.p_value)}: {holds}"
     return {
-        "n": f"{' + '.join(map(str, found.n))} runs, {found.seeds} seeds{censored}",
+        "n": f"{' + '.join(map(str, found.n))} runs{seeds}{censored}",
         "effect": effect_text(found) or _pooled(found),
         "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
         "equal": equal,

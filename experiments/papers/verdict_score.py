@@ -26,6 +26,7 @@ from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.progress import reporting_late
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.analysis.statistics import permutation_p
@@ -155,6 +156,23 @@ def fit_thresholds(rows: Rows) -> VerdictThresholds:
         low, high = max(ranges, key=lambda ends: ends[1] - ends[0])
         found = replace(found, **{name: (low + high) / 2})
     return found
+
+
+def fitted_accuracy(rows: Rows) -> tuple[float, float]:
+    """Balanced accuracy of the verdict on the rows that its thresholds are fitted on.
+
+    The second number judges each row by thresholds that are fitted on the others.
+    """
+    kept = list(filter(can_be_judged, rows))
+    truth, numbers = np.array([row["phase"] for row in kept]), list(map(fingerprint_of, kept))
+    left_out = []
+    with reporting_late("leaving out each run", len(kept)) as progress:
+        for i, each in enumerate(numbers):
+            others = fit_thresholds(kept[:i] + kept[i + 1 :])
+            left_out.append(verdict(each, others).phase)
+            progress.update(i + 1, {})
+    found = (np.array([verdict(each).phase for each in numbers]), np.array(left_out))
+    return _balanced(truth, found[0]), _balanced(truth, found[1])
 
 
 def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:

@@ -13,17 +13,23 @@ if TYPE_CHECKING:
     from anchor_interp._util.errors import ConfigError as ConfigError
     from anchor_interp.analysis.circuits import prune as prune
     from anchor_interp.analysis.fingerprint import fingerprint as fingerprint
+    from anchor_interp.analysis.fingerprint import fingerprint_model as fingerprint_model
     from anchor_interp.analysis.overview import analyze as analyze
     from anchor_interp.analysis.overview import analyze_model as analyze_model
+    from anchor_interp.analysis.routes import route_scores as route_scores
     from anchor_interp.analysis.verdict import verdict as verdict
+    from anchor_interp.interventions.ablation import Bench as Bench
     from anchor_interp.interventions.interchange import interchange as interchange
     from anchor_interp.interventions.interchange import learn_subspace as learn_subspace
     from anchor_interp.interventions.masks import mask_edges as mask_edges
     from anchor_interp.interventions.masks import mask_first_anchor as mask_first_anchor
     from anchor_interp.interventions.masks import mask_key_token as mask_key_token
     from anchor_interp.interventions.masks import mask_second_anchor as mask_second_anchor
+    from anchor_interp.interventions.patching import logit_difference as logit_difference
     from anchor_interp.interventions.patching import patch as patch
     from anchor_interp.interventions.sites import Site as Site
+    from anchor_interp.interventions.sites import site_grid as site_grid
+    from anchor_interp.models.complexity import complexity as complexity
     from anchor_interp.models.exact import exact_model as exact_model
     from anchor_interp.models.forward import last_logits as last_logits
     from anchor_interp.models.shapes import InitConfig as InitConfig
@@ -34,7 +40,9 @@ if TYPE_CHECKING:
     from anchor_interp.runs.config import TrainConfig as TrainConfig
     from anchor_interp.runs.config import run_id as run_id
     from anchor_interp.runs.evaluation import evaluate as evaluate
+    from anchor_interp.runs.export import load_transformer as load_transformer
     from anchor_interp.runs.export import load_weights as load_weights
+    from anchor_interp.runs.export import save_transformer as save_transformer
     from anchor_interp.runs.phase import Evaluation as Evaluation
     from anchor_interp.runs.phase import classify as classify
     from anchor_interp.runs.presets import preset as preset
@@ -51,21 +59,25 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.cogs import Cogs as Cogs
     from anchor_interp.tasks.concepts import Concepts as Concepts
     from anchor_interp.tasks.counterfactuals import contrast_pairs as contrast_pairs
+    from anchor_interp.tasks.counterfactuals import interchange_pairs as interchange_pairs
     from anchor_interp.tasks.examples import Examples as Examples
     from anchor_interp.tasks.examples import Plane as Plane
     from anchor_interp.tasks.examples import Split as Split
     from anchor_interp.tasks.prontoqa import Prontoqa as Prontoqa
     from anchor_interp.tasks.scan import Scan as Scan
     from anchor_interp.tasks.sequences import Sequences as Sequences
+    from anchor_interp.tasks.sequences import aligned_sequences as aligned_sequences
     from anchor_interp.tasks.sequences import sample as sample
     from anchor_interp.tasks.task import Task as Task
 
 _HOME = {
     "_util.errors": ("AnchorInterpError", "ConfigError"),
     "analysis.circuits": ("prune",),
-    "analysis.fingerprint": ("fingerprint",),
+    "analysis.fingerprint": ("fingerprint", "fingerprint_model"),
     "analysis.overview": ("analyze", "analyze_model"),
+    "analysis.routes": ("route_scores",),
     "analysis.verdict": ("verdict",),
+    "interventions.ablation": ("Bench",),
     "interventions.interchange": ("interchange", "learn_subspace"),
     "interventions.masks": (
         "mask_edges",
@@ -73,15 +85,16 @@ _HOME = {
         "mask_key_token",
         "mask_second_anchor",
     ),
-    "interventions.patching": ("patch",),
-    "interventions.sites": ("Site",),
+    "interventions.patching": ("logit_difference", "patch"),
+    "interventions.sites": ("Site", "site_grid"),
+    "models.complexity": ("complexity",),
     "models.exact": ("exact_model",),
     "models.forward": ("last_logits",),
     "models.shapes": ("InitConfig", "ModelConfig", "UNetConfig"),
     "models.transformer": ("build_model",),
     "runs.config": ("RunConfig", "TrainConfig", "run_id"),
     "runs.evaluation": ("evaluate",),
-    "runs.export": ("load_weights",),
+    "runs.export": ("load_transformer", "load_weights", "save_transformer"),
     "runs.phase": ("Evaluation", "classify"),
     "runs.presets": ("preset",),
     "runs.run": ("Run", "load"),
@@ -90,11 +103,11 @@ _HOME = {
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
     "tasks.cogs": ("Cogs",),
     "tasks.concepts": ("Concepts",),
-    "tasks.counterfactuals": ("contrast_pairs",),
+    "tasks.counterfactuals": ("contrast_pairs", "interchange_pairs"),
+    "tasks.examples": ("Examples", "Plane", "Split"),
     "tasks.prontoqa": ("Prontoqa",),
     "tasks.scan": ("Scan",),
-    "tasks.sequences": ("Sequences", "sample"),
-    "tasks.examples": ("Examples", "Plane", "Split"),
+    "tasks.sequences": ("Sequences", "aligned_sequences", "sample"),
     "tasks.task": ("Task",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -27,7 +27,7 @@ from anchor_interp.analysis.fingerprint import (
     seen_pairs_only,
 )
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
-from anchor_interp.analysis.verdict import VerdictThresholds, verdict
+from anchor_interp.analysis.verdict import VerdictThresholds, lines, verdict
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import interchange
@@ -332,7 +332,11 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
     for row in read_table(tmp_path):
         kept = kept_fingerprint(folder.runs / row["run_id"], row["run_id"], row["steps"])
         assert kept is not None
-        twice = ("stable_rank", "condensation")  # measured by the run's own evaluation as well
+        twice = (
+            "train_accuracy",
+            "stable_rank",
+            "condensation",
+        )  # measured by the run's own evaluation as well
         assert [row[name] for name in NUMBERS if name not in twice] == [
             getattr(kept, name) for name in NUMBERS if name not in twice
         ]
@@ -344,6 +348,8 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
     ("changes", "phase"),
     [
         ({"position_share": 0.07, "order_first": 0.0}, "memorizing"),
+        ({"train_accuracy": 0.89, "position_share": 0.07}, "undertrained"),
+        ({"train_accuracy": 0.9, "position_share": 0.07}, "memorizing"),
         ({"position_share": 0.06, "order_first": 0.05, "virtual_rule": 0.9}, "symmetric"),
         ({"order_first": 0.06, "virtual_rule": 0.3}, "inferential"),
         ({"order_logits": 0.05, "virtual_rule": 0.9}, "inferential"),
@@ -387,6 +393,28 @@ def test_the_verdict_on_an_exact_model(
 ) -> None:
     """All three answer every sequence correctly: behaviour cannot tell them apart."""
     assert verdict(taken[name]).phase == phase
+
+
+def test_an_untrained_model_has_no_phase() -> None:
+    """Inside it looks like one that memorizes."""
+    run = ai.load("tiny/memorizing/1")
+    task, config = run.config.anchor_task, run.config
+    untrained = ai.build_model(config.model, config.init, seed=3)
+    assert ai.load("exact/lookup").training is None
+    for model, training, phase in (
+        (untrained, None, "undertrained"),
+        (untrained, run.training, "undertrained"),
+        (run.transformer, None, "undertrained"),  # it knows nothing but its training sequences
+        (run.transformer, run.training, "memorizing"),
+    ):
+        found = fingerprint_model(model, task, training=training, max_seconds=1e-9, quiet=True)
+        assert verdict(found).phase == phase
+        assert ("give them to fingerprint_model" in verdict(found).reason) == (phase[0] == "u")
+        assert (lines(found)[0].name == "train_accuracy") == (phase == "undertrained")
+    few = ai.sample(task, "train", 5, seed=config.seed)
+    assert fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9).train_accuracy
+    with pytest.raises(ConfigError, match="training holds no sequences"):
+        fingerprint_model(untrained, task, training=few[:0])
 
 
 @pytest.mark.parametrize("without", ["anchors", "key"])

@@ -61,9 +61,9 @@ def test_a_pattern_has_rows_and_edges() -> None:
 def test_texts() -> None:
     first = Site("resid_pre", 0, "key")
     readers = (Site("q", 0, "key"), Site("pattern", 1, "last", 1, "key"))
-    assert str(Connection(first)) == "resid_pre 0 key -> logits"
-    assert str(Connection(first, readers[:1])) == "resid_pre 0 key -> q 0 key"
-    assert str(readers[1]) == "pattern 1.1 last <- key"
+    assert str(Connection(first)) == "resid_pre L0 key -> logits"
+    assert str(Connection(first, readers[:1])) == "resid_pre L0 key -> q L0 key"
+    assert str(readers[1]) == "pattern L1H1 last <- key"
 
 
 def site(*args: Any, **options: Any) -> Site:
@@ -82,7 +82,7 @@ def grid(names: Any) -> tuple[Site, ...]:
         (lambda: site("zz", 0), "activation"),
         (lambda: site("resid_pre", 0, "frist"), r"did you mean 'first'\?"),
         (lambda: Site("z", -1), "layer"),
-        (lambda: Connection(Site("v", 0)), "connection.sender is v 0 all"),
+        (lambda: Connection(Site("v", 0)), "connection.sender is v L0 all"),
         (lambda: Connection(Site("z", 0), ()), "connection.receivers is empty"),
         (lambda: Connection(Site("z", 0), (Site("attn_out", 1),)), "expected q, k, v or post"),
         (lambda: Connection(Site("z", 1), (Site("v", 0),)), "computed before the sender"),

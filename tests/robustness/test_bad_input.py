@@ -9,7 +9,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,30 @@ import torch
 
 import anchor_interp
 from anchor_interp import (
+    Bench,
+    Site,
+    aligned_sequences,
     analyze,
     analyze_model,
+    complexity,
     contrast_pairs,
     exact_model,
     fingerprint,
+    fingerprint_model,
     interchange,
+    interchange_pairs,
     learn_subspace,
+    load_transformer,
+    logit_difference,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
     mask_second_anchor,
     patch,
     prune,
+    route_scores,
+    save_transformer,
+    site_grid,
     verdict,
 )
 from anchor_interp._util.environment import limited_threads, resolve_device
@@ -91,6 +102,18 @@ def _no_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny_model() -> Any:
     return build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+
+
+class TransformerBridge:
+    """Stands for TransformerLens's class of this name, which needs weights of the hub."""
+
+
+def patched(sites: Sequence[Site], n: int = 3) -> object:
+    """Patch three examples, with a metric of the first n of five."""
+    pairs = contrast_pairs(TASK, "key", 5, seed=0)
+    clean, corrupted = (each[:3] for each in pairs)
+    metric = logit_difference(*(each[:n] for each in pairs))
+    return patch(tiny_model(), clean, corrupted, sites, metric)
 
 
 def with_value(**changes: Any) -> Build:
@@ -279,6 +302,41 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(analyze_model, 3, TASK), "model is 3; expected a HookedTransformer"),
     (lambda: given(analyze_model, tiny_model(), "neurips"), "task is 'neurips'; expected"),
+    (lambda: given(analyze, tiny_model()), "path is a model; analyze_model analyses one"),
+    (
+        lambda: given(evaluate, TransformerBridge(), TASK),
+        "load the same weights with HookedTransformer.from_pretrained",
+    ),
+    (lambda: contrast_pairs(TASK, "key", 0, seed=0), "n is 0; expected at least 1"),
+    (
+        lambda: given(fingerprint_model, tiny_model(), TASK, training=3),
+        "training is 3; expected a Sequences",
+    ),
+    (lambda: given(aligned_sequences, TASK, 9, 3, seed=0), "position is 9; expected at most 6"),
+    (lambda: given(complexity, "tiny"), "model is 'tiny'; expected a HookedTransformer"),
+    (lambda: given(interchange_pairs, TASK, 0, seed=0), "n is 0; expected at least 1"),
+    (lambda: given(load_transformer, ""), "the path of the weights is ''; expected a path"),
+    (lambda: given(save_transformer, 3, "x.safetensors"), "model is 3; expected a HookedTransf"),
+    (lambda: given(route_scores, tiny_model(), 3), "task is 3; expected an AnchorTask"),
+    (lambda: given(site_grid, tiny_model(), ["zz"]), "names[0] is 'zz'; expected one of"),
+    (
+        lambda: given(logit_difference, *[sample(TASK, "id", 3, seed=0)] * 2),
+        "clean and corrupted have the same target in all 3 examples",
+    ),
+    (
+        lambda: Bench(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
+        "sequences holds no sequence; expected at least one",
+    ),
+    (lambda: given(Site, "hook_z", 0), "site.activation is 'hook_z'; expected its short name 'z'"),
+    (lambda: patched([]), "sites is empty; name at least one Site"),
+    (
+        lambda: given(patched, Site("resid_pre", 0)),
+        "sites is one Site, resid_pre L0 all; expected several: put it in a list",
+    ),
+    (
+        lambda: patched([Site("resid_pre", 0)], n=5),
+        "the metric is of 5 examples and 3 are patched; make it from the sequences",
+    ),
     (lambda: given(analyze, 3, step=None), "the path of the run is 3; expected a path"),
     (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),
     (lambda: given(fingerprint, 3), "the path of the run is 3; expected a path"),

@@ -12,6 +12,7 @@ from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
+from anchor_interp.analysis.attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.circuits import (
     Circuit,
     compare_circuit,
@@ -23,7 +24,7 @@ from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.ablation import Bench
-from anchor_interp.interventions.interchange import interchange
+from anchor_interp.interventions.interchange import interchange, random_subspace
 from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.complexity import complexity
@@ -44,9 +45,11 @@ def patched() -> PatchResult:
 def results() -> dict[str, Readable]:
     site = Site("resid_post", 0, "first")
     circuit = route_circuit(MODEL, ROUTES["inferential"], length=9, position=2)
+    run = ai.load("tiny/inferential/1")
+    pre = run.transformer, ai.sample(run.config.anchor_task, "id", 20, seed=0)
     bench = Bench(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
     return {
-        "Run": ai.load("tiny/inferential/1"),
+        "Run": run,
         "ExactRun": ai.load("exact/lookup"),
         "Evaluation": ai.evaluate(MODEL, FEW_KEYS, n=20),
         "PatchResult": patched(),
@@ -60,13 +63,20 @@ def results() -> dict[str, Readable]:
         "ContrastPairs": contrast_pairs(FEW_KEYS, "key", 500, seed=0),
         "Fingerprint": fingerprint_model(MODEL, FEW_KEYS, max_seconds=0.01, quiet=True),
         "InterchangeResult": interchange(MODEL, interchange_pairs(FEW_KEYS, 50, seed=0), site),
+        "InterchangePairs": interchange_pairs(FEW_KEYS, 50, seed=0),
+        "Subspace": random_subspace(MODEL.cfg.d_model, 4, seed=0),
+        "Sequences": ai.sample(FEW_KEYS, "id", 50, seed=0),
+        "LogitLens": logit_lens(*pre),
+        "Attribution": attribute_logits(*pre),
+        "Analysis": ai.analyze_model(MODEL),
     }
 
 
 NAMES = (
     "Run", "ExactRun", "Evaluation", "PatchResult", "Similarity", "Complexity",
     "Circuit", "CircuitScores", "CircuitComparison", "Bench", "RouteScores", "ContrastPairs",
-    "Fingerprint", "InterchangeResult",
+    "Fingerprint", "InterchangeResult", "InterchangePairs", "Subspace", "Sequences", "LogitLens",
+    "Attribution", "Analysis",
 )  # fmt: skip
 
 
@@ -86,7 +96,7 @@ def test_the_text_is_short_and_the_table_small(name: str) -> None:
 def test_the_numbers_are_those_of_the_result() -> None:
     found = results()
     assert "inferential (ID 1.00, OOD 1.00 >= 0.5)" in repr(found["Evaluation"])
-    assert "resid_pre 0 key" in repr(found["PatchResult"])
+    assert "after the embedding: recovery 1.00 at resid_pre L1 all" in repr(found["PatchResult"])
     assert "4 edges of 2 layers\nL0H0: first <- key" in repr(found["Circuit"])
     assert "counterfactual 1.00" in repr(found["InterchangeResult"])
     assert "4 of 54 edges, resample" in repr(found["CircuitScores"])
@@ -94,6 +104,7 @@ def test_the_numbers_are_those_of_the_result() -> None:
     assert "by accuracy 1.00\nbest of 20 random" in repr(found["CircuitComparison"])
     assert "inferential route 1.00" in repr(found["CircuitComparison"])
     assert "in 30 sequences of 9 tokens; 54 edges" in repr(found["Bench"])
+    assert "the model's own answers: 1.00" in repr(found["Bench"])
     assert "inferential 1.00" in repr(found["RouteScores"])
     assert "500 pairs that differ in key, 0 left out; in 0 both" in repr(found["ContrastPairs"])
     assert f" of {len(NUMBERS)} numbers" in repr(found["Fingerprint"])
@@ -104,7 +115,9 @@ def test_tables_have_one_row_each() -> None:
     found: Any = results()
     recovery = patched().recovery().mean(1)
     frame = patched().to_frame()
-    assert frame["site"].tolist() == ["resid_pre 0 key", "resid_pre 1 key", "resid_pre 1 all"]
+    assert frame["site"].tolist() == ["resid_pre L0 key", "resid_pre L1 key", "resid_pre L1 all"]
+    assert frame["layer"].tolist() == [0, 1, 1]
+    assert frame["position"].tolist() == ["key", "key", "all"]
     np.testing.assert_allclose(frame["recovery"], recovery)
     assert recovery.tolist() == pytest.approx([1, 0, 1], abs=1e-3)
     pairs = found["Evaluation"].to_frame()
@@ -131,6 +144,21 @@ def test_tables_have_one_row_each() -> None:
     assert [list(map(int, row.split())) for row in twins["corrupted"]] == corrupted.tokens.tolist()
     numbers = found["Fingerprint"].to_frame().set_index("number")["value"]
     assert numbers["key_share"] == found["Fingerprint"].key_share
+    frame, drawn = found["Sequences"].to_frame(), found["Sequences"]
+    assert frame["pair"].tolist() == [FEW_KEYS.pairs[i] for i in drawn.pair]
+    assert frame["target"].tolist() == drawn.targets.tolist()
+    assert (frame["target"] - frame["key"]).min() < 0  # plain integers, not bytes that wrap
+    exchanged = found["InterchangePairs"].to_frame()
+    assert exchanged["counterfactual"].tolist() == found["InterchangePairs"].counterfactual.tolist()
+    assert found["LogitLens"].to_frame()["final_answer"].iloc[-1] == 1
+    parts = found["Attribution"].to_frame()
+    assert parts["component"].tolist() == list(found["Attribution"].components)
+    alone = dataclasses.replace(
+        found["Attribution"], logits=found["Attribution"].logits[:, :, :2]
+    ).to_frame()
+    np.testing.assert_allclose(alone["answer_1"], found["Attribution"].logits[:, :, 1].mean(1))
+    assert list(parts) == ["component", "spread_of_answers"]
+    assert found["Analysis"].to_frame()["section"].tolist() == ["complexity"]
     similar, items = found["Similarity"].to_frame(), len(found["Similarity"].keys)
     assert len(similar) == items * (items - 1) // 2
     equal = similar[

@@ -1,6 +1,7 @@
 """How results show themselves: a few lines of text, a small table in a notebook, a DataFrame."""
 
 import html
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,12 @@ class Readable(ABC):
         return f"{type(self).__name__}: {self._summary()}"
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        shown = frame.head(_MOST_ROWS)
+        import pandas
+
+        rows = iter(self._rows())
+        shown = pandas.DataFrame(list(itertools.islice(rows, _MOST_ROWS)))
         table = shown.to_html(index=False, border=0, na_rep="-", float_format="{:.3g}".format)
-        left = len(frame) - len(shown)
+        left = sum(1 for _ in rows)
         more = f"<p>{left} more rows: to_frame()</p>" if left else ""
         return f"<pre>{html.escape(repr(self))}</pre>{table}{more}"
 

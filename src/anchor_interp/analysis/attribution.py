@@ -24,6 +24,7 @@ from jaxtyping import Float64, Integer
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import check_answers
 from anchor_interp.models.finite import at_least_float32
@@ -32,12 +33,14 @@ from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_r
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a kind of final normalisation subtracts the mean."""
+_MOST_COLUMNS = 8
+"""Answers that a table of an attribution shows one by one."""
 Parts = dict[str, Tensor]
 """Components of a stream at the last position by name, each (batch, d_model)."""
 
 
-@dataclass(frozen=True, eq=False)
-class LogitLens:
+@dataclass(frozen=True, eq=False, repr=False)
+class LogitLens(Readable):
     """Logits read after every sublayer."""
 
     points: tuple[str, ...]
@@ -45,9 +48,18 @@ class LogitLens:
     logits: Float64[np.ndarray, "point batch d_vocab"]
     """Those of the last point are the model's."""
 
+    def _summary(self) -> str:
+        points, n, width = self.logits.shape
+        return f"logits of {width} tokens at {points} points in {n} sequences"
 
-@dataclass(frozen=True, eq=False)
-class Attribution:
+    def _rows(self) -> list[dict[str, Any]]:
+        best = self.logits.argmax(-1)
+        same = (best == best[-1]).mean(1)
+        return [{"point": p, "final_answer": s} for p, s in zip(self.points, same, strict=True)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution(Readable):
     """What every component adds directly to logits at the last position."""
 
     components: tuple[str, ...]
@@ -55,6 +67,21 @@ class Attribution:
     ``L0 MLP``; biases of the LayerNorms passed (``L0 LayerNorm 1 bias``) and of the unembedding."""
     logits: Float64[np.ndarray, "component batch answer"]
     """Their parts of the logits; the sum over components is the model's logits."""
+
+    def _summary(self) -> str:
+        components, n, answers = self.logits.shape
+        return f"{components} components, {n} sequences, {answers} answers each"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        means = self.logits.mean(1)
+        if means.shape[1] > _MOST_COLUMNS:  # then how much a component tells answers apart
+            spread = self.logits.std(2).mean(1)
+            rows = zip(self.components, spread, strict=True)
+            return [{"component": name, "spread_of_answers": value} for name, value in rows]
+        return [
+            {"component": name, **{f"answer_{i}": logit for i, logit in enumerate(logits)}}
+            for name, logits in zip(self.components, means, strict=True)
+        ]
 
 
 @torch.no_grad()

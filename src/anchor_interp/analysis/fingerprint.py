@@ -35,9 +35,12 @@ from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
+from anchor_interp.runs.evaluation import training_accuracy
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import Sequences
 
 Numbers = dict[str, Any]
 _LOGGER = logging.getLogger(__name__)
@@ -70,6 +73,7 @@ def fingerprint(
     numbers = fingerprint_model(
         found.transformer,
         found.config.anchor_task,
+        training=found.training,
         initial=None if found.initial is None else as_transformer(found.initial),
         seed=seed,
         max_seconds=max_seconds,
@@ -83,6 +87,7 @@ def fingerprint_model(
     model: HookedTransformer,
     task: AnchorTask,
     *,
+    training: Sequences | Examples | None = None,
     initial: HookedTransformer | None = None,
     seed: int = 0,
     max_seconds: float | None = None,
@@ -90,10 +95,11 @@ def fingerprint_model(
 ) -> Fingerprint:
     """The fingerprint of any model of an anchor task.
 
-    ``task`` is the one that it was trained on; nothing of its unseen pairs is used. Some numbers
-    compare with ``initial``, the model before training. Measurements that have not begun after
-    ``max_seconds`` are None, and a warning says how many; the verdict may then be ``other``. Work
-    of more than two seconds shows its progress, unless ``quiet``.
+    ``task`` is the one that it was trained on; nothing of its unseen pairs is used. ``training``
+    holds the sequences that it was trained on. Without them a model that knows nothing else looks
+    untrained. Some numbers compare with ``initial``, the model before training. Measurements that
+    have not begun after ``max_seconds`` are None, and a warning says how many; the verdict may then
+    be ``other``. Work of more than two seconds shows its progress, unless ``quiet``.
     """
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
@@ -101,6 +107,7 @@ def fingerprint_model(
     check_fits(model, task)
     numbers: Numbers = dict.fromkeys(NUMBERS)
     with seen_pairs_only(model, task) as seen:
+        numbers["train_accuracy"] = training_accuracy(model, seen, training, n=500, seed=seed)
         factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
         measures = list(_of_activations(model, seen, seed))

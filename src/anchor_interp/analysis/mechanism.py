@@ -22,6 +22,9 @@ class Fingerprint(Readable):
 
     run_id: str | None
     step: int | None = field(metadata={"low": 0})
+    train_accuracy: float | None = field(metadata=_SHARE)
+    """Accuracy on the training sequences; without them, on fresh ones of the seen pairs with
+    training keys."""
     key_share: float | None
     """Share of the logits' variance over seen pairs that the key has a part in (Sobol' total)."""
     pair_share: float | None
@@ -75,7 +78,7 @@ class Fingerprint(Readable):
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})
-    schema: int = 5
+    schema: int = 6
 
     def __post_init__(self) -> None:
         check_fields(self, "fingerprint")
@@ -96,7 +99,7 @@ _ABOUT = ("run_id", "step", "seed", "schema")
 NUMBERS = tuple(entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT)
 
 
-FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=5)
+FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=6)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import Progress, reporting_late
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis import circuits, similarity
 from anchor_interp.analysis.attention import (
@@ -23,6 +24,7 @@ from anchor_interp.analysis.attention import (
     sequence_attention,
 )
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.conclusions import conclude
 from anchor_interp.analysis.development import Development as Development
 from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_model
@@ -46,14 +48,21 @@ from anchor_interp.models.complexity import (
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.networks import as_transformer
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.transformer import HookedTransformer, check_model
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.phase import Decision, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import (
+    PROBE,
+    PROBE_POSITION,
+    Place,
+    Sequences,
+    aligned_sequences,
+)
 
 SCHEMA = 2  # of analysis.json
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
@@ -103,8 +112,8 @@ class MechanismAnalysis:
     sensitivity: Sensitivity | None
 
 
-@dataclass(frozen=True, eq=False)
-class Analysis:
+@dataclass(frozen=True, eq=False, repr=False)
+class Analysis(Readable):
     """Everything measured of one checkpoint.
 
     A model that is not a run has no identity, configuration and step, and one without an anchor
@@ -131,6 +140,15 @@ class Analysis:
     attention: tuple[SequenceAttention, ...] = ()
     schema: int = SCHEMA
 
+    def _summary(self) -> str:
+        at = "" if self.step is None else f" at step {self.step}"
+        parts = f"{self.name}{at}; {len(self.left_out)} analyses left out"
+        said = conclude(self).get("phase")
+        return parts if said is None else f"{parts}\n{said}"
+
+    def _rows(self) -> list[dict[str, str]]:
+        return [{"section": name, "conclusion": text} for name, text in conclude(self).items()]
+
 
 def analyze(
     path: str | Path | Run,
@@ -149,6 +167,8 @@ def analyze(
         StoreError: no such run or checkpoint, or a damaged file.
         ConfigError: a model or task that an analysis refuses.
     """
+    if isinstance(path, HookedTransformer):
+        raise ConfigError("path is a model; analyze_model analyses one, given its task")
     if isinstance(path, Run):
         run, name = path if step is None else path.at(step), path.folder.path.name
     else:
@@ -161,7 +181,8 @@ def analyze(
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     task = run.config.task.anchored
-    found = _analyze(model, task, name, initial, 0, max_seconds, quiet)
+    training = None if task is None else run.training
+    found = _analyze(model, task, name, training, initial, 0, max_seconds, quiet)
     if task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
         attention = sequence_attention(model, run.config.task)
@@ -182,6 +203,7 @@ def analyze_model(
     task: AnchorTask | None = None,
     *,
     name: str = "model",
+    training: Sequences | Examples | None = None,
     initial: HookedTransformer | None = None,
     seed: int = 0,
     max_seconds: float | None = None,
@@ -189,28 +211,34 @@ def analyze_model(
 ) -> Analysis:
     """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
 
-    ``initial`` is the model at initialisation, to compare the complexity with. Analyses that have
+    ``training`` holds the sequences that it was trained on; without them a model that knows nothing
+    else looks untrained. ``initial`` is the model at initialisation, to compare the complexity
+    with. Analyses that have
     not begun after ``max_seconds`` are left out, the circuit first: it is pruned last, in half of
     the time that is left. Work of more than two seconds shows its progress, unless ``quiet``.
 
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
     """
-    found = _analyze(model, task, name, initial, seed, max_seconds, quiet)
-    return replace(found, decision=None if task is None else decide(evaluate(model, task, n=200)))
+    found = _analyze(model, task, name, training, initial, seed, max_seconds, quiet)
+    if task is None:
+        return found
+    evaluation = evaluate(model, task, n=200, training=training)
+    return replace(found, decision=decide(evaluation), near=near_lines(evaluation))
 
 
 def _analyze(
     model: HookedTransformer,
     task: AnchorTask | None,
     name: str,
+    training: Sequences | Examples | None,
     initial: HookedTransformer | None,
     seed: int,
     max_seconds: float | None,
     quiet: bool,
 ) -> Analysis:
     """Everything but the behaviour."""
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     checked(task, AnchorTask | None, "task")
     check_weights(model)  # before the work of minutes
     checked(max_seconds, float | None, "max_seconds", above=0)
@@ -219,7 +247,7 @@ def _analyze(
     left_out = ["everything but the complexity: the model has no anchor task"]
     if task is not None:
         with reporting_late(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
-            mechanism, left_out = _mechanism(model, task, initial, seed, ends, progress)
+            mechanism, left_out = _mechanism(model, task, training, initial, seed, ends, progress)
     query = first_query_matrix(model)
     kept = None if mechanism is None else mechanism.fingerprint
     return Analysis(
@@ -241,6 +269,7 @@ def _analyze(
 def _mechanism(
     model: HookedTransformer,
     task: AnchorTask,
+    training: Sequences | Examples | None,
     initial: HookedTransformer | None,
     seed: int,
     ends: float,
@@ -268,7 +297,9 @@ def _mechanism(
         return embedding_structure(key_embeddings(model, task), start)
 
     analysis = MechanismAnalysis(
-        fingerprint=ask("fingerprint", fingerprint_model, initial=initial, quiet=True),
+        fingerprint=ask(
+            "fingerprint", fingerprint_model, training=training, initial=initial, quiet=True
+        ),
         flow=ask("information flow", _flow),
         routes=ask("routes", route_scores),
         circuit=None,

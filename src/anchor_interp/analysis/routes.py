@@ -21,7 +21,7 @@ from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachabl
 from anchor_interp.interventions.passes import declare
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, check_fits, token_rows
+from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys
 from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, places
@@ -107,7 +107,7 @@ def route_layers(
     The first ``split`` layers are early, the others late. If it is None, every layer but the last
     is early and every layer but the first is late, which is the same for two layers.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     checked(route, Route, "route")
     layers = model.cfg.n_layers
     if layers < 2:

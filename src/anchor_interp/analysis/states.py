@@ -33,7 +33,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, layout
+from anchor_interp.models.transformer import HookedTransformer, check_model, layout
 from anchor_interp.tasks.factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
@@ -58,7 +58,7 @@ def read_state(
     Raises:
         ConfigError: an unknown tensor or layer, or activations that are not finite.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     with torch.no_grad():
         if state is None:
             found = last_logits(model, sequences)

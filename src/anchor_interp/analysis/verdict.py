@@ -7,6 +7,7 @@ to the rule (``exceptions``). A model that hardly tells the orders apart answers
 =============  =====================================================================================
 phase          rule
 =============  =====================================================================================
+undertrained   ``train_accuracy`` is low: the model has not learned what it was trained on
 memorizing     ``position_share`` is high: the place of the key decides much of the logits, so the
                model knows sequences by heart
 symmetric      ``order_first`` is low: layer 0 takes the anchors together, whatever their order
@@ -21,9 +22,9 @@ other          a number that is needed is missing
 A symmetric model must also depend on the key and on the pair, and its logits must not tell the
 orders of virtual anchors apart (``virtual_alike``).
 
-The thresholds but the last two were fitted on the first 25 runs of each task and layout of the
-study ``settings``; ``experiments/verdict.py`` fits them again. ``docs/results.md`` judges later
-runs.
+The thresholds but ``train``, ``equal`` and ``key`` were fitted on the first 25 runs of each task
+and layout of the study ``settings``; ``experiments/verdict.py`` fits them again.
+``docs/verdict.md`` judges later runs.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from anchor_interp.runs.phase import Decision, Phase
 class VerdictThresholds:
     """The thresholds of :func:`verdict`."""
 
+    train: float = bounded(0.9, low=0, high=1)
+    """Least ``train_accuracy`` of a model that is judged, as for the phase by behaviour."""
     position: float = bounded(0.07, low=0)
     """Least ``position_share`` of memorizing."""
     order: float = bounded(0.057, low=0)
@@ -78,14 +81,14 @@ class Line:
         return self.value >= self.line if self.least else self.value <= self.line
 
 
-THRESHOLDS = VerdictThresholds()  # those that docs/results.md judges
+THRESHOLDS = VerdictThresholds()  # those that docs/verdict.md judges
 
 
 def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
-    """The phase of a trained model from its mechanism alone, with the rule that gave it.
+    """The phase of a model from its mechanism alone, with the rule that gave it.
 
-    A model that has not learned its training data looks like one that memorizes. Check its training
-    accuracy first. The phases are those of the module's table.
+    The phases are those of the module's table. ``train_accuracy`` only tells whether there is
+    anything to judge: inside, an untrained model looks like one that memorizes.
     """
     given: object = fingerprint
     if not isinstance(given, Fingerprint):
@@ -93,6 +96,8 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         raise ConfigError(f"fingerprint is {shown(given)}; expected a Fingerprint: {made}")
     f = fingerprint
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
+    if f.train_accuracy is not None and f.train_accuracy < t.train:
+        return Decision("undertrained", _not_learned(f.train_accuracy, t.train, f.run_id))
     if f.position_share is None or f.key_share is None:
         return Decision("other", "the logits do not vary")
     if f.position_share >= t.position:
@@ -120,6 +125,13 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     return Decision("symmetric" if exception else "composite", found)
 
 
+def _not_learned(accuracy: float, least: float, run: str | None) -> str:
+    reason = f"training accuracy {accuracy:.2f} < {least:g}"
+    if run is None:
+        reason += "; if it knows its training sequences alone, give them to fingerprint_model"
+    return reason
+
+
 def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> tuple[Line, ...]:
     """The numbers that :func:`verdict` reads, in its order; the first that speaks decides.
 
@@ -132,7 +144,12 @@ def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) 
         "unrelated sequences; beside an exception to the rule", f.order_logits, False,
         t.order_exception, "symmetric",
     )  # fmt: skip
+    accuracy = f.train_accuracy
+    untrained = Line("train_accuracy", "accuracy on what it was trained on", accuracy, False,
+                     t.train, "undertrained")  # fmt: skip
+    is_untrained = accuracy is not None and accuracy < t.train
     return (
+        *((untrained,) if is_untrained else ()),
         Line("position_share", "share of the logits' variance that the key's place has a part in",
              f.position_share, True, t.position, "memorizing"),
         Line("order_first", "change of the state after attention of layer 0 when the anchors "

@@ -33,6 +33,7 @@ from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
     check_causal,
+    check_model,
     finite_rows,
 )
 from anchor_interp.tasks.sequences import Sequences, position_roles
@@ -94,7 +95,7 @@ class MeanCarried:
 
 def carried(model: HookedTransformer, tokens: Inputs) -> Carried:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
     kinds = ("pattern", "v")
     found = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
@@ -137,7 +138,7 @@ def reachable_edges(
     These are the last layer's edges to the last position and all causal edges below it: 54 of 90
     for two layers, one head and nine positions. Raises ConfigError if attention is not causal.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     check_causal(model)
     shape = (model.cfg.n_layers, model.cfg.n_heads, length, length)
     edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
@@ -189,7 +190,7 @@ class Bench(Readable):
         self.reachable = reachable_edges(model, tokens.shape[1])
         with torch.no_grad():
             logits = check_finite(last_logits(model, self.tokens), "the model's logits")
-        self.answers = logits.argmax(-1)
+        self.answers, self._own = logits.argmax(-1), answers is None
         if answers is not None:
             given = np.asarray(answers)
             if given.shape != (len(tokens),) or given.dtype.kind not in "iu":
@@ -205,10 +206,11 @@ class Bench(Readable):
 
     def _summary(self) -> str:
         n, length = self.tokens.shape
+        what = "the model's own answers" if self._own else "answers as given"
         return (
             f"{self.ablation} ablation in {n} sequences of {length} tokens; "
             f"{int(self.reachable.sum())} edges can reach the output\n"
-            f"right answers: {self.full[0]:.2f}, with every edge ablated {self.nothing[0]:.2f}"
+            f"{what}: {self.full[0]:.2f}, with every edge ablated {self.nothing[0]:.2f}"
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -324,6 +326,8 @@ def _aligned(
         if position is not None:
             raise ConfigError(f"{where} know their key's position; leave position out")
         found = np.unique(sequences.position)
+        if not len(found):
+            raise ConfigError(f"{where} holds no sequence; expected at least one")
         if len(found) != 1:
             raise ConfigError(
                 f"{where} have the key at {len(found)} positions; expected one, so that an edge "

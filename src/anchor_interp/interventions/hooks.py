@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
+from anchor_interp.models.transformer import HookedTransformer, check_model, has_hooks, token_rows
 from anchor_interp.tasks.sequences import Sequences
 
 Edit = Callable[[Tensor], Tensor]
@@ -119,7 +119,7 @@ def recording(into: list[Tensor]) -> Edit:
 
 def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
     """Raise a HookError for a hook that the model does not have or that cannot fire."""
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     for name in names:
         if checked(name, str, "the hook's name") not in model.hook_dict:
             raise HookError(

@@ -38,8 +38,8 @@ from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 
 
-@dataclass(frozen=True, eq=False)
-class Subspace:
+@dataclass(frozen=True, eq=False, repr=False)
+class Subspace(Readable):
     """k directions of an activation, as orthonormal columns."""
 
     basis: Float[np.ndarray, "d k"]
@@ -47,6 +47,20 @@ class Subspace:
     """Mean cross-entropy of every step of the search, in nats; empty for a random subspace."""
     finished: bool = True
     """False if ``max_seconds`` ended the search before its last step."""
+
+    def _summary(self) -> str:
+        width, k = self.basis.shape
+        about = f"{k} of {width} directions"
+        if not len(self.losses):
+            return f"{about}, random"
+        end = "" if self.finished else ", ended by max_seconds"
+        first, last = self.losses[[0, -1]]
+        return (
+            f"{about}, {len(self.losses)} steps{end}; loss {first:.3g} at first, {last:.3g} at last"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"step": step, "loss": loss} for step, loss in enumerate(self.losses.tolist())]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -30,7 +30,13 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import Edges, HookedTransformer, device, finite_rows
+from anchor_interp.models.transformer import (
+    Edges,
+    HookedTransformer,
+    check_model,
+    device,
+    finite_rows,
+)
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
@@ -56,7 +62,7 @@ def mask_edges(
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
         HookError: no forward pass reached a layer that has edges to cut.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     checked(renormalise, bool, "renormalise")
     n_layers, n_heads, given = model.cfg.n_layers, model.cfg.n_heads, cast(Any, edges)
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
@@ -155,7 +161,7 @@ def edge(
     ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of ``n_pos``
     positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
     checked(head, int | None, "head", low=0, high=model.cfg.n_heads - 1)
     checked(n_pos, int, "n_pos", low=1, high=model.cfg.n_ctx)
@@ -168,7 +174,7 @@ def edge(
 
 def no_edges(model: HookedTransformer, n_pos: int, batch: int = 1) -> Edges:
     """The empty set of edges."""
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     shape = (model.cfg.n_layers, batch, model.cfg.n_heads, n_pos, n_pos)
     return torch.zeros(shape, dtype=torch.bool)
 

@@ -56,17 +56,27 @@ class PatchResult(Readable):
         found = [row for row in self._rows() if row["recovery"] is not None]
         if not found:
             return about
+        inside = [row for row in found if (row["activation"], row["layer"]) != ("resid_pre", 0)]
+        if not inside:  # exchanging the embedding exchanges the sequence
+            return about
         furthest = max if self.direction == "denoise" else min
-        most = furthest(found, key=lambda row: row["recovery"])
-        return f"{about}\nlargest effect: recovery {most['recovery']:.2f} at {most['site']}"
+        most = furthest(inside, key=lambda row: row["recovery"])
+        told = f"recovery {most['recovery']:.2f} at {most['site']}"
+        return f"{about}\nlargest effect after the embedding: {told}"
 
     def _rows(self) -> list[dict[str, Any]]:
         apart, values = self.told_apart(), np.nanmean(self.values, 1)
         shares: Sequence[float | None] = [None] * len(self.sites)
         if apart.any() and 2 * apart.sum() >= len(apart):
             shares = self.recovery()[:, apart].mean(1).tolist()
-        rows = zip(map(str, self.sites), values, shares, strict=True)
-        return [{"site": site, "value": value, "recovery": share} for site, value, share in rows]
+        rows = []
+        for site, value, share in zip(self.sites, values, shares, strict=True):
+            at = site.sender if isinstance(site, Connection) else site
+            where = {
+                name: getattr(at, name) for name in ("activation", "layer", "head", "position")
+            }
+            rows.append({"site": str(site), **where, "value": value, "recovery": share})
+        return rows
 
     def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
         """Examples whose clean and corrupted metric differ by at least ``smallest``."""
@@ -284,6 +294,11 @@ def _unpatched(
 
 def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
     """The value of one answer of every example."""
+    if len(answers) != len(values):
+        raise ConfigError(
+            f"the metric is of {len(answers)} examples and {len(values)} are patched; make it from "
+            "the sequences that are patched"
+        )
     check_answers(answers, values.shape[-1])
     index = torch.from_numpy(answers.astype(np.int64)).to(values.device)
     return values.gather(1, index[:, None])[:, 0]

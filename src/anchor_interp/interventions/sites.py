@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
-from anchor_interp.models.transformer import HookedTransformer, Inputs
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 Activation = Literal[
@@ -45,6 +45,10 @@ class Site:
     """The key position of a ``pattern``, for one edge instead of the whole row."""
 
     def __post_init__(self) -> None:
+        given: object = self.activation
+        short = given.removeprefix("hook_") if isinstance(given, str) else given
+        if short != given and short in _ORDER:
+            raise ConfigError(f"site.activation is {given!r}; expected its short name {short!r}")
         check_fields(self, "site")
         if self.head is not None and self.activation not in _PER_HEAD:
             raise ConfigError(
@@ -66,9 +70,9 @@ class Site:
         return self.layer, _ORDER.index(self.activation)
 
     def __str__(self) -> str:
-        head = "" if self.head is None else f".{self.head}"
+        head = "" if self.head is None else f"H{self.head}"
         edge = "" if self.key_position == "all" else f" <- {self.key_position}"
-        return f"{self.activation} {self.layer}{head} {self.position}{edge}"
+        return f"{self.activation} L{self.layer}{head} {self.position}{edge}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def site_grid(
 
     ``key_positions`` matter to ``pattern`` alone and give single edges.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     return tuple(
         Site(name, layer, position, head, key_position)
         for name in checked(names, tuple[Activation, ...], "names")
@@ -128,8 +132,12 @@ def site_grid(
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
     """The sites; raises ConfigError if the model does not have the layer or head of one."""
-    checked(model, HookedTransformer, "model")
+    check_model(model)
+    if isinstance(sites, Site):
+        raise ConfigError(f"sites is one Site, {sites}; expected several: put it in a list")
     found: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
+    if not found:
+        raise ConfigError("sites is empty; name at least one Site, or take site_grid")
     for site in found:
         n_heads = _n_heads(model, site.activation)
         if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:

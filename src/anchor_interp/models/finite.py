@@ -21,7 +21,8 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not finite.all():
         raise ConfigError(
-            f"{what} are not finite; look for NaN weights or take an earlier checkpoint (Run.at)"
+            f"{what} are not finite; look for NaN weights, or take an earlier checkpoint if it "
+            "is a run (Run.at)"
         )
     return values
 
@@ -39,5 +40,5 @@ def check_weights(model: nn.Module) -> None:
             raise ConfigError(
                 f"{name} holds {int((~finite).sum()):,} of {weight.numel():,} values that are not "
                 "finite; expected finite weights: restore the file, or take an earlier checkpoint "
-                "of the run (Run.at)"
+                "if it is a run (Run.at)"
             )

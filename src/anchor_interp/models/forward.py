@@ -26,6 +26,7 @@ from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
     PostLNTransformer,
+    check_model,
     has_hooks,
     reference_model,
     token_rows,
@@ -61,7 +62,7 @@ def last_logits(
     Raises:
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
     if takes_fast_path(model):

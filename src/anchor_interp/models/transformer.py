@@ -144,6 +144,16 @@ def build_model(
     return place(module, target)
 
 
+def check_model(model: object) -> None:
+    """Raise a ConfigError if the model is not a HookedTransformer."""
+    if isinstance(model, HookedTransformer):
+        return
+    hint = ""
+    if type(model).__name__ == "TransformerBridge":
+        hint = "; load the same weights with HookedTransformer.from_pretrained"
+    raise ConfigError(f"model is {shown(model)}; expected a HookedTransformer{hint}")
+
+
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     found = model.cfg.attention_dir
@@ -157,7 +167,7 @@ def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
     Raises:
         ConfigError: too few tokens or positions, or a weight that is not finite.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     checked(task, AnchorTask, "task")
     found = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
     needed = task.n_input_tokens, task.n_tokens, task.length
@@ -288,7 +298,7 @@ def token_rows(
         ConfigError: no integers [batch, pos], too many positions, or a token not below
             ``n_input_tokens``, by default the vocabulary.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     if isinstance(tokens, Sequences):
         tokens = tokens.tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":

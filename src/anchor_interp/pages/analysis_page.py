@@ -138,8 +138,8 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
     if m.comparison is not None:
         caption = (
             "Faithfulness of the pruned circuit beside random circuits of its size, the edges with "
-            "most attention to the answer (rollout) at several sizes, and the published routes. "
-            "Pruned on other sequences the circuit can have an edge more or less."
+            "most attention to the answer (rollout) at several sizes, the published routes and the "
+            "gathered one. Pruned on other sequences the circuit can have an edge more or less."
         )
         yield Picture("circuit", caption, figures.circuit_baselines(m.comparison))
     for patched in m.patches:

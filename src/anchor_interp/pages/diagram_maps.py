@@ -109,7 +109,8 @@ def overview(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) ->
     columns = min(n, 2)
     rows = math.ceil(n / columns)
     width, height = _figure_size(diagram)
-    with style.single(columns * (width + 0.2), rows * (height + 0.75) + 1.0) as figure:
+    inches = max(4.8, columns * (width + 0.2))
+    with style.single(inches, rows * (height + 0.75)) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
         for unused in panels[n:]:
             unused.set_axis_off()
@@ -121,7 +122,9 @@ def overview(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) ->
             handles += [handle for handle in more if handle.get_label() not in labels]
         if ranked:
             handles += _draw_ranks(panels[n - 1], diagram, "stable_rank")
-        add_legend(figure, handles, columns=4)
+        beside = min(4, int(inches // 1.7))
+        add_legend(figure, handles, columns=beside)
+        figure.set_figheight(figure.get_figheight() + 0.2 * (1 + math.ceil(len(handles) / beside)))
     return figure
 
 

@@ -31,7 +31,8 @@ from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network, as_transformer
-from anchor_interp.models.transformer import HookedTransformer, Inputs
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model
+from anchor_interp.models.unet import UNet
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask, Keys, Pair
@@ -76,7 +77,8 @@ def evaluate(
         ConfigError: n is out of range, the model is too small for the task, or its logits or
             weights are not finite.
     """
-    checked(model, Network, "model")
+    if not isinstance(model, UNet):
+        check_model(model)
     checked(task, Task, "task")
     checked(training, Sequences | Examples | None, "training")
     checked(initial, Network | None, "initial")
@@ -163,12 +165,10 @@ def _of_pairs(
         unseen_train_keys=_mean(entry.train_keys for entry in unseen_pairs),
         unseen_test_keys=_mean(entry.test_keys for entry in unseen_pairs),
     )
-    train_accuracy = None
-    if training is not None:
-        some = training.rows(slice(_MOST_TRAINING))
-        train_accuracy = accuracy(model, some.inputs, some.last)
     return {
-        "train_accuracy": train_accuracy,
+        "train_accuracy": None
+        if training is None
+        else training_accuracy(model, task, training, n=n, seed=seed),
         "id_accuracy": cells.seen_test_keys,
         "ood_accuracy": _mean(answers.inferential for answers in unseen),
         "symmetric_accuracy": _mean(answers.symmetric for answers in unseen),
@@ -184,7 +184,7 @@ def _of_pairs(
 @torch.no_grad()
 def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]:
     """The argmax of the last position's logits of every sequence; ConfigError if not finite."""
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     rows = tokens.tokens if isinstance(tokens, Sequences) else tokens
     if not isinstance(rows, np.ndarray | Tensor):
         raise ConfigError(f"tokens is {shown(rows)}; expected Sequences, an array or a tensor")
@@ -202,6 +202,28 @@ def accuracy(
     if targets is None:
         targets = checked(tokens, Sequences, "tokens without targets").targets
     return float((predict(model, tokens) == targets).mean())
+
+
+def training_accuracy(
+    model: HookedTransformer,
+    task: AnchorTask,
+    training: Sequences | Examples | None,
+    *,
+    n: int,
+    seed: int,
+) -> float:
+    """Accuracy on the first 10,000 training sequences.
+
+    Without them, on ``n`` fresh sequences of the seen pairs with training keys.
+    """
+    checked(training, Sequences | Examples | None, "training")
+    if training is None:
+        return accuracy(model, draw(task, task.seen, "train", n, seed=seed, stream="fresh"))
+    some = training.examples() if isinstance(training, Sequences) else training
+    if not len(some):
+        raise ConfigError("training holds no sequences; expected at least one, or None")
+    some = some.rows(slice(_MOST_TRAINING))
+    return accuracy(model, some.inputs, some.last)
 
 
 def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:

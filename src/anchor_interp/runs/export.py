@@ -47,7 +47,6 @@ from anchor_interp._util.files import (
 )
 from anchor_interp._util.schema import (
     canonical_json,
-    checked,
     checked_path,
     from_dict,
     parse_json,
@@ -58,6 +57,7 @@ from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
     HookedTransformer,
     PostLNTransformer,
+    check_model,
     empty_model,
     model_of_weights,
     place,
@@ -110,7 +110,7 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
         ConfigError: the model is not a HookedTransformer.
         StoreError: the file cannot be written.
     """
-    checked(model, HookedTransformer, "model")
+    check_model(model)
     if isinstance(model, PostLNTransformer):
         raise ConfigError("a post-LayerNorm model has blocks of this package; use Run.export")
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}

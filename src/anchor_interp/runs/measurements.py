@@ -14,6 +14,7 @@ import operator
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,8 +86,13 @@ class Measure:
         except AnchorInterpError:
             raise
         except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            code = getattr(function, "__code__", None)
+            own = [at for at in frames if code is not None and at.filename == code.co_filename]
+            line = (own or frames)[-1]  # the function's own file, not the library that it calls
+            where = f"{Path(line.filename).name}:{line.lineno}"
             raise ConfigError(
-                f"{self.name} of {run.name} at step {run.step} failed "
+                f"{self.name} of {run.name} at step {run.step} failed in {where} "
                 f"({type(error).__name__}: {error})"
             ) from error
         returned = f"{self.function} returned"

@@ -80,11 +80,16 @@ def evaluate_run(
     training: Examples | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
-    task, rows = config.task, min(config.train.n_sequences, 10_000)
+    task = config.task
     if training is None:
-        training = draw_examples(task, "train", rows, seed=config.seed)
+        training = _training(config)
     initial = build_network(config.model, config.init, seed=config.seed)
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
+
+
+def _training(config: RunConfig) -> Examples:
+    rows = min(config.train.n_sequences, 10_000)
+    return draw_examples(config.task, "train", rows, seed=config.seed)
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,6 +176,11 @@ class Run(Readable):
     def reason(self) -> str:
         """The rule that decided the phase, with its numbers."""
         return decide(self.evaluation).reason
+
+    @property
+    def training(self) -> Examples | None:
+        """The first 10,000 training sequences, drawn again; None for an exact model."""
+        return None if self.path is None else _training(self.config)
 
     def at(self, step: int) -> "Run":
         """The same run at another checkpoint; StoreError lists all if it does not exist."""

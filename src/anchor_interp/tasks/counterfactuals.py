@@ -141,6 +141,7 @@ def contrast_pairs(
     """
     checked(task, AnchorTask, "task")
     checked(kind, Perturbation, "kind")
+    checked(n, int, "n", low=1)
     if pairs is None:
         pairs = [pair for pair in task.seen if kind != "order" or pair[0] != pair[1]]
     stream = f"contrast/{kind}"
@@ -203,8 +204,8 @@ def _usable(
     return replace(drawn[kept], provenance=provenance), kept
 
 
-@dataclass(frozen=True, eq=False)
-class InterchangePairs:
+@dataclass(frozen=True, eq=False, repr=False)
+class InterchangePairs(Readable):
     """n base sequences, each with a source and the answer that their interchange predicts."""
 
     base: Sequences
@@ -217,6 +218,20 @@ class InterchangePairs:
     """The answer to (x; a1', a2), as if only the first anchor were exchanged."""
     key_moved: Int64[np.ndarray, " n"]
     """The answer to (x'; a1, a2), as if only the key were exchanged."""
+
+    def _summary(self) -> str:
+        return f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        rows = zip(self.base, self.source, self.counterfactual.tolist(), strict=True)
+        for base, source, counterfactual in rows:
+            yield {
+                "base": " ".join(map(str, base.tokens[0])),
+                "source": " ".join(map(str, source.tokens[0])),
+                "base_target": int(base.targets[0]),
+                "source_target": int(source.targets[0]),
+                "counterfactual": counterfactual,
+            }
 
     @property
     def left_out(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.anchor import (
     MAX_SEQUENCES,
@@ -46,10 +47,11 @@ _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sequences:
-    """n sequences of a task with what they mean; all arrays have one byte an element.
+class Sequences(Readable):
+    """n sequences of a task with what they mean.
 
-    Every function that takes tokens takes them whole. A model that is called directly takes their
+    All arrays have one byte an element: widen them (``astype(int)``) before you subtract. Every
+    function that takes tokens takes them whole. A model that is called directly takes their
     :attr:`tensor`. An index gives some of them, an integer one.
     """
 
@@ -142,10 +144,17 @@ class Sequences:
 
         return torch.from_numpy(self.tokens.astype(np.int64))
 
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         pairs, roles = len(np.unique(self.pair)), ", ".join(ROLES[r] for r in np.unique(self.role))
         shape = f"{len(self)} of {self.tokens.shape[1]} tokens"
-        return f"Sequences: {shape}, {pairs} ordered pairs ({roles})"
+        return f"{shape}, {pairs} ordered pairs ({roles})"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        columns = self.tokens, self.key, self.position, self.role, self.targets
+        for tokens, key, position, role, target in zip(*columns, strict=True):
+            anchors = tuple(map(int, tokens[int(position) + 1 : int(position) + 3]))
+            about = {"tokens": " ".join(map(str, tokens)), "key": int(key), "pair": anchors}
+            yield {**about, "position": int(position), "role": ROLES[role], "target": int(target)}
 
     def examples(self) -> Examples:
         """The same sequences, each with its target at the end."""
