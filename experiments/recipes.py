@@ -34,9 +34,9 @@ _HEADINGS = {
     "symmetric_accuracy": "symmetric", "commutativity": "commut.",
 }  # fmt: skip
 _EARLIER = (
-    "The recipes but the two symmetric ones were judged once before, on the seeds 200 to 209. There 10 "
-    "runs of memorizing, 8 of composite, 10 of inferential, 10 of neurips-memorizing and 9 of "
-    "neurips-inferential kept their margin. These seeds are not in the tables."
+    "The recipes but the two symmetric ones were judged once before, on the seeds 200 to 209. "
+    "There 10 runs of memorizing, 8 of composite, 10 of inferential, 10 of neurips-memorizing and "
+    "9 of neurips-inferential kept their margin. These seeds are not in the tables."
 )
 _SETTINGS = ("task", "model", "sequences", "steps x lr", "gamma", "decay", "lr x wd")
 

@@ -205,6 +205,7 @@ def _pictures(run: "Findings") -> Iterator[Picture]:
             else "Accuracy by step. Training: the training sequences. ID: held out, as the "
             "training data. OOD: what training leaves out."
         )
+        caption += " On fewer sequences than the table's, so their last values differ a little."
         yield Picture("accuracy", caption, run_figures.accuracy_curves(run.metrics))
     if any("id_loss" in row for row in run.metrics):
         caption = (
