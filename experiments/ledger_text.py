@@ -35,13 +35,24 @@ FIGURES: Mapping[str, str] = {
     "own": "none: limits, and questions of our own",
 }
 """The papers' figures by the script that draws ours, or by a claim that has none."""
+_DECIDED = ("supported", "not supported", "inconclusive", "nothing comparable")
 _OPEN = ("not supported", "inconclusive", "nothing comparable")
 
 
 def counts(ledger: Ledger) -> str:
     """How many claims have each verdict."""
     found = [f"**{_count(ledger, verdict)}** {verdict}" for verdict in VERDICT_STYLES]
-    return f"{len(CLAIMS)} claims: {', '.join(found)}.\n"
+    papers = [of for of in _judged(ledger) if not of[0].source.startswith("our ")]
+    theirs = [f"{sum(of[1].verdict == each for of in papers)} {each}" for each in _DECIDED]
+    missed = [of for of in _judged(ledger) if of[1].verdict == "not supported"]
+    opposite = sum(_reversed(judged) != "" for _, judged in missed)
+    weak = sum(claim.limit != "" for claim, _ in missed)
+    return (
+        f"{len(CLAIMS)} claims: {', '.join(found)}.\n\n{len(papers)} of these are the papers' "
+        f"({', '.join(theirs)}), the others are ours. Of all that are not supported {opposite} are "
+        f"reversed: the effect is the opposite. {weak} are no evidence against the claim: on COGS, "
+        "PrOntoQA and text our models learn too little.\n"
+    )
 
 
 def figures_table(ledger: Ledger) -> str:
@@ -90,9 +101,10 @@ def claims_table(ledger: Ledger) -> str:
         shown = told(judged)
         tables = [_link(f"{TABLES}/{name}.csv", name) for name in claim.studies]
         seen = [_picture(claim.section or "", "../"), *tables]
+        said = f"{claim.sentence}{_reason(claim, judged)}"
         lines.append([
             f'<a id="{claim.name}"></a>{judged.verdict}',
-            f"**{claim.short}**<br>{claim.sentence}{_reason(judged)} {_details(claim, judged)}",
+            f"**{claim.short}**<br>{said} {_details(claim, judged)}",
             shown["effect"],
             f"{claim.minimum:.2g}",
             shown["p"],
@@ -164,8 +176,11 @@ def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
     return "; ".join(parts)
 
 
-def _reason(judged: Judgement) -> str:
-    return f"<br>*{judged.reason}*" if judged.verdict in ("not supported", "inconclusive") else ""
+def _reason(claim: Claim, judged: Judgement) -> str:
+    if judged.verdict not in ("not supported", "inconclusive"):
+        return ""
+    limit = f"; no evidence against it: {claim.limit}" if claim.limit else ""
+    return f"<br>*{judged.reason}{limit}*"
 
 
 def _details(claim: Claim, judged: Judgement) -> str:
@@ -176,6 +191,7 @@ def _details(claim: Claim, judged: Judgement) -> str:
         "source": claim.source,
         "statistic": claim.statistic,
         "why this statistic": claim.why,
+        "note": claim.note,
         "because": judged.reason if judged.verdict == "nothing comparable" else "",
         "at equal settings": shown["equal"],
         "parts": ". ".join(filter(None, (shown["where"], shown["parts"]))),

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from anchor_interp._util.errors import ConfigError
+
 from .across_tasks import AcrossTasks
 from .effects import Difference, Effect, Finding, Mean, Number, Trend
 from .judging import Claim, Family, Judgement, judge
@@ -322,6 +324,8 @@ _EFFECTS: Mapping[str, Effect] = {
 
 
 def _claim(name: str, *, ratio: float = 1.0, known: Sequence[str] = (), **said: Any) -> Claim:
+    if "section" in said and name not in _EFFECTS:
+        raise ConfigError(f"claims.toml has {name}, and claims.py no effect of it; add one")
     effect = _EFFECTS[name] if "section" in said else None
     return Claim(name, **{"minimum": math.log(ratio)} | said, effect=effect, known=tuple(known))
 

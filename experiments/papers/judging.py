@@ -44,6 +44,8 @@ class Claim:
     effect: Effect | None = None  # None for a claim that no study tests
     short: str = ""  # the sentence in a few words, for figures and short tables
     why: str = ""  # why the statistic measures what the sentence says
+    note: str = ""  # what a reader of the verdict should know
+    limit: str = ""  # why "not supported" is no evidence against the claim, if it is none
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
 
     @property
