@@ -106,8 +106,8 @@ def fingerprint_model(
     checked(task, AnchorTask, "task")
     check_fits(model, task)
     numbers: Numbers = dict.fromkeys(NUMBERS)
+    numbers["train_accuracy"] = training_accuracy(model, task, training, n=500, seed=seed)
     with seen_pairs_only(model, task) as seen:
-        numbers["train_accuracy"] = training_accuracy(model, seen, training, n=500, seed=seed)
         factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
         measures = list(_of_activations(model, seen, seed))
