@@ -96,7 +96,7 @@ def test_the_text_is_short_and_the_table_small(name: str) -> None:
 def test_the_numbers_are_those_of_the_result() -> None:
     found = results()
     assert "inferential (ID 1.00, OOD 1.00 >= 0.5)" in repr(found["Evaluation"])
-    assert "after the embedding: recovery 1.00 at resid_pre L1 all" in repr(found["PatchResult"])
+    assert "after the embedding: recovery 1.00 at resid_pre L1 all, " in repr(found["PatchResult"])
     assert "4 edges of 2 layers\nL0H0: first <- key" in repr(found["Circuit"])
     assert "counterfactual 1.00" in repr(found["InterchangeResult"])
     assert "4 of 54 edges, resample" in repr(found["CircuitScores"])

@@ -36,6 +36,8 @@ Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio divides by."""
 _BATCH = 512
+_MOST_TOLD = 3
+"""Sites that a result names."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,10 +61,10 @@ class PatchResult(Readable):
         inside = [row for row in found if (row["activation"], row["layer"]) != ("resid_pre", 0)]
         if not inside:  # exchanging the embedding exchanges the sequence
             return about
-        furthest = max if self.direction == "denoise" else min
-        most = furthest(inside, key=lambda row: row["recovery"])
-        told = f"recovery {most['recovery']:.2f} at {most['site']}"
-        return f"{about}\nlargest effect after the embedding: {told}"
+        sign = -1 if self.direction == "denoise" else 1
+        most = sorted(inside, key=lambda row: sign * row["recovery"])[:_MOST_TOLD]
+        told = ", ".join(f"{row['recovery']:.2f} at {row['site']}" for row in most)
+        return f"{about}\nlargest effects after the embedding: recovery {told}"
 
     def _rows(self) -> list[dict[str, Any]]:
         apart, values = self.told_apart(), np.nanmean(self.values, 1)
