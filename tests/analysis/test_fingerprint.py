@@ -413,6 +413,13 @@ def test_an_untrained_model_has_no_phase() -> None:
         assert (lines(found)[0].name == "train_accuracy") == (phase == "undertrained")
     few = ai.sample(task, "train", 5, seed=config.seed)
     assert fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9).train_accuracy
+    answers = ai.Examples.of(few.tokens.tolist(), [[int(target)] for target in few.targets])
+    assert fingerprint_model(run.transformer, task, training=answers, max_seconds=1e-9) == (
+        fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9)
+    )
+    nothing = ai.Examples(answers.tokens, np.zeros_like(answers.mask), answers.lengths)
+    with pytest.raises(ConfigError, match="without an answer at their end"):
+        fingerprint_model(untrained, task, training=nothing)
     with pytest.raises(ConfigError, match="training holds no sequences"):
         fingerprint_model(untrained, task, training=few[:0])
 

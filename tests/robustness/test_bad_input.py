@@ -21,6 +21,7 @@ import torch
 import anchor_interp
 from anchor_interp import (
     Bench,
+    Examples,
     Site,
     aligned_sequences,
     analyze,
@@ -311,6 +312,15 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (
         lambda: given(fingerprint_model, tiny_model(), TASK, training=3),
         "training is 3; expected a Sequences",
+    ),
+    (
+        lambda: given(
+            evaluate,
+            tiny_model(),
+            TASK,
+            training=given(Examples, np.zeros((5, 9), int), np.zeros(5, bool), np.full(5, 9)),
+        ),
+        "training has tokens of shape (5, 9) and a mask of shape (5,); make it with Examples.of",
     ),
     (lambda: given(aligned_sequences, TASK, 9, 3, seed=0), "position is 9; expected at most 6"),
     (lambda: given(complexity, "tiny"), "model is 'tiny'; expected a HookedTransformer"),

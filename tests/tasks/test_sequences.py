@@ -226,7 +226,7 @@ def test_where_refuses_values_of_another_kind() -> None:
 
 def test_the_text_of_sequences_is_one_line() -> None:
     assert repr(sample(NEURIPS, "ood", 30, seed=1)) == (
-        "Sequences: 30 of 9 tokens, 1 ordered pairs (unseen)"
+        "Sequences: 30 of 9 tokens, 1 ordered pairs, targets unseen"
     )
 
 

@@ -90,7 +90,7 @@ def evaluate(
         if n_tokens < task.n_tokens or n_ctx < task.length:
             needs = f"the task needs {task.n_tokens} and {task.length}"
             raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
-    own = training.examples() if isinstance(training, Sequences) else training
+    own = None if training is None else _as_examples(training)
     longest = 0 if own is None else int(own.lengths.max(initial=0))
     too_short = task.answers_last and longest <= task.length
     if own is not None and (not len(own) or longest > task.length + 1 or too_short):
@@ -219,11 +219,29 @@ def training_accuracy(
     checked(training, Sequences | Examples | None, "training")
     if training is None:
         return accuracy(model, draw(task, task.seen, "train", n, seed=seed, stream="fresh"))
-    some = training.examples() if isinstance(training, Sequences) else training
+    some = _as_examples(training)
     if not len(some):
         raise ConfigError("training holds no sequences; expected at least one, or None")
+    if not some.mask[:, -1].all():
+        raise ConfigError(
+            "training has sequences without an answer at their end; expected one each"
+        )
     some = some.rows(slice(_MOST_TRAINING))
     return accuracy(model, some.inputs, some.last)
+
+
+def _as_examples(training: Sequences | Examples) -> Examples:
+    """The training sequences as examples, if their arrays fit together."""
+    found = training.examples() if isinstance(training, Sequences) else training
+    tokens, mask = np.asarray(found.tokens), np.asarray(found.mask)
+    fits = tokens.ndim == 2 and tokens.dtype.kind in "iu" and mask.dtype == np.bool_
+    arrays = (found.tokens, found.mask, found.lengths)
+    if not fits or tokens.shape != mask.shape or not all(isinstance(a, np.ndarray) for a in arrays):
+        raise ConfigError(
+            f"training has tokens of shape {tokens.shape} and a mask of shape {mask.shape}; make "
+            "it with Examples.of(prompts, [[answer] for answer in answers])"
+        )
+    return found
 
 
 def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:

@@ -237,6 +237,7 @@ class Evaluation(Readable):
         return [vars(entry) for entry in self.pair_accuracy or self.splits]
 
 
+NOT_GIVEN = "its own training sequences are not given"
 PAPER = Thresholds()
 """90 % ID, 50 % OOD and 70 % commutativity are the complexity-control paper's (section IV, figures
 3B and 5C); 90 % training, 50 % symmetric and 50 % key dependence are this package's."""
@@ -286,10 +287,10 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     if train is None:
         train = e.cells.seen_train_keys
         if train is None:
-            return Decision("other", "its own training sequences are not given")
+            return Decision("other", NOT_GIVEN)
         if train < t.train:
             reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences with training keys"
-            return Decision("undertrained", f"{reason}; its own training sequences are not given")
+            return Decision("undertrained", f"{reason}; {NOT_GIVEN}")
     if train < t.train:
         return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
     if seen is not None and seen < t.id:

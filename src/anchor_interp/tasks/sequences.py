@@ -147,7 +147,7 @@ class Sequences(Readable):
     def _summary(self) -> str:
         pairs, roles = len(np.unique(self.pair)), ", ".join(ROLES[r] for r in np.unique(self.role))
         shape = f"{len(self)} of {self.tokens.shape[1]} tokens"
-        return f"{shape}, {pairs} ordered pairs ({roles})"
+        return f"{shape}, {pairs} ordered pairs, targets {roles}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         columns = self.tokens, self.key, self.position, self.role, self.targets
