@@ -45,13 +45,13 @@ def counts(ledger: Ledger) -> str:
     papers = [of for of in _judged(ledger) if not of[0].source.startswith("our ")]
     theirs = [f"{sum(of[1].verdict == each for of in papers)} {each}" for each in _DECIDED]
     missed = [of for of in _judged(ledger) if of[1].verdict == "not supported"]
-    opposite = sum(_reversed(judged) != "" for _, judged in missed)
+    opposite = sum(_reversed(judged) != "" and not claim.limit for claim, judged in missed)
     weak = sum(claim.limit != "" for claim, _ in missed)
     return (
         f"{len(CLAIMS)} claims: {', '.join(found)}.\n\n{len(papers)} of these are the papers' "
         f"({', '.join(theirs)}), the others are ours. Of all that are not supported {opposite} are "
-        f"reversed: the effect is the opposite. {weak} are no evidence against the claim: on COGS, "
-        "PrOntoQA and text our models learn too little.\n"
+        f"reversed: the effect is the opposite. {weak} others are no evidence against the claim: "
+        "on COGS, PrOntoQA and text our models are too small or learn too little.\n"
     )
 
 

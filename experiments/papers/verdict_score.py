@@ -240,7 +240,9 @@ def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
     for mine in [*whole, list(final.values())] if final else []:
         ends = [final[row["run_id"]] for row in mine]
         truth = np.array([end["phase"] for end in ends])
-        inside = [replace(fingerprint_of(row), train_accuracy=None) for row in mine]
+        inside = [
+            replace(fingerprint_of(row), train_accuracy=None, seen_train_keys=None) for row in mine
+        ]
         given = np.array([verdict(each).phase for each in inside])  # without the check of learning
         share = np.mean([r.get("at_step", r["steps"]) / final[r["run_id"]]["steps"] for r in mine])
         behaved = None

@@ -156,7 +156,7 @@ def test_behaviour_and_mechanism_agree_or_not() -> None:
     assert say.conclude_phase(one, other) == (
         "Behaviour and mechanism disagree: symmetric by its answers, composite by its mechanism."
     )
-    assert "has not learned" in (say.conclude_phase(early, other) or "")
+    assert "is undertrained" in (say.conclude_phase(early, other) or "")
     assert say.conclude_phase(None, other) == "By its mechanism the model is composite."
     assert say.conclude_phase(None, None) is None
 

@@ -334,6 +334,7 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
         assert kept is not None
         twice = (
             "train_accuracy",
+            "seen_train_keys",
             "stable_rank",
             "condensation",
         )  # measured by the run's own evaluation as well
@@ -350,6 +351,8 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
         ({"position_share": 0.07, "order_first": 0.0}, "memorizing"),
         ({"train_accuracy": 0.89, "position_share": 0.07}, "undertrained"),
         ({"train_accuracy": 0.9, "position_share": 0.07}, "memorizing"),
+        ({"seen_train_keys": 0.89, "position_share": 0.07}, "undertrained"),
+        ({"train_accuracy": 1.0, "seen_train_keys": 0.1, "position_share": 0.07}, "memorizing"),
         ({"position_share": 0.06, "order_first": 0.05, "virtual_rule": 0.9}, "symmetric"),
         ({"order_first": 0.06, "virtual_rule": 0.3}, "inferential"),
         ({"order_logits": 0.05, "virtual_rule": 0.9}, "inferential"),
@@ -409,19 +412,26 @@ def test_an_untrained_model_has_no_phase() -> None:
     ):
         found = fingerprint_model(model, task, training=training, max_seconds=1e-9, quiet=True)
         assert verdict(found).phase == phase
-        assert ("give them to fingerprint_model" in verdict(found).reason) == (phase[0] == "u")
-        assert (lines(found)[0].name == "train_accuracy") == (phase == "undertrained")
+        assert ("sequences are not given" in verdict(found).reason) == (training is None)
+        assert (found.train_accuracy is None) == (training is None)
+        assert lines(found)[0].name == "position_share"
     few = ai.sample(task, "train", 5, seed=config.seed)
     assert fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9).train_accuracy
     answers = ai.Examples.of(few.tokens.tolist(), [[int(target)] for target in few.targets])
     assert fingerprint_model(run.transformer, task, training=answers, max_seconds=1e-9) == (
         fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9)
     )
-    nothing = ai.Examples(answers.tokens, np.zeros_like(answers.mask), answers.lengths)
-    with pytest.raises(ConfigError, match="without an answer at their end"):
-        fingerprint_model(untrained, task, training=nothing)
-    with pytest.raises(ConfigError, match="training holds no sequences"):
-        fingerprint_model(untrained, task, training=few[:0])
+    for wrong, words in (
+        (few[:0], "training holds sequences of shape"),
+        (
+            ai.Examples.of([[1, 2, 3]], [[4]]),
+            r"of shape \(1, 3\); expected at least one, of length",
+        ),
+        (ai.Examples.of([[1] * 9, [1] * 5], [[4], [4]]), "of 5 to 9 tokens before the answer"),
+    ):
+        for ask in (fingerprint_model, ai.analyze_model):
+            with pytest.raises(ConfigError, match=words):
+                ask(untrained, task, training=wrong)
 
 
 @pytest.mark.parametrize("without", ["anchors", "key"])

@@ -15,9 +15,11 @@ from test_gathering import MICRO
 from test_tables import TABLES
 from watched_page import Watched
 
+import recipes
 import section
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.verdict import THRESHOLDS, verdict
+from measured import EVIDENCE
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, section_claims
@@ -30,6 +32,7 @@ from papers.verdict_score import (
     can_be_judged,
     fingerprint_of,
     fit_thresholds,
+    fitted_accuracy,
     is_new,
     judge_verdict,
 )
@@ -164,6 +167,37 @@ def test_fitted_thresholds_tell_phases_of_known_numbers_apart(measured: Tables) 
         right = [verdict(fingerprint_of(row), found).phase == row["phase"]
                  for row in rows if row["phase"] == "inferential"]  # fmt: skip
         assert np.mean(right) > 0.9
+
+
+def test_the_fitted_accuracy_is_that_of_the_fit_and_of_runs_left_out_of_it(
+    measured: Tables,
+) -> None:
+    rows = measured["settings"][:30]
+    truth = [row["phase"] for row in rows if can_be_judged(row)]
+    given = [verdict(fingerprint_of(row)).phase for row in rows if can_be_judged(row)]
+    shares = [
+        np.mean([g == name for g, t in zip(given, truth, strict=True) if t == name])
+        for name in set(truth)
+    ]
+    fitted, left_out = fitted_accuracy(rows)
+    assert fitted == pytest.approx(np.mean(shares))
+    assert 0 <= left_out <= 1
+
+
+def test_a_search_goes_on_from_its_written_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = json.loads((EVIDENCE / "recipes_search.json").read_text())["runs"]
+    (tmp_path / "recipes_search.json").write_text(json.dumps({"runs": written[1:]}))
+    monkeypatch.setattr(recipes, "EVIDENCE", tmp_path)
+    monkeypatch.setattr("measured.EVIDENCE", tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr(recipes, "_train", lambda configs, *_: asked.extend(configs))
+    recipes.search(tmp_path, None, anew=False)
+    assert asked == [written[0]["run_id"]]  # only what the table lacks
+    again = json.loads(capsys.readouterr().out)["runs"]
+    assert again[1:] == written[1:]
+    assert again[0]["phase"] == recipes.NOT_TRAINED
 
 
 def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(

@@ -320,7 +320,11 @@ ARGUMENTS: list[tuple[Build, str]] = [
             TASK,
             training=given(Examples, np.zeros((5, 9), int), np.zeros(5, bool), np.full(5, 9)),
         ),
-        "training has tokens of shape (5, 9) and a mask of shape (5,); make it with Examples.of",
+        "training holds arrays that are no examples; expected integers (n, pos), booleans",
+    ),
+    (
+        lambda: given(Examples.of, [[1, 2]], [3]),
+        "3 is not a list of tokens; put an answer in a list",
     ),
     (lambda: given(aligned_sequences, TASK, 9, 3, seed=0), "position is 9; expected at most 6"),
     (lambda: given(complexity, "tiny"), "model is 'tiny'; expected a HookedTransformer"),

@@ -219,6 +219,16 @@ def test_equal_anchors_have_no_commutativity() -> None:
     assert classify(found) == "other"
 
 
+def test_right_answers_of_a_shortcut_are_no_inference() -> None:
+    """The functions commute, so with (4, 3) in training the shortcut is right on (3, 4)."""
+    found = evaluate_oracle(AnchorTask(unseen=((3, 4),)), inferential)
+    assert found.ood_accuracy == 1
+    assert decide(found).phase == "other"
+    assert "nothing tells inference from the shortcut" in decide(found).reason
+    both = AnchorTask(unseen=((3, 4), (4, 3)))
+    assert classify(evaluate_oracle(both, inferential)) == "inferential"
+
+
 def test_keys_at_which_both_answers_coincide_do_not_count() -> None:
     """(3, 4) is overridden for high keys only: on low keys both answers to (4, 3) are x - 10."""
     override = Table(20, tuple(x - 10 if x < 70 else x - 6 for x in range(20, 100)))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anchor_interp.analysis.verdict import THRESHOLDS
-from anchor_interp.runs.phase import NOT_GIVEN
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
@@ -62,13 +61,8 @@ def conclude_phase(decision: "Decision | None", verdict: "Decision | None") -> s
     if decision is None or verdict is None:
         one, by = (verdict, "mechanism") if decision is None else (decision, "answers")
         return None if one is None else f"By its {by} the model is {one.phase}."
-    if decision.phase == "undertrained" and decision.reason.endswith(NOT_GIVEN):
-        return (
-            "The model does not answer fresh sequences like those that it was trained on, and "
-            f"{NOT_GIVEN}, so its mechanism names no phase."
-        )
     if decision.phase == "undertrained":
-        return "The model has not learned its training data, so its mechanism names no phase."
+        return "By its answers the model is undertrained, so its mechanism names no phase."
     if decision.phase == verdict.phase:
         return f"Behaviour and mechanism agree: the model is {decision.phase}."
     return (

@@ -35,12 +35,16 @@ from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer, check_fits
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import training_accuracy
+from anchor_interp.runs.evaluation import (
+    Training,
+    accuracy,
+    training_accuracy,
+    training_examples,
+)
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
-from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.tasks.sequences import draw
 
 Numbers = dict[str, Any]
 _LOGGER = logging.getLogger(__name__)
@@ -87,7 +91,7 @@ def fingerprint_model(
     model: HookedTransformer,
     task: AnchorTask,
     *,
-    training: Sequences | Examples | None = None,
+    training: Training = None,
     initial: HookedTransformer | None = None,
     seed: int = 0,
     max_seconds: float | None = None,
@@ -106,8 +110,13 @@ def fingerprint_model(
     checked(task, AnchorTask, "task")
     check_fits(model, task)
     numbers: Numbers = dict.fromkeys(NUMBERS)
-    numbers["train_accuracy"] = training_accuracy(model, task, training, n=500, seed=seed)
+    own = training_examples(task, training)
+    if own is not None:
+        numbers["train_accuracy"] = training_accuracy(model, own)
     with seen_pairs_only(model, task) as seen:
+        if own is None:
+            fresh = draw(seen, seen.seen, "train", 500, seed=seed, stream="fresh")
+            numbers["seen_train_keys"] = accuracy(model, fresh)
         factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
         measures = list(_of_activations(model, seen, seed))

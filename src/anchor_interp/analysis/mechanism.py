@@ -23,8 +23,9 @@ class Fingerprint(Readable):
     run_id: str | None
     step: int | None = field(metadata={"low": 0})
     train_accuracy: float | None = field(metadata=_SHARE)
-    """Accuracy on the training sequences; without them, on fresh ones of the seen pairs with
-    training keys."""
+    """Accuracy on the training sequences; None if they are not given."""
+    seen_train_keys: float | None = field(metadata=_SHARE)
+    """Then that on fresh sequences of the seen pairs with training keys."""
     key_share: float | None
     """Share of the logits' variance over seen pairs that the key has a part in (Sobol' total)."""
     pair_share: float | None

@@ -50,19 +50,12 @@ from anchor_interp.models.finite import check_weights
 from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer, check_model
 from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.evaluation import evaluate
+from anchor_interp.runs.evaluation import Training, evaluate, training_examples
 from anchor_interp.runs.phase import Decision, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import (
-    PROBE,
-    PROBE_POSITION,
-    Place,
-    Sequences,
-    aligned_sequences,
-)
+from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
 
 SCHEMA = 2  # of analysis.json
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
@@ -142,7 +135,7 @@ class Analysis(Readable):
 
     def _summary(self) -> str:
         at = "" if self.step is None else f" at step {self.step}"
-        parts = f"{self.name}{at}; {len(self.left_out)} analyses left out"
+        parts = f"{self.name}{at}; left out: {len(self.left_out)}"
         said = conclude(self).get("phase")
         return parts if said is None else f"{parts}\n{said}"
 
@@ -203,7 +196,7 @@ def analyze_model(
     task: AnchorTask | None = None,
     *,
     name: str = "model",
-    training: Sequences | Examples | None = None,
+    training: Training = None,
     initial: HookedTransformer | None = None,
     seed: int = 0,
     max_seconds: float | None = None,
@@ -231,7 +224,7 @@ def _analyze(
     model: HookedTransformer,
     task: AnchorTask | None,
     name: str,
-    training: Sequences | Examples | None,
+    training: Training,
     initial: HookedTransformer | None,
     seed: int,
     max_seconds: float | None,
@@ -240,7 +233,9 @@ def _analyze(
     """Everything but the behaviour."""
     check_model(model)
     checked(task, AnchorTask | None, "task")
-    check_weights(model)  # before the work of minutes
+    check_weights(model)  # before the work of minutes, as what follows
+    if task is not None:
+        training_examples(task, training)
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     mechanism = None
@@ -269,7 +264,7 @@ def _analyze(
 def _mechanism(
     model: HookedTransformer,
     task: AnchorTask,
-    training: Sequences | Examples | None,
+    training: Training,
     initial: HookedTransformer | None,
     seed: int,
     ends: float,

@@ -7,7 +7,8 @@ to the rule (``exceptions``). A model that hardly tells the orders apart answers
 =============  =====================================================================================
 phase          rule
 =============  =====================================================================================
-undertrained   ``train_accuracy`` is low: the model has not learned what it was trained on
+undertrained   ``train_accuracy`` is low, or without it ``seen_train_keys``: the model has not
+               learned what it was trained on
 memorizing     ``position_share`` is high: the place of the key decides much of the logits, so the
                model knows sequences by heart
 symmetric      ``order_first`` is low: layer 0 takes the anchors together, whatever their order
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
 from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.runs.phase import Decision, Phase
+from anchor_interp.runs.phase import Decision, Phase, not_learned
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class VerdictThresholds:
     """The thresholds of :func:`verdict`."""
 
     train: float = bounded(0.9, low=0, high=1)
-    """Least ``train_accuracy`` of a model that is judged, as for the phase by behaviour."""
+    """Least ``train_accuracy``, or ``seen_train_keys``, as for the phase by behaviour."""
     position: float = bounded(0.07, low=0)
     """Least ``position_share`` of memorizing."""
     order: float = bounded(0.057, low=0)
@@ -96,8 +97,9 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         raise ConfigError(f"fingerprint is {shown(given)}; expected a Fingerprint: {made}")
     f = fingerprint
     t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
-    if f.train_accuracy is not None and f.train_accuracy < t.train:
-        return Decision("undertrained", _not_learned(f.train_accuracy, t.train, f.run_id))
+    missed = not_learned(f.train_accuracy, f.seen_train_keys, t.train)
+    if missed is not None:
+        return Decision("undertrained", missed)
     if f.position_share is None or f.key_share is None:
         return Decision("other", "the logits do not vary")
     if f.position_share >= t.position:
@@ -125,17 +127,11 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
     return Decision("symmetric" if exception else "composite", found)
 
 
-def _not_learned(accuracy: float, least: float, run: str | None) -> str:
-    reason = f"training accuracy {accuracy:.2f} < {least:g}"
-    if run is None:
-        reason += "; if it knows its training sequences alone, give them to fingerprint_model"
-    return reason
-
-
 def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> tuple[Line, ...]:
     """The numbers that :func:`verdict` reads, in its order; the first that speaks decides.
 
-    A symmetric model has to meet further conditions (see the module).
+    They come after the check of what the model has learned. A symmetric model has to meet further
+    conditions (see the module).
     """
     f, t = fingerprint, thresholds
     equal = None if f.value is None or f.answer is None else f.value + f.answer
@@ -144,12 +140,7 @@ def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) 
         "unrelated sequences; beside an exception to the rule", f.order_logits, False,
         t.order_exception, "symmetric",
     )  # fmt: skip
-    accuracy = f.train_accuracy
-    untrained = Line("train_accuracy", "accuracy on what it was trained on", accuracy, False,
-                     t.train, "undertrained")  # fmt: skip
-    is_untrained = accuracy is not None and accuracy < t.train
     return (
-        *((untrained,) if is_untrained else ()),
         Line("position_share", "share of the logits' variance that the key's place has a part in",
              f.position_share, True, t.position, "memorizing"),
         Line("order_first", "change of the state after attention of layer 0 when the anchors "

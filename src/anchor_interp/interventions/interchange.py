@@ -52,7 +52,7 @@ class Subspace(Readable):
         width, k = self.basis.shape
         about = f"{k} of {width} directions"
         if not len(self.losses):
-            return f"{about}, random"
+            return f"{about}, not searched"
         end = "" if self.finished else ", ended by max_seconds"
         first, last = self.losses[[0, -1]]
         return (

@@ -58,7 +58,9 @@ class PatchResult(Readable):
         found = [row for row in self._rows() if row["recovery"] is not None]
         if not found:
             return about
-        inside = [row for row in found if (row["activation"], row["layer"]) != ("resid_pre", 0)]
+        embedding = {str(site) for site in self.sites if isinstance(site, Site)
+                     and (site.activation, site.layer) == ("resid_pre", 0)}  # fmt: skip
+        inside = [row for row in found if row["site"] not in embedding]
         if not inside:  # exchanging the embedding exchanges the sequence
             return about
         sign = -1 if self.direction == "denoise" else 1
@@ -226,6 +228,8 @@ def path_patch(
     base, rows, donors = _twins(model, clean, corrupted, direction)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
     checked(batch_size, int, "batch_size", low=1)
+    if not connections:
+        raise ConfigError("connections is empty; name at least one Connection")
     senders = check_sites(model, list(dict.fromkeys(each.sender for each in connections)))
     receivers = [
         () if each.receivers == "logits" else check_sites(model, each.receivers)

@@ -42,6 +42,8 @@ from anchor_interp.tasks.examples import Examples, SplitRole
 from anchor_interp.tasks.sequences import Sequences, draw
 from anchor_interp.tasks.task import Task, anchored
 
+Training = Sequences | Examples | None
+"""The sequences that a model was trained on, if they are known."""
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
 
@@ -57,7 +59,7 @@ def evaluate(
     *,
     n: int = 500,
     seed: int = EVALUATION_SEED,
-    training: Sequences | Examples | None = None,
+    training: Training = None,
     initial: Network | None = None,
     steps: int | None = None,
 ) -> Evaluation:
@@ -80,7 +82,6 @@ def evaluate(
     if not isinstance(model, UNet):
         check_model(model)
     checked(task, Task, "task")
-    checked(training, Sequences | Examples | None, "training")
     checked(initial, Network | None, "initial")
     n = checked(n, int, "n")
     if not 1 <= n <= _MAX_SEQUENCES:
@@ -90,12 +91,7 @@ def evaluate(
         if n_tokens < task.n_tokens or n_ctx < task.length:
             needs = f"the task needs {task.n_tokens} and {task.length}"
             raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
-    own = None if training is None else _as_examples(training)
-    longest = 0 if own is None else int(own.lengths.max(initial=0))
-    too_short = task.answers_last and longest <= task.length
-    if own is not None and (not len(own) or longest > task.length + 1 or too_short):
-        found = f"training holds sequences of shape {own.inputs.shape}"
-        raise ConfigError(f"{found}; expected at least one, of length {task.length}")
+    own = training_examples(task, training)
     check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)
     if task.anchored is None:
@@ -166,9 +162,7 @@ def _of_pairs(
         unseen_test_keys=_mean(entry.test_keys for entry in unseen_pairs),
     )
     return {
-        "train_accuracy": None
-        if training is None
-        else training_accuracy(model, task, training, n=n, seed=seed),
+        "train_accuracy": None if training is None else training_accuracy(model, training),
         "id_accuracy": cells.seen_test_keys,
         "ood_accuracy": _mean(answers.inferential for answers in unseen),
         "symmetric_accuracy": _mean(answers.symmetric for answers in unseen),
@@ -204,42 +198,43 @@ def accuracy(
     return float((predict(model, tokens) == targets).mean())
 
 
-def training_accuracy(
-    model: HookedTransformer,
-    task: AnchorTask,
-    training: Sequences | Examples | None,
-    *,
-    n: int,
-    seed: int,
-) -> float:
-    """Accuracy on the first 10,000 training sequences.
-
-    Without them, on ``n`` fresh sequences of the seen pairs with training keys.
-    """
-    checked(training, Sequences | Examples | None, "training")
-    if training is None:
-        return accuracy(model, draw(task, task.seen, "train", n, seed=seed, stream="fresh"))
-    some = _as_examples(training)
-    if not len(some):
-        raise ConfigError("training holds no sequences; expected at least one, or None")
-    if not some.mask[:, -1].all():
-        raise ConfigError(
-            "training has sequences without an answer at their end; expected one each"
-        )
-    some = some.rows(slice(_MOST_TRAINING))
+def training_accuracy(model: HookedTransformer, training: Examples) -> float:
+    """Accuracy on the first 10,000 training sequences of an anchor task."""
+    some = training.rows(slice(_MOST_TRAINING))
     return accuracy(model, some.inputs, some.last)
 
 
-def _as_examples(training: Sequences | Examples) -> Examples:
-    """The training sequences as examples, if their arrays fit together."""
+def training_examples(task: Task, training: Training) -> Examples | None:
+    """The training sequences as examples; ConfigError if they are not of this task."""
+    checked(training, Training, "training")
+    if training is None:
+        return None
     found = training.examples() if isinstance(training, Sequences) else training
-    tokens, mask = np.asarray(found.tokens), np.asarray(found.mask)
-    fits = tokens.ndim == 2 and tokens.dtype.kind in "iu" and mask.dtype == np.bool_
-    arrays = (found.tokens, found.mask, found.lengths)
-    if not fits or tokens.shape != mask.shape or not all(isinstance(a, np.ndarray) for a in arrays):
+    arrays: list[Any] = [found.tokens, found.mask, found.lengths]
+    kinds = [a.dtype.kind if isinstance(a, np.ndarray) else "" for a in arrays]
+    shapes = [getattr(a, "shape", ()) for a in arrays]
+    fits = kinds[0] in tuple("iu") and kinds[1] == "b" and kinds[2] in tuple("iu")
+    if not fits or not (shapes[0] == shapes[1] and shapes[0][:1] == shapes[2]):
         raise ConfigError(
-            f"training has tokens of shape {tokens.shape} and a mask of shape {mask.shape}; make "
-            "it with Examples.of(prompts, [[answer] for answer in answers])"
+            "training holds arrays that are no examples; expected integers (n, pos), booleans "
+            "(n, pos) and integers (n,): make it with Examples.of(prompts, answers)"
+        )
+    longest = int(found.lengths.max(initial=0))
+    if (
+        not len(found)
+        or longest > task.length + 1
+        or (task.answers_last and longest <= task.length)
+    ):
+        shape = (len(found), max(longest - 1, 0))
+        raise ConfigError(
+            f"training holds sequences of shape {shape}; expected at least one, of length "
+            f"{task.length}"
+        )
+    if task.answers_last and (found.lengths != longest).any():
+        shortest = int(found.lengths.min())
+        raise ConfigError(
+            f"training holds sequences of {shortest - 1} to {longest - 1} tokens before the answer;"
+            f" expected {task.length} in each"
         )
     return found
 
@@ -272,6 +267,7 @@ def _unseen_answers(
         symmetric=None if mirrored is None else float((answer == mirrored)[differ].mean()),
         commutativity=None if pair[0] == pair[1] else float((answer == swapped).mean()),
         key_dependence=float((answer != other).mean()),
+        as_other_order=mirrored is None and (pair[1], pair[0]) in task.seen,
         offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
     )
     return answers, stays

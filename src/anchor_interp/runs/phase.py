@@ -11,7 +11,8 @@ phase            rule
 ``memorizing``    ID accuracy < 0.9 (with OOD >= 0.5 at the same time: ``other``)
 ``inferential``   OOD accuracy (the composed answer) >= 0.5; half of the way from chance to 1 on
                   a task where a guess is right with some chance (0.75 if that is 0.5). ``other``
-                  where a shortcut of the task is as good: it could be what the model uses
+                  where a shortcut of the task is as good, or every unseen pair has the answers
+                  of its other order, which was trained: it could be what the model uses
 ``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
                   a task without: commutativity >= 0.7 and predictions that depend on the key
 ``composite``     commutativity < 0.7: each ordered pair is a mapping of its own
@@ -107,6 +108,8 @@ class UnseenAnswers(_Checked):
     key_dependence: float = field(metadata=_SHARE)
     offsets: dict[str, float]
     """Share of each value of answer minus key, largest share first."""
+    as_other_order: bool = False
+    """Whether the other order was trained on the same answers, which a shortcut gives as well."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class Evaluation(Readable):
         return [vars(entry) for entry in self.pair_accuracy or self.splits]
 
 
-NOT_GIVEN = "its own training sequences are not given"
+_NOT_GIVEN = "its own training sequences are not given"
 PAPER = Thresholds()
 """90 % ID, 50 % OOD and 70 % commutativity are the complexity-control paper's (section IV, figures
 3B and 5C); 90 % training, 50 % symmetric and 50 % key dependence are this package's."""
@@ -249,6 +252,19 @@ class Decision:
 
     phase: Phase
     reason: str
+
+
+def not_learned(own: float | None, fresh: float | None, least: float) -> str | None:
+    """Why a model is undertrained; None if it is not, or if neither accuracy is known.
+
+    ``own`` is the accuracy on its training sequences, ``fresh`` that on others of the seen pairs
+    with training keys, which counts where ``own`` is None.
+    """
+    if own is not None:
+        return f"training accuracy {own:.2f} < {least:g}" if own < least else None
+    if fresh is None or fresh >= least:
+        return None
+    return f"accuracy {fresh:.2f} < {least:g} on fresh sequences with training keys; {_NOT_GIVEN}"
 
 
 def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
@@ -284,15 +300,13 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
     least = ood_threshold(e, t)
     inferred = ood is not None and ood >= least
+    missed = not_learned(train, e.cells.seen_train_keys, t.train)
+    if missed is not None:
+        return Decision("undertrained", missed)
     if train is None:
         train = e.cells.seen_train_keys
         if train is None:
-            return Decision("other", NOT_GIVEN)
-        if train < t.train:
-            reason = f"accuracy {train:.2f} < {t.train:g} on fresh sequences with training keys"
-            return Decision("undertrained", f"{reason}; {NOT_GIVEN}")
-    if train < t.train:
-        return Decision("undertrained", f"training accuracy {train:.2f} < {t.train:g}")
+            return Decision("other", _NOT_GIVEN)
     if seen is not None and seen < t.id:
         if inferred:
             return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {least:g}")
@@ -303,6 +317,9 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
             if share >= least:
                 reason = f'OOD {ood:.2f}, but the shortcut "{name}" has {share:.2f} >= {least:g}'
                 return Decision("other", f"{known}, {reason}; nothing tells it from inference")
+        if e.unseen and all(pair.as_other_order for pair in e.unseen):
+            reason = f"{known}, OOD {ood:.2f}, but every unseen pair has the answers of its other"
+            return Decision("other", f"{reason} order; nothing tells inference from the shortcut")
         return Decision("inferential", f"{known}, OOD {ood:.2f} >= {least:g}")
     if ood is not None and e.splits:
         return Decision("other", f"{known}, OOD {ood:.2f} < {least:g}; the task has no anchors")

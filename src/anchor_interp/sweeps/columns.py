@@ -26,7 +26,7 @@ MEASURED = (
 )  # fmt: skip
 """Columns from the evaluation of the final checkpoint."""
 CELLS = tuple(field.name for field in fields(CellAccuracy))
-MECHANISM = tuple(name for name in NUMBERS if name not in MEASURED)
+MECHANISM = tuple(name for name in NUMBERS if name not in (*MEASURED, *CELLS))
 """Columns from the run's fingerprint."""
 LAST_SESSION = ("machine", "cpu", "device", "threads")
 """Columns about where the last session of a run took place."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Integer
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown
 
 SplitRole = Literal["train", "id", "ood"]
 """What a split tests: ``id`` has the distribution of the training data, ``ood`` another one."""
@@ -53,6 +54,9 @@ class Examples:
         Raises:
             ConfigError: there are more prompts than answers, or the other way round.
         """
+        flat = [part for part in (*prompts, *answers) if not hasattr(part, "__len__")]
+        if flat:
+            raise ConfigError(f"{shown(flat[0])} is not a list of tokens; put an answer in a list")
         if len(prompts) != len(answers):
             raise ConfigError(f"{len(prompts):,} prompts have {len(answers):,} answers")
         starts = np.fromiter(map(len, prompts), np.int64, len(prompts))
