@@ -127,6 +127,12 @@ def claim_text(ledger: Ledger, name: str) -> str:
     return ", ".join(filter(None, (judged.verdict, told(judged)["effect"])))
 
 
+def part_text(ledger: Ledger, name_and_part: str) -> str:
+    """The verdict on a claim in one layout, or in one task and layout: ``c4-gamma pre``."""
+    name, _, part = name_and_part.partition(" ")
+    return ledger.judgements[name].parts[part].verdict
+
+
 def accuracy_text(ledger: Ledger, rule: str) -> str:
     """The balanced accuracy of the verdict, or of a rule that knows less."""
     return "not run" if ledger.verdict is None else f"{ledger.verdict.accuracy_of(rule):.2f}"
@@ -135,6 +141,7 @@ def accuracy_text(ledger: Ledger, rule: str) -> str:
 TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
     "claim": claim_text,
     "verdict": lambda ledger, name: ledger.judgements[name].verdict,
+    "part": part_text,
     "accuracy": accuracy_text,
     "claims": lambda ledger, verdict: str(_count(ledger, verdict)),
 }

@@ -5,6 +5,7 @@ claims with a verdict. A number of some runs stands between two that define it::
 
     <!-- table: claims --> ... <!-- end -->
     <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
+    <!-- part: c4-gamma pre -->supported<!-- end -->
     <!-- claims: supported -->19<!-- end -->
     <!-- median answer of random; normalization=pre route=gathered -->0.62<!-- end -->
 
@@ -67,7 +68,7 @@ _OF_ROUTES = (
     "order_logits",
 )
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(r"(<!-- (claims?|verdict|accuracy): ([\w\- ]+) -->)[^<]*(<!-- end -->)")
+_TEXT = re.compile(r"(<!-- (claims?|verdict|part|accuracy): ([\w\-, ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "median": median, "smallest": min, "largest": max
