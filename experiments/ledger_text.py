@@ -175,6 +175,9 @@ def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
         if not mine:
             continue
         said, more = mine[0][0].short, len(mine) - 1
+        fails = [name for name, part in mine[0][1].parts.items() if part.verdict == _OPEN[0]]
+        if verdict == "supported" and fails:
+            said += f" (not in {' and '.join(fails)})"
         if verdict == "not run":
             said, more = f"{len(mine)} claim{'s' * (more > 0)}", 0
         if pooled := told(mine[0][1])["effect"] if verdict == "nothing comparable" else "":

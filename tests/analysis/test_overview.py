@@ -95,7 +95,9 @@ def test_the_page_greys_what_the_verdict_does_not_ask(specimen: Analysis) -> Non
     """The second number decides: a symmetric model."""
     text = render_analysis(specimen, [])
     table = text[text.index("What decided the phase by mechanism") :].partition("</table>")[0]
-    rows = re.findall(r"<tr( class=\"unasked\")?><th scope=\"row\">([^<]+)", table)
+    rows = re.findall(
+        r"<tr( class=\"unasked\")?><th scope=\"row\" class=\"wraps\">[^<]+<code>([^<]+)", table
+    )
     asked = {name: not grey for grey, name in rows}
     assert list(asked.items())[:2] == [("position_share", True), ("order_first", True)]
     assert not any(list(asked.values())[2:])

@@ -65,7 +65,7 @@ def test_the_page_shows_every_measurement(page: Path, found: Findings) -> None:
     assert "not done: step 20 of 40" in text
     for measure in measures(found.evaluation):
         shown = "\N{EN DASH}" if measure.value is None else f"{measure.value:.2f}"
-        assert re.search(rf"{measure.name} [a-z ]+ {shown} {measure.threshold:.2f}", text)
+        assert f"{measure.name} {shown} {measure.threshold:.2f} " in text
     for now, initial in zip(
         found.complexity.matrices, found.complexity_at_init.matrices, strict=True
     ):
@@ -81,11 +81,11 @@ def test_every_measurement_is_reached_or_below_its_threshold(page: Path, found: 
     verdicts = {}
     for measure in measures(found.evaluation):
         if measure.value is None:
-            verdicts[measure.name] = "not defined here"
+            verdicts[measure.name] = "not defined"
         else:
             verdicts[measure.name] = "reached" if measure.value >= measure.threshold else "below"
     for name, verdict in verdicts.items():
-        assert f"{name} {verdict} " in words(page), name
+        assert re.search(rf"{name} [\d.\N{{EN DASH}}]+ [\d.]+ {verdict} ", words(page)), name
 
 
 def test_a_page_says_why_no_symmetric_answer_is_defined(found: Findings) -> None:

@@ -18,7 +18,7 @@ from watched_page import Watched
 import recipes
 import section
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.analysis.verdict import THRESHOLDS, verdict
+from anchor_interp.analysis.verdict import ACCURACY, THRESHOLDS, verdict
 from measured import EVIDENCE
 from papers import __main__ as command
 from papers import figures, studies
@@ -244,6 +244,7 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger)
     if ledger.verdict is not None:
         for rule, before in zip(ledger.verdict.rules, kept["verdict"]["rules"], strict=True):
             assert rule.accuracy == pytest.approx(before["accuracy"])
+        assert round(ledger.verdict.accuracy_of("verdict"), 2) == ACCURACY  # what pages say
 
 
 def test_the_verdict_beats_what_knows_less_and_chance_does_not(

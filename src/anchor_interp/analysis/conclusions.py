@@ -45,10 +45,14 @@ def conclude(analysis: "Analysis") -> dict[str, str]:
     m = analysis.mechanism
     if m is not None:
         found |= {
-            "flow": conclude_flow(m.routes, m.scores),
+            "flow": conclude_flow(
+                m.routes, m.scores, finished=m.circuit is None or m.circuit.finished
+            ),
             "masks": conclude_masks(m.leaks),
             "patching": conclude_patching(m.patches, m.interchanges),
-            "representations": conclude_representations(m.similarities, m.fingerprint),
+            "representations": conclude_representations(
+                m.similarities, m.fingerprint, m.interchanges
+            ),
             "attention": conclude_attention(m.attention),
         }
     elif analysis.attention:
@@ -71,13 +75,17 @@ def conclude_phase(decision: "Decision | None", verdict: "Decision | None") -> s
     )
 
 
-def conclude_flow(routes: "RouteScores | None", circuit: "CircuitScores | None") -> str | None:
-    """The dominant route, and how small a circuit is enough."""
+def conclude_flow(
+    routes: "RouteScores | None", circuit: "CircuitScores | None", *, finished: bool = True
+) -> str | None:
+    """The dominant route, and how small a circuit is enough; ``finished``: its pruning was."""
     said = [] if routes is None else [_route(routes)]
     if circuit is not None:
         kept = circuit.faithfulness.accuracy
         enough = "are enough" if kept >= _MOST else "are not enough"
-        said.append(f"{circuit.size} of {circuit.n_edges} edges {enough} (faithfulness {kept:.2f})")
+        cut = "" if finished else "; pruning was cut short, so fewer may be"
+        size = f"{circuit.size} of {circuit.n_edges} edges"
+        said.append(f"{size} {enough} (faithfulness {kept:.2f}){cut}")
     return _sentence("; ".join(said))
 
 
@@ -148,10 +156,13 @@ def _whereabouts(patched: "Patched") -> str:
 
 
 def conclude_representations(
-    similarities: Sequence["Similarity"], fingerprint: "Fingerprint | None"
+    similarities: Sequence["Similarity"],
+    fingerprint: "Fingerprint | None",
+    interchanges: Sequence["InterchangeResult"] = (),
 ) -> str | None:
     """Whether equal values are parallel at the first anchor, and whether the order is merged."""
     said = []
+    used = not interchanges or max(one.counterfactual for one in interchanges) >= _MOST
     for entry in similarities:
         if entry.state == "OV":
             c = entry.contrast
@@ -162,7 +173,9 @@ def conclude_representations(
             said.append(
                 f"at the first anchor, equal g(x; a1) are {more} parallel than near misses "
                 f"(difference of the cosines {c.difference:z.2f}{p})"
-            )
+                + (", but no state there acts as g(x; a1): similar does not mean used"
+                   if alike and not used else "")
+            )  # fmt: skip
     if fingerprint is not None:
         said.append(f"after attention of layer 0 the last position {_order(fingerprint)}")
     return _sentence("; ".join(said))

@@ -67,6 +67,8 @@ class Line:
     """A number of the fingerprint beside its line, and the phase that it speaks for."""
 
     name: str
+    title: str
+    """The name in words."""
     meaning: str
     value: float | None
     least: bool
@@ -83,6 +85,10 @@ class Line:
 
 
 THRESHOLDS = VerdictThresholds()  # those that docs/verdict.md judges
+ACCURACY = 0.71
+"""The verdict's balanced accuracy on runs that no threshold was fitted on (docs/verdict.md)."""
+FITTED_ON = "models of two layers and one head"
+"""What the thresholds were fitted on, and what they were judged on."""
 
 
 def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
@@ -135,20 +141,43 @@ def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) 
     """
     f, t = fingerprint, thresholds
     equal = None if f.value is None or f.answer is None else f.value + f.answer
-    exception = Line(
-        "order_logits", "change of the logits when the anchors change places, over that between "
-        "unrelated sequences; beside an exception to the rule", f.order_logits, False,
-        t.order_exception, "symmetric",
-    )  # fmt: skip
+
+    def line(name: str, value: float | None, least: bool, at: float, phase: Phase) -> Line:
+        return Line(name, *_WORDS[name], value, least, at, phase)
+
+    exception = line("order_logits", f.order_logits, False, t.order_exception, "symmetric")
     return (
-        Line("position_share", "share of the logits' variance that the key's place has a part in",
-             f.position_share, True, t.position, "memorizing"),
-        Line("order_first", "change of the state after attention of layer 0 when the anchors "
-             "change places, over that when another pair comes", f.order_first, False, t.order,
-             "symmetric"),
+        line("position_share", f.position_share, True, t.position, "memorizing"),
+        line("order_first", f.order_first, False, t.order, "symmetric"),
         *((exception,) if f.exceptions else ()),
-        Line("virtual_rule", "share of virtual anchors, which nobody trained, that are answered "
-             "with the rule", f.virtual_rule, True, t.rule, "inferential"),
-        Line("value + answer", "how much more parallel states of equal g(x; a1), and of equal "
-             "answers, are than those of near misses", equal, True, t.equal, "inferential"),
-    )  # fmt: skip
+        line("virtual_rule", f.virtual_rule, True, t.rule, "inferential"),
+        line("value + answer", equal, True, t.equal, "inferential"),
+    )
+
+
+_WORDS = {
+    "position_share": (
+        "influence of the key's place",
+        "share of the logits' variance that the key's place has a part in",
+    ),
+    "order_first": (
+        "change with the order, layer 0",
+        "change of the state after attention of layer 0 when the anchors change places, over that "
+        "when another pair comes",
+    ),
+    "order_logits": (
+        "change with the order, logits",
+        "change of the logits when the anchors change places, over that between unrelated "
+        "sequences; beside an exception to the rule",
+    ),
+    "virtual_rule": (
+        "virtual anchors follow the rule",
+        "share of virtual anchors, which nobody trained, that are answered with the rule",
+    ),
+    "value + answer": (
+        "equal values are parallel",
+        "how much more parallel states of equal g(x; a1), and of equal answers, are than those of "
+        "near misses",
+    ),
+}
+"""Title and meaning of every number."""

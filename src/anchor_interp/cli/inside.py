@@ -91,24 +91,28 @@ def verdict(
     from anchor_interp.analysis.conclusions import conclude_phase
     from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
     from anchor_interp.analysis.mechanism import kept_fingerprint
-    from anchor_interp.analysis.verdict import verdict
+    from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, verdict
     from anchor_interp.runs.evaluation import evaluate
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
 
     given = None if task is None else anchored(read_task(task), "verdict")
     told, lines = {}, []
-    for path in runs:
+    loaded: list[tuple[Any, Any]] = []
+    for path in runs:  # a wrong name is told before the work
+        if not _holds_weights(Path(path), given):
+            loaded.append((path, load(path, device=device)))
+        elif given is None:
+            raise ConfigError(f"{path} is a file of weights; say its task with --task")
+        else:
+            loaded.append((path, load_transformer(path, device=device, to_run=True)))
+    for path, run in loaded:
         known: dict[str, Any] = {"run_id": None, "step": None}
-        if _holds_weights(Path(path), given):
-            if given is None:
-                raise ConfigError(f"{path} is a file of weights; say its task with --task")
-            model = load_transformer(path, device=device, to_run=True)
-            numbers = fingerprint_model(model, given, quiet=output.quiet)
-            behaviour = decide(evaluate(model, given, n=200))
+        if given is not None:
+            numbers = fingerprint_model(run, given, quiet=output.quiet)
+            behaviour = decide(evaluate(run, given, n=200))
             lines += [f"{path}:"]
         else:
-            run = load(path, device=device)
             known = {"run_id": run_id(run.config), "step": run.step}
             kept = run.path and kept_fingerprint(run.path, run_id(run.config), run.step)
             numbers = kept or fingerprint(run, quiet=output.quiet)
@@ -121,6 +125,10 @@ def verdict(
         lines += [f"  by mechanism  {mechanism.phase:<12} {mechanism.reason}"]
         lines += [f"  by behaviour  {behaviour.phase:<12} {behaviour.reason}"]
         lines += [f"  {conclude_phase(behaviour, mechanism)}"]
+    lines += [
+        f"On runs that set no threshold the verdict by mechanism has a balanced accuracy of "
+        f"{ACCURACY:.2f}; thresholds and runs are of {FITTED_ON}."
+    ]
     output.show({"runs": told}, *lines)
 
 

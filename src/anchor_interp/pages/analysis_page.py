@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.conclusions import conclude
-from anchor_interp.analysis.verdict import Line, lines
+from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, Line, lines
 from anchor_interp.pages import mechanism_figures as figures
 from anchor_interp.pages.attention_views import View, sequence_view
 from anchor_interp.pages.page import (
@@ -79,6 +79,8 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         named=dict.fromkeys(d.phase for d in (analysis.decision, analysis.verdict) if d),
         lines=asked,
         decided=_decided(asked, analysis.verdict),
+        accuracy=ACCURACY,
+        fitted_on=FITTED_ON,
         pictures={picture.name: draw_picture(picture, "a") for picture in drawn},
         attention=attention,
         sequences=sequences,
@@ -112,8 +114,9 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
         caption = "Embedded keys on their first two principal components."
         yield Picture("embedding", caption, figures.embedding_plane(m.embedding, m.keys))
         caption = (
-            "How much closer keys a step apart are embedded than a smooth curve explains "
-            f"(p = {m.embedding.steps.p_value:.2g} for both steps)."
+            "How much closer keys are embedded that lie this many steps apart than a smooth curve "
+            "explains. The papers see peaks at the differences of the anchors "
+            f"(p = {m.embedding.steps.p_value:.2g} for both)."
         )
         yield Picture("steps", caption, figures.step_scores(m.embedding))
     if analysis.development is not None:
@@ -133,7 +136,11 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
         caption += "" if m.circuit is None else " In colour: the edges of the pruned circuit."
         yield Picture("flow", caption, figures.information_flow(m.flow, m.circuit))
     if m.routes is not None:
-        caption = "The share of the tokens' effect on the answer that each route carries."
+        caption = (
+            "The share of the tokens' effect on the answer that each route carries. Symmetric: "
+            "both anchors to the last position first, then the key. Inferential: the key to both "
+            "anchors first. Gathered: key and first anchor to the second anchor first."
+        )
         yield Picture("routes", caption, figures.route_bars(m.routes))
     if m.comparison is not None:
         caption = (

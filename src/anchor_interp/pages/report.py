@@ -24,7 +24,14 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.runs.phase import PAPER, Evaluation, meanings, near_lines, ood_threshold
+from anchor_interp.runs.phase import (
+    PAPER,
+    Evaluation,
+    asked,
+    meanings,
+    near_lines,
+    ood_threshold,
+)
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.drawing import draw_examples
 from anchor_interp.tasks.examples import Split
@@ -49,6 +56,8 @@ class Measure:
     """A share from 0 to 1; None if the task does not have it."""
     threshold: float
     """Where one phase ends and another begins."""
+    asked: bool
+    """Whether the phase hangs on it."""
 
 
 def write_report(
@@ -91,7 +100,8 @@ def write_report(
 
 def render(runs: Sequence["Findings"]) -> str:
     """The page as HTML."""
-    shown = [_run_content(run, number) for number, run in enumerate(runs, 1)]
+    coloured = zip(runs, _colours(runs), strict=True)
+    shown = [_run_content(run, n, colour) for n, (run, colour) in enumerate(coloured, 1)]
     tasks = dict.fromkeys(run.config.task for run in runs)
     anchored = {task.anchored is not None for task in tasks}
     return fill_page(
@@ -110,7 +120,7 @@ def render(runs: Sequence["Findings"]) -> str:
 
 def measures(evaluation: Evaluation) -> list[Measure]:
     """The measurements that decide a phase, in the order of the rules."""
-    e, t = evaluation, PAPER
+    e, t, decides = evaluation, PAPER, asked(evaluation)
     if not e.pair_accuracy:
         meanings = {
             "train": "on the run's own training sequences",
@@ -120,10 +130,14 @@ def measures(evaluation: Evaluation) -> list[Measure]:
         for split in e.splits:
             if split.beside:
                 meanings[split.role] += f"; on {split.name}: {split.beside}"
+        shares = {
+            "train": ("training accuracy", e.train_accuracy, t.train),
+            "id": ("ID accuracy", e.id_accuracy, t.id),
+            "ood": ("OOD accuracy", e.ood_accuracy, ood_threshold(e)),
+        }
         return [
-            Measure("training accuracy", meanings["train"], e.train_accuracy, t.train),
-            Measure("ID accuracy", meanings["id"], e.id_accuracy, t.id),
-            Measure("OOD accuracy", meanings["ood"], e.ood_accuracy, ood_threshold(e)),
+            Measure(name, meanings[role], value, least, f"{role}_accuracy" in decides)
+            for role, (name, value, least) in shares.items()
         ]
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
     if e.train_accuracy is None:
@@ -131,23 +145,31 @@ def measures(evaluation: Evaluation) -> list[Measure]:
     other_order = "unseen pairs, target of the other order"
     if e.symmetric_accuracy is None and e.commutativity is not None:
         other_order += "; none is defined here, so commutativity decides"
-    rows = (
-        (*train, t.train),
-        ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
-        ("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
-        ("symmetric answers", other_order, e.symmetric_accuracy, t.symmetric),
-        ("commutativity", "predictions that stay when the anchors change places", e.commutativity,
-         t.commutativity),
-        ("key dependence", "predictions that change with the key", e.key_dependence,
-         t.key_dependence),
-    )  # fmt: skip
-    return [Measure(*row) for row in rows]
+    rows = {
+        "train_accuracy": (*train, t.train),
+        "id_accuracy": ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
+        "ood_accuracy": ("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
+        "symmetric_accuracy": ("symmetric answers", other_order, e.symmetric_accuracy, t.symmetric),
+        "commutativity": ("commutativity", "predictions that stay when the anchors change places",
+                          e.commutativity, t.commutativity),
+        "key_dependence": ("key dependence", "predictions that change with the key",
+                           e.key_dependence, t.key_dependence),
+    }  # fmt: skip
+    return [Measure(*row, asked=name in decides) for name, row in rows.items()]
+
+
+def _colours(runs: Sequence["Findings"]) -> list[str]:
+    """The colour of every run: that of its phase, if no two runs share one."""
+    phases = [run.decision.phase for run in runs]
+    if len(set(phases)) < len(phases):
+        return [style.colour(number) for number in range(len(runs))]
+    return [style.PHASE_COLOURS[phase] for phase in phases]
 
 
 def _comparisons(runs: Sequence["Findings"]) -> Iterator[tuple[str, Picture]]:
     """The metrics that several runs have, each with the figure that overlays the runs' curves."""
     for metric, words in run_figures.COMPARED.items() if len(runs) > 1 else ():
-        figure = run_figures.compared_curves([run.metrics for run in runs], metric)
+        figure = run_figures.compared_curves([run.metrics for run in runs], metric, _colours(runs))
         if figure is not None:
             caption = f"{words[0].upper()}{words[1:]} by step, one curve a run."
             yield metric, Picture(f"compared-{metric.replace('_', '-')}", caption, figure)
@@ -168,12 +190,12 @@ def _compared(runs: Sequence["Findings"]) -> list[dict[str, Any]]:
     return found
 
 
-def _run_content(run: "Findings", number: int) -> dict[str, Any]:
+def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
     matrices = zip(run.complexity.matrices, run.complexity_at_init.matrices, strict=True)
     return {
         "id": f"run-{number}",
         "found": run,
-        "colour": style.colour(number - 1).replace(style.INK, "currentColor"),
+        "colour": colour.replace(style.INK, "currentColor"),
         "meaning": meanings(anchored=run.config.task.anchored is not None)[run.decision.phase],
         "near": near_lines(run.evaluation),
         "measures": measures(run.evaluation),

@@ -10,7 +10,7 @@ from anchor_interp.pages import style
 from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers, decide
-from anchor_interp.tasks.anchor import Pair
+from anchor_interp.tasks.anchor import Ints, Pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,8 +113,10 @@ COMPARED = {
 """The metrics in which runs are compared, and their words."""
 
 
-def compared_curves(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> "Figure | None":
-    """One metric of several runs along training; None if no run has it.
+def compared_curves(
+    runs: Sequence[Sequence[Mapping[str, Any]]], metric: str, colours: Sequence[str]
+) -> "Figure | None":
+    """One metric of several runs along training, in these colours; None if no run has it.
 
     The curve of run i has the id ``curve-i``, for the script of the page.
     """
@@ -124,7 +126,7 @@ def compared_curves(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) ->
             return None
         for number, known in enumerate(measured):
             steps, values = ([row[name] for row in known] for name in ("step", metric))
-            axes.plot(steps, values, color=style.colour(number), linewidth=2, gid=f"curve-{number}")
+            axes.plot(steps, values, color=colours[number], linewidth=2, gid=f"curve-{number}")
         axes.set(xlabel="step", ylabel=COMPARED[metric])
         if metric.endswith("loss"):
             axes.set_yscale("log")
@@ -318,9 +320,12 @@ def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:
 
 
 def known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
-    """Labels of the inferential and the symmetric answer, if they are a constant offset."""
+    """What the answers are that are a constant offset: those of rule, shortcut and seen pairs."""
     task, keys = config.anchor_task, config.anchor_task.keys
-    targets = {"symmetric": task.symmetric(pair, keys), "inferential": task.composed(pair, keys)}
+    targets: dict[str, Ints | None] = {
+        f"as for {seen}": task.target(seen, keys) for seen in reversed(task.seen)
+    }
+    targets |= {"symmetric": task.symmetric(pair, keys), "inferential": task.composed(pair, keys)}
     known = {}
     for kind, target in targets.items():
         if target is not None and len(set((target - keys).tolist())) == 1:

@@ -7,8 +7,9 @@ figure that is drawn.
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -36,6 +37,17 @@ QUALITATIVE = (
     "#999999", "#7B4F9D",
 )  # fmt: skip
 """Okabe and Ito's eight colours, black as ink, and two more."""
+PHASE_COLOURS: Mapping[str, str] = MappingProxyType(
+    {
+        "memorizing": "#E69F00",
+        "composite": "#CC79A7",
+        "symmetric": "#56B4E9",
+        "inferential": "#009E73",
+        "undertrained": "#999999",
+        "other": INK,
+    }
+)
+"""Phases, as on the pages' badges."""
 
 _DECIMALS = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
 

@@ -45,7 +45,7 @@ PHASES: Mapping[Phase, str] = MappingProxyType(
         "undertrained": "The model does not answer its own training sequences.",
         "memorizing": "It answers its training sequences, but not others of the same pairs.",
         "composite": "It answers seen pairs on new keys; each ordered pair is a mapping by itself.",
-        "symmetric": "It answers an unseen pair like its other order; two unseen ones, alike.",
+        "symmetric": "It gives both orders of a pair one answer, also where that is wrong.",
         "inferential": "It answers an unseen pair with the composition of its two functions.",
         "other": "No rule for another phase applies.",
     }
@@ -349,6 +349,19 @@ _MEASURED = {
     "commutativity": "commutativity",
     "key_dependence": "key dependence",
 }
+
+
+def asked(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> frozenset[str]:
+    """The measurements that the phase hangs on: with another value of one it is another phase."""
+    phase = classify(evaluation, thresholds)
+
+    def phase_with(name: str, value: float) -> Phase:
+        changed: dict[str, Any] = {name: value}
+        return classify(replace(evaluation, **changed), thresholds)
+
+    return frozenset(
+        name for name in _MEASURED if any(phase_with(name, end) != phase for end in (0.0, 1.0))
+    )
 
 
 def near_lines(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> tuple[str, ...]:
