@@ -387,6 +387,9 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: patch(model, clean, moved, sites, metric), "elsewhere in 4 of 4")
     refused(lambda: patch(model, clean, clean, sites, metric), "same tokens in all 4 sequences")
     paths = [Connection(sites[0])]
+    logit: Any = "logit"
+    refused(lambda: patch(model, *pair, sites, logit), "metric is 'logit'; expected logit_diff")
+    refused(lambda: path_patch(model, *pair, paths, logit), "metric is 'logit'")
     refused(lambda: path_patch(model, clean, clean, paths, metric), "same tokens in all 4")
     refused(lambda: patch(model, clean, fewer, sites, metric), r"\(4, 9\) and corrupted \(3, 9\)")
     refused(lambda: patch(model, *pair, sites, metric, batch_size=0), "batch_size is 0")

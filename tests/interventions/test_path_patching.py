@@ -11,9 +11,16 @@ from torch import Tensor
 from transformer_lens import HookedTransformerConfig
 from twins import twins
 
-from anchor_interp._util.errors import HookError
+from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions.patching import logit_difference, patch, path_patch
-from anchor_interp.interventions.sites import PLACES, Activation, Connection, Site, site_grid
+from anchor_interp.interventions.sites import (
+    PLACES,
+    Activation,
+    Connection,
+    Position,
+    Site,
+    site_grid,
+)
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import Perturbation
@@ -83,6 +90,17 @@ def test_path_patching_finds_the_known_paths(
         result = path_patch(model, *pair, connections, logit_difference(*pair))
         for (_, connection, expected), values in zip(known, result.recovery(), strict=True):
             np.testing.assert_allclose(values, expected, atol=1e-3, err_msg=str(connection))
+
+
+def test_a_connection_stays_at_its_position() -> None:
+    apart: tuple[tuple[Position, Position], ...] = (("first", "key"), (3, 8), ("key", "second"))
+    same: tuple[tuple[Position, Position], ...] = (("first", "first"), ("second", "last"), (8, -1))
+    for sent, received in apart:
+        receiver = Site("v", 1, received)
+        with pytest.raises(ConfigError, match="is at another position than the sender"):
+            Connection(Site("z", 0, sent), (receiver,))
+    for sent, received in (*same, ("all", "key")):
+        Connection(Site("z", 0, sent), (Site("q", 1, received),))
 
 
 def linear_stream() -> HookedTransformer:

@@ -177,7 +177,7 @@ def patch(
             have, a metric of the wrong shape, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
-    base, rows, donors = _twins(model, clean, corrupted, direction)
+    base, rows, donors = _twins(model, clean, corrupted, direction, metric)
     sites = check_sites(model, sites)
     checked(batch_size, int, "batch_size", low=1)
     hooks = list(dict.fromkeys(site.hook for site in sites))
@@ -225,7 +225,7 @@ def path_patch(
     effects of single senders on the logits add up only without LayerNorm. Arguments and errors are
     those of :func:`patch`, with ``connections`` in place of its sites.
     """
-    base, rows, donors = _twins(model, clean, corrupted, direction)
+    base, rows, donors = _twins(model, clean, corrupted, direction, metric)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
     checked(batch_size, int, "batch_size", low=1)
     if not connections:
@@ -263,10 +263,13 @@ def path_patch(
 
 
 def _twins(
-    model: HookedTransformer, clean: Inputs, corrupted: Inputs, direction: Direction
+    model: HookedTransformer, clean: Inputs, corrupted: Inputs, direction: Direction, metric: object
 ) -> tuple[Inputs, Int64[Tensor, "n pos"], Int64[Tensor, "n pos"]]:
     """The inputs that are patched, their token indices, and those that activations come from."""
     checked(direction, Direction, "direction")
+    if not callable(metric):
+        made = "logit_difference(clean, corrupted) or a function of the last position's logits"
+        raise ConfigError(f"metric is {shown(metric)}; expected {made}")
     inputs = (clean, corrupted)
     if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")

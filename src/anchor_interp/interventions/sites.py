@@ -102,10 +102,24 @@ class Connection:
             if receiver.depth < self.sender.depth:
                 found = f"the receiver {receiver} is computed before the sender {self.sender}"
                 raise ConfigError(f"{found}; give a later receiver")
+            if _elsewhere(self.sender.position, receiver.position):
+                raise ConfigError(
+                    f"the receiver {receiver} is at another position than the sender "
+                    f"{self.sender}, and the residual stream stays at its position; give k or v at "
+                    "the sender's position for what attention takes from there"
+                )
 
     def __str__(self) -> str:
         given = self.receivers
         return f"{self.sender} -> {given if given == 'logits' else ', '.join(map(str, given))}"
+
+
+def _elsewhere(one: Position, other: Position) -> bool:
+    """Whether two positions can never be the same; the second anchor can be the last position."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one != other and (one < 0) == (other < 0)
+    inside = ("key", "first", "second")
+    return one != other and one in inside and other in inside
 
 
 def site_grid(

@@ -155,7 +155,9 @@ def measures(evaluation: Evaluation) -> list[Measure]:
         "key_dependence": ("key dependence", "predictions that change with the key",
                            e.key_dependence, t.key_dependence),
     }  # fmt: skip
-    return [Measure(*row, asked=name in decides) for name, row in rows.items()]
+    return [
+        Measure(*row, asked=name in decides and row[2] is not None) for name, row in rows.items()
+    ]
 
 
 def _colours(runs: Sequence["Findings"]) -> list[str]:

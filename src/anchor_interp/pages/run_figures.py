@@ -27,6 +27,7 @@ Side = Literal["train_keys", "test_keys"]
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
 _BARS = 6
+_LEAST_TOLD = 0.05  # of an answer that is told whose it is
 _MOST_TEXTS = 30  # of an aspect, that bars show
 _GAP = 0.6  # between the groups of bars, whose width is 1
 
@@ -194,7 +195,7 @@ def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
     for answers in evaluation.unseen:
         kinds = known_offsets(config, answers.pair)
         for label, share in top_answers(answers):
-            kind = kinds.get(label, "")
+            kind = kinds.get(label, "") if share >= _LEAST_TOLD else ""
             labels.append(f"{answers.pair}: {label}" + (f"  {kind}" if kind else ""))
             shares.append(share)
             colours.append(

@@ -107,10 +107,11 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     """Write any HookedTransformer's weights and its configuration as one file; replaces a file.
 
     Raises:
-        ConfigError: the model is not a HookedTransformer.
+        ConfigError: the model is not a HookedTransformer, or a weight is not finite.
         StoreError: the file cannot be written.
     """
     check_model(model)
+    check_weights(model)
     if isinstance(model, PostLNTransformer):
         raise ConfigError("a post-LayerNorm model has blocks of this package; use Run.export")
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
