@@ -146,7 +146,22 @@ def test_no_route_and_no_circuit_need_be_enough() -> None:
         "symmetric one 0.10 and the gathered one -0.20; 3 of 54 edges are not enough (faithfulness "
         "0.30)."
     )
+    cut = say.conclude_flow(None, circuit, finished=False)
+    assert cut is not None
+    assert cut.endswith("(faithfulness 0.30); pruning was cut short, so fewer may be.")
     assert say.conclude_flow(None, None) is None
+
+
+def test_what_is_similar_need_not_be_used() -> None:
+    model = small_exact("inferential", "post")
+    values = [value_similarity(model, FEW_KEYS, state="OV")]
+    state = Site("resid_post", 0, "first")
+    used = interchange(model, interchange_pairs(FEW_KEYS, 20, seed=0), state)
+    warned = "similar does not mean used"
+    for one, expected in ((used, False), (replace(used, counterfactual=0.1), True)):
+        sentence = say.conclude_representations(values, None, [one])
+        assert sentence is not None
+        assert (warned in sentence) is expected
 
 
 def test_behaviour_and_mechanism_agree_or_not() -> None:

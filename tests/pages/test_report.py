@@ -16,8 +16,10 @@ from watched_page import Watched
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.findings import Findings, gather
 from anchor_interp.cli.main import main
+from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, attention_view, labels
 from anchor_interp.pages.report import measures, render, write_report
+from anchor_interp.runs.phase import Decision
 from anchor_interp.runs.run import Run
 
 HOSTILE = (
@@ -98,6 +100,19 @@ def test_a_page_says_why_no_symmetric_answer_is_defined(found: Findings) -> None
     ):
         meaning = next(m.meaning for m in measures(evaluation) if m.name == "symmetric answers")
         assert ("so commutativity decides" in meaning) is decides
+
+
+def test_curves_have_the_colours_of_their_phases_where_these_differ(found: Findings) -> None:
+    one, other = (
+        dataclasses.replace(found, decision=Decision(phase, ""))
+        for phase in ("symmetric", "inferential")
+    )
+    swatches = re.compile('class="swatch" style="background: ([^"]+)"')
+    for runs, colours in (
+        ([one, other], [style.PHASE_COLOURS["symmetric"], style.PHASE_COLOURS["inferential"]]),
+        ([one, one], [style.colour(0), style.colour(1)]),
+    ):
+        assert swatches.findall(render(runs)) == colours
 
 
 def test_markup_in_names_stays_text(page: Path) -> None:

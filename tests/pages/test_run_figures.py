@@ -9,10 +9,17 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 
-from anchor_interp.pages.run_figures import aspect_scores, aspects
+from anchor_interp.pages.run_figures import aspect_scores, aspects, known_offsets
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore
+from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.examples import SplitRole
+
+
+def test_an_answer_is_told_whose_it_is() -> None:
+    found = known_offsets(preset("inferential"), (3, 4))
+    assert (found["x - 10"], found["x - 7"]) == ("inferential", "as for (2, 4)")
+    assert known_offsets(preset("neurips-inferential"), (4, 3))["x - 6"] == "symmetric"
 
 
 def split(name: str, role: SplitRole, *scores: AspectScore) -> SplitScore:

@@ -16,6 +16,7 @@ from anchor_interp.runs.phase import (
     Phase,
     SplitScore,
     Thresholds,
+    asked,
     classify,
     decide,
     meanings,
@@ -140,6 +141,16 @@ def test_a_number_near_a_line_names_the_phase_beyond_it() -> None:
     undecided = measured(ood=0.2, symmetric=None, commutativity=0.72)
     assert near_lines(undecided)[-1].endswith("at 0.67 the phase would be composite")
     assert near_lines(measured(train=0.5, ood=0.47)) == ()  # another rule decides
+
+
+def test_a_phase_hangs_on_what_could_change_it() -> None:
+    fitted = {"train_accuracy", "id_accuracy", "ood_accuracy"}
+    assert asked(measured(train=0.5)) == {"train_accuracy"}
+    assert asked(measured(seen=0.1, ood=0.1)) == fitted
+    assert asked(measured(ood=1.0, commutativity=1.0)) == fitted
+    decides = fitted | {"commutativity", "key_dependence"}
+    assert asked(measured(commutativity=1.0)) >= decides
+    assert "key_dependence" not in asked(measured(commutativity=0.1))
 
 
 def test_every_phase_has_a_meaning() -> None:
