@@ -267,13 +267,13 @@ def _twins(
 ) -> tuple[Inputs, Int64[Tensor, "n pos"], Int64[Tensor, "n pos"]]:
     """The inputs that are patched, their token indices, and those that activations come from."""
     checked(direction, Direction, "direction")
-    if not callable(metric):
-        made = "logit_difference(clean, corrupted) or a function of the last position's logits"
-        raise ConfigError(f"metric is {shown(metric)}; expected {made}")
     inputs = (clean, corrupted)
     if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
     rows = [finite_rows(model, x) for x in inputs]
+    if not callable(metric):
+        made = "logit_difference(clean, corrupted) or a function of the last position's logits"
+        raise ConfigError(f"metric is {shown(metric)}; expected {made}")
     if rows[0].shape != rows[1].shape or not len(rows[0]):
         found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
         raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
