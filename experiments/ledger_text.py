@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from anchor_interp._util.errors import ConfigError
 from measured import table
 from papers.claims import CLAIMS
 from papers.figures import VERDICT_STYLES
@@ -130,7 +131,13 @@ def claim_text(ledger: Ledger, name: str) -> str:
 def part_text(ledger: Ledger, name_and_part: str) -> str:
     """The verdict on a claim in one layout, or in one task and layout: ``c4-gamma pre``."""
     name, _, part = name_and_part.partition(" ")
-    return ledger.judgements[name].parts[part].verdict
+    judged = ledger.judgements[name]
+    if judged.verdict == "not run":
+        return judged.verdict
+    if part not in judged.parts:
+        known = "; ".join(judged.parts) or "none"
+        raise ConfigError(f"the claim {name} has no part {part!r}; expected one of: {known}")
+    return judged.parts[part].verdict
 
 
 def accuracy_text(ledger: Ledger, rule: str) -> str:
@@ -182,7 +189,11 @@ def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
             said, more = f"{len(mine)} claim{'s' * (more > 0)}", 0
         if pooled := told(mine[0][1])["effect"] if verdict == "nothing comparable" else "":
             said += f" ({pooled})"
-        parts.append(f"**{verdict}**: {said}{f', and {more} more' if more else ''}")
+        said += f", and {more} more" if more else ""
+        if verdict == "not supported" and (weak := sum(claim.limit != "" for claim, _ in mine)):
+            of = "" if weak == len(mine) else f"{weak} of them are "
+            said += f" ({of}no evidence against the paper)"
+        parts.append(f"**{verdict}**: {said}")
     return "; ".join(parts)
 
 

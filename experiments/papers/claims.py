@@ -335,6 +335,14 @@ CLAIMS = tuple(_claim(name, **said) for name, said in _TEXTS.items())
 LEDGER = Family(CLAIMS)
 
 
+REALISTIC = frozenset(
+    claim.name
+    for claim in CLAIMS
+    if claim.section in ("control_7", "control_7_concepts", "control_7d", "across_tasks")
+)
+"""Claims on the tasks of the complexity-control paper's section VII, and across all tasks."""
+
+
 def section_claims(section: str) -> tuple[Claim, ...]:
     """The claims that one section's script shows."""
     return tuple(claim for claim in CLAIMS if claim.section == section)

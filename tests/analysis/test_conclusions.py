@@ -157,11 +157,15 @@ def test_what_is_similar_need_not_be_used() -> None:
     values = [value_similarity(model, FEW_KEYS, state="OV")]
     state = Site("resid_post", 0, "first")
     used = interchange(model, interchange_pairs(FEW_KEYS, 20, seed=0), state)
-    warned = "similar does not mean used"
-    for one, expected in ((used, False), (replace(used, counterfactual=0.1), True)):
-        sentence = say.conclude_representations(values, None, [one])
+    for share, warned in (
+        (1.0, None),
+        (0.16, "but a state there acts as g(x; a1) in only 0.16 of the exchanges"),
+        (0.01, "but no state there acts as g(x; a1): similar does not mean used"),
+    ):
+        sentence = say.conclude_representations(values, None, [replace(used, counterfactual=share)])
         assert sentence is not None
-        assert (warned in sentence) is expected
+        assert (", but" in sentence) is (warned is not None)
+        assert warned is None or warned in sentence
 
 
 def test_behaviour_and_mechanism_agree_or_not() -> None:

@@ -27,7 +27,7 @@ from anchor_interp.analysis.fingerprint import (
     seen_pairs_only,
 )
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
-from anchor_interp.analysis.verdict import VerdictThresholds, lines, verdict
+from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, VerdictThresholds, lines, verdict
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import interchange
@@ -105,7 +105,11 @@ def test_the_command_gives_both_phases(
     assert "position_share" in memorizing["mechanism"]["reason"]
     assert lookup["fingerprint"]["virtual_rule"] == taken["lookup"].virtual_rule
     assert main(["verdict", "exact/lookup"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("  by mechanism  composite ")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("  by mechanism  composite ")
+    assert lines[-1].endswith(
+        f"has a balanced accuracy of {ACCURACY:.2f}; thresholds and runs are of {FITTED_ON}."
+    )
 
 
 def test_numbers_are_finite_or_none_and_survive_json(taken: dict[str, Fingerprint]) -> None:

@@ -109,7 +109,7 @@ def test_examples_and_sites_share_passes_without_touching_each_other(
         *site_grid(model, ["resid_pre", "v"], positions=("second", 3)),
         Site("pattern", 1, "last", 1),
     ]
-    connection = Connection(Site("z", 0, "key"), (Site("v", 1, "key"), Site("q", 1, "last")))
+    connection = Connection(Site("z", 0, "key"), (Site("v", 1, "key"), Site("q", 1, "key")))
     run = functools.partial(patch, model, direction=direction)
     trace = functools.partial(path_patch, model, direction=direction)
     metric = logit_difference(*pair)

@@ -93,13 +93,16 @@ def test_path_patching_finds_the_known_paths(
 
 
 def test_a_connection_stays_at_its_position() -> None:
-    apart: tuple[tuple[Position, Position], ...] = (("first", "key"), (3, 8), ("key", "second"))
+    apart: tuple[tuple[Position, Position], ...] = (
+        ("first", "key"), (3, 8), ("key", "second"), ("first", "last"), ("last", "key"),
+        ("noise", "last"), ("noise", "second"),
+    )  # fmt: skip
     same: tuple[tuple[Position, Position], ...] = (("first", "first"), ("second", "last"), (8, -1))
     for sent, received in apart:
         receiver = Site("v", 1, received)
         with pytest.raises(ConfigError, match="is at another position than the sender"):
             Connection(Site("z", 0, sent), (receiver,))
-    for sent, received in (*same, ("all", "key")):
+    for sent, received in (*same, ("all", "key"), ("noise", 8), (3, "key")):
         Connection(Site("z", 0, sent), (Site("q", 1, received),))
 
 

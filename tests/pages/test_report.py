@@ -19,6 +19,7 @@ from anchor_interp.cli.main import main
 from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, attention_view, labels
 from anchor_interp.pages.report import measures, render, write_report
+from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Decision
 from anchor_interp.runs.run import Run
 
@@ -88,6 +89,10 @@ def test_every_measurement_is_reached_or_below_its_threshold(page: Path, found: 
             verdicts[measure.name] = "reached" if measure.value >= measure.threshold else "below"
     for name, verdict in verdicts.items():
         assert re.search(rf"{name} [\d.\N{{EN DASH}}]+ [\d.]+ {verdict} ", words(page)), name
+    rows = re.findall(r'<tr( class="unasked")?>\s*<th scope="row">([^<]+)', page.read_text("utf-8"))
+    grey = {name for greyed, name in rows if greyed}
+    assert grey == {measure.name for measure in measures(found.evaluation) if not measure.asked}
+    assert 0 < len(grey) < len(verdicts)
 
 
 def test_a_page_says_why_no_symmetric_answer_is_defined(found: Findings) -> None:
@@ -112,7 +117,28 @@ def test_curves_have_the_colours_of_their_phases_where_these_differ(found: Findi
         ([one, other], [style.PHASE_COLOURS["symmetric"], style.PHASE_COLOURS["inferential"]]),
         ([one, one], [style.colour(0), style.colour(1)]),
     ):
-        assert swatches.findall(render(runs)) == colours
+        said = render(runs)
+        assert swatches.findall(said) == colours
+        for number, colour in enumerate(colours):
+            strokes = re.findall(rf'id="[^"]*curve-{number}">\s*<path[^>]*stroke: (#\w+)', said)
+            assert strokes, number
+            assert {stroke.upper() for stroke in strokes} == {colour.upper()}
+
+
+def test_the_page_names_every_setting_in_which_its_runs_differ(found: Findings) -> None:
+    note = "do not differ in gamma and weight decay alone"
+    decay = override(found.config, gamma=0.9, weight_decay=0.3, log_every=1)
+    assert note not in render([found, dataclasses.replace(found, config=decay)])
+    changes: dict[str, Any] = {"d_mlp": 4096, "lr": 0.0625, "clip": None, "unseen": ((1, 2),)}
+    other = override(found.config, **changes)
+    said = render([found, dataclasses.replace(found, config=other)])
+    assert note in said
+    train, model = found.config.train, found.config.model
+    differ = (
+        f"unseen, d_mlp ({model.d_mlp}, 4,096), lr ({train.lr:g}, 0.0625) and "
+        f"clip ({train.clip:g}, None)"
+    )
+    assert differ in " ".join(html.unescape(said).split())
 
 
 def test_markup_in_names_stays_text(page: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 
-from anchor_interp.pages.run_figures import aspect_scores, aspects, known_offsets
+from anchor_interp.pages.run_figures import aspect_scores, aspects, known_offsets, unseen_answers
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
@@ -20,6 +20,19 @@ def test_an_answer_is_told_whose_it_is() -> None:
     found = known_offsets(preset("inferential"), (3, 4))
     assert (found["x - 10"], found["x - 7"]) == ("inferential", "as for (2, 4)")
     assert known_offsets(preset("neurips-inferential"), (4, 3))["x - 6"] == "symmetric"
+
+
+def test_a_rare_answer_is_not_told_whose_it_is(finished_run: Run) -> None:
+    config = preset("inferential")
+    answers = replace(
+        finished_run.evaluation.unseen[0],
+        pair=(3, 4),
+        offsets={"-7": 0.05, "-10": 0.04},
+    )
+    figure = unseen_answers(config, replace(finished_run.evaluation, unseen=(answers,)))
+    (axes,) = figure.axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["(3, 4): x - 7  as for (2, 4)", "(3, 4): x - 10"]
 
 
 def split(name: str, role: SplitRole, *scores: AspectScore) -> SplitScore:

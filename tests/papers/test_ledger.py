@@ -348,6 +348,30 @@ def test_the_pages_have_the_tables_numbers(ledger: Ledger) -> None:
     for file in results.PAGES:
         page = file.read_text(encoding="utf-8")
         assert results.filled(page, ledger) == page
+        patterns = (results._PLACE, results._TEXT, results._NUMBER)
+        known = {match.start() for pattern in patterns for match in pattern.finditer(page)}
+        markers = re.finditer(r"<!-- (?!end -->)(?:\w+:|\w+ (?:\w+ )?of ).*?-->", page)
+        assert {match.start() for match in markers} == known, file.name
+
+
+def test_a_part_of_a_claim_is_told_or_named_as_unknown(ledger: Ledger) -> None:
+    text = importlib.import_module("ledger_text")
+    judged = ledger.judgements["c4-gamma"]
+    assert text.part_text(ledger, "c4-gamma pre") == judged.parts["pre"].verdict
+    with pytest.raises(ConfigError, match="c4-gamma has no part 'prae'; expected one of: "):
+        text.part_text(ledger, "c4-gamma prae")
+    unrun = dataclasses.replace(judged, verdict="not run", parts={})
+    without = dataclasses.replace(ledger, judgements={"c4-gamma": unrun})
+    assert text.part_text(without, "c4-gamma pre") == "not run"
+
+
+def test_a_line_says_where_a_claim_fails_and_what_is_no_evidence(ledger: Ledger) -> None:
+    text = importlib.import_module("ledger_text")
+    lines = {key: text._outcome(claims) for key, _, claims in text.by_figure(ledger)}
+    assert "OOD accuracy rises with gamma (not in post)" in lines["control_4"]
+    assert lines["control_7d"].endswith("and 1 more (no evidence against the paper)")
+    assert "(7 of them are no evidence against the paper)" in lines["control_7"]
+    assert "no evidence" not in lines["neurips_4"]
 
 
 def test_every_claim_stands_in_one_line_and_says_what_nothing_comparable_has(
@@ -425,8 +449,8 @@ def test_the_page_in_a_browser(ledger: Ledger, browser: Any, tmp_path: Path) -> 
 
 
 SECTIONS = (
-    "forest", "neurips_4", "neurips_6", "neurips_rates", "control_4", "control_8", "control_c",
-    "own", "verdict",
+    "forest_anchors", "forest_realistic", "neurips_4", "neurips_6", "neurips_rates", "control_4",
+    "control_8", "control_c", "own", "verdict",
 )  # fmt: skip
 """Scripts that draw from tables alone, which takes moments; the others look into models too."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anchor_interp.runs.phase import Decision
 
 _MOST = 0.5
+_LEAST = 0.05  # of the exchanges: a state that acts less often does not act
 _SIGNIFICANT = 0.05
 _LEAST_PERMUTATIONS = 20  # with fewer, no p can be 0.05
 _TAKES = {
@@ -162,7 +163,12 @@ def conclude_representations(
 ) -> str | None:
     """Whether equal values are parallel at the first anchor, and whether the order is merged."""
     said = []
-    used = not interchanges or max(one.counterfactual for one in interchanges) >= _MOST
+    most = max((one.counterfactual for one in interchanges), default=1.0)
+    unused = (
+        "" if most >= _MOST
+        else ", but no state there acts as g(x; a1): similar does not mean used" if most < _LEAST
+        else f", but a state there acts as g(x; a1) in only {most:.2f} of the exchanges"
+    )  # fmt: skip
     for entry in similarities:
         if entry.state == "OV":
             c = entry.contrast
@@ -173,9 +179,8 @@ def conclude_representations(
             said.append(
                 f"at the first anchor, equal g(x; a1) are {more} parallel than near misses "
                 f"(difference of the cosines {c.difference:z.2f}{p})"
-                + (", but no state there acts as g(x; a1): similar does not mean used"
-                   if alike and not used else "")
-            )  # fmt: skip
+                f"{unused if alike else ''}"
+            )
     if fingerprint is not None:
         said.append(f"after attention of layer 0 the last position {_order(fingerprint)}")
     return _sentence("; ".join(said))

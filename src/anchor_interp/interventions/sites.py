@@ -118,8 +118,9 @@ def _elsewhere(one: Position, other: Position) -> bool:
     """Whether two positions can never be the same; the second anchor can be the last position."""
     if isinstance(one, int) and isinstance(other, int):
         return one != other and (one < 0) == (other < 0)
-    inside = ("key", "first", "second")
-    return one != other and one in inside and other in inside
+    if isinstance(one, int) or isinstance(other, int) or "all" in (one, other):
+        return False
+    return one != other and {one, other} != {"second", "last"}
 
 
 def site_grid(

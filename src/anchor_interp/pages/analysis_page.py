@@ -113,9 +113,10 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
     if m is not None and m.embedding is not None:
         caption = "Embedded keys on their first two principal components."
         yield Picture("embedding", caption, figures.embedding_plane(m.embedding, m.keys))
+        claimed = " and ".join(map(str, m.embedding.steps.claimed))
         caption = (
             "How much closer keys are embedded that lie this many steps apart than a smooth curve "
-            "explains. The papers see peaks at the differences of the anchors "
+            f"explains. The papers see peaks at {claimed} "
             f"(p = {m.embedding.steps.p_value:.2g} for both)."
         )
         yield Picture("steps", caption, figures.step_scores(m.embedding))

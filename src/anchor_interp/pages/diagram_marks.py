@@ -7,7 +7,7 @@ Colour and letter tell a phase; a mark tells a run that is not done. Every cell 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from anchor_interp.pages.style import INK
+from anchor_interp.pages.style import INK, PHASE_COLOURS
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell, RunState
 from anchor_interp.sweeps.settings import label
 
@@ -15,16 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS: dict[RunState, str] = {
-    "undertrained": "#BBBBBB",
-    "memorizing": "#E69F00",
-    "composite": "#CC79A7",
-    "symmetric": "#56B4E9",
-    "inferential": "#009E73",
-    "other": "#F0E442",
-    "diverged": "#3A3A3A",
-}
-"""Colours of states (Okabe and Ito, and greys); the others are empty frames."""
+COLOURS: Mapping[str, str] = {**PHASE_COLOURS, "diverged": "#3A3A3A"}
+"""Colours of states; the others are empty frames."""
 BLACK = "#000000"
 
 

@@ -24,6 +24,7 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import (
     PAPER,
     Evaluation,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 EXAMPLE_SEED = 0
 """Seed of the example that the page shows of every split."""
+_NOT_COMPARED = ("gamma", "weight_decay", "log_every", "eval_every", "checkpoint_every")
+"""Settings that the summary has columns for, and those that change no result."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ def render(runs: Sequence["Findings"]) -> str:
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
         meanings=[meanings(anchored=each) for each in (True, False) if each in anchored],
+        differences=_differences([run.config for run in runs]),
         compared=_compared(runs),
         script=template_text("report.js"),
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
@@ -136,7 +140,13 @@ def measures(evaluation: Evaluation) -> list[Measure]:
             "ood": ("OOD accuracy", e.ood_accuracy, ood_threshold(e)),
         }
         return [
-            Measure(name, meanings[role], value, least, f"{role}_accuracy" in decides)
+            Measure(
+                name,
+                meanings[role],
+                value,
+                least,
+                asked=f"{role}_accuracy" in decides and value is not None,
+            )
             for role, (name, value, least) in shares.items()
         ]
     train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
@@ -166,6 +176,29 @@ def _colours(runs: Sequence["Findings"]) -> list[str]:
     if len(set(phases)) < len(phases):
         return [style.colour(number) for number in range(len(runs))]
     return [style.PHASE_COLOURS[phase] for phase in phases]
+
+
+def _differences(configs: Sequence[RunConfig]) -> list[str]:
+    """Settings other than gamma and weight decay that differ, each with its values."""
+    values: dict[str, list[Any]] = {"task": [config.task.kind for config in configs]}
+    for config in configs:
+        for part in (config.task, config.model, config.init, config.train):
+            for name, value in to_dict(part).items():
+                values.setdefault(name, []).append(value)
+    found = []
+    for name, mine in values.items():
+        different = [v for n, v in enumerate(mine) if v not in mine[:n]]
+        if name not in _NOT_COMPARED and len(different) > 1:
+            plain = not any(isinstance(value, list | dict) for value in different)
+            found.append(f"{name} ({', '.join(map(_said, different))})" if plain else name)
+    return found
+
+
+def _said(value: Any) -> str:
+    """A setting's value in words; thousands are set apart."""
+    if value is None or isinstance(value, bool | str):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _comparisons(runs: Sequence["Findings"]) -> Iterator[tuple[str, Picture]]:

@@ -44,10 +44,10 @@ PHASE_COLOURS: Mapping[str, str] = MappingProxyType(
         "symmetric": "#56B4E9",
         "inferential": "#009E73",
         "undertrained": "#999999",
-        "other": INK,
+        "other": "#A39200",
     }
 )
-"""Phases, as on the pages' badges."""
+"""Phases, on every page (Okabe and Ito's colours, a grey and a dark yellow)."""
 
 _DECIMALS = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
 

@@ -352,8 +352,13 @@ _MEASURED = {
 
 
 def asked(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> frozenset[str]:
-    """The measurements that the phase hangs on: with another value of one it is another phase."""
+    """The measurements that the phase hangs on: with another value of one it is another phase.
+
+    For *other* these are all: no single one decides it.
+    """
     phase = classify(evaluation, thresholds)
+    if phase == "other":
+        return frozenset(_MEASURED)
 
     def phase_with(name: str, value: float) -> Phase:
         changed: dict[str, Any] = {name: value}

@@ -1,0 +1,17 @@
+"""Section VII and all tasks: every effect, in units of the smallest that counts."""
+
+import section
+from papers.claims import REALISTIC, judge_ledger
+from papers.figures import forest
+from papers.studies import STUDIES
+
+
+def draw(data: section.Data) -> section.Panels:
+    """The part of the forest plot that is about realistic tasks."""
+    judged = judge_ledger(data.tables)
+    shown = {name: each for name, each in judged.items() if name in REALISTIC}
+    return [[("claims on realistic tasks", forest(shown))]]
+
+
+if __name__ == "__main__":
+    section.main(draw, *STUDIES)
