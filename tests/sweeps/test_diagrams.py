@@ -318,7 +318,7 @@ def test_two_thousand_runs() -> None:
 def test_every_run_is_drawn_with_its_letter() -> None:
     """The SVG has one filled place for each run of a state, and one legend entry."""
     found = phase_diagrams(decay_sweep())
-    states = Counter(run.state for run in found.runs)
+    states: Counter[str] = Counter(run.state for run in found.runs)
     svg = inline_svg(phase_map(found.diagrams[0]), "p")
     assert len(re.findall(r'id="p-cell-\d+"', svg)) == 28
     for state, colour in COLOURS.items():
