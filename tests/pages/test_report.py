@@ -131,7 +131,12 @@ def test_the_page_names_every_setting_in_which_its_runs_differ(found: Findings) 
     assert note not in render([found, dataclasses.replace(found, config=decay)])
     changes: dict[str, Any] = {"d_mlp": 4096, "lr": 0.0625, "clip": None, "unseen": ((1, 2),)}
     other = override(found.config, **changes)
-    said = render([found, dataclasses.replace(found, config=other)])
+    runs = [
+        dataclasses.replace(found, name=name, config=config)
+        for name, config in (("one", found.config), ("two", other), ("three", decay))
+    ]
+    said = render(runs)
+    assert "one and three share all of these." in said
     assert note in said
     train, model = found.config.train, found.config.model
     differ = (

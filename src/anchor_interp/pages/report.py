@@ -114,6 +114,7 @@ def render(runs: Sequence["Findings"]) -> str:
         runs=shown,
         meanings=[meanings(anchored=each) for each in (True, False) if each in anchored],
         differences=_differences([run.config for run in runs]),
+        comparable=_comparable(runs),
         compared=_compared(runs),
         script=template_text("report.js"),
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
@@ -178,17 +179,37 @@ def _colours(runs: Sequence["Findings"]) -> list[str]:
     return [style.PHASE_COLOURS[phase] for phase in phases]
 
 
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """The settings but for the seed, those of the summary's columns and those of no effect."""
+    parts = (config.task, config.model, config.init, config.train)
+    found = {name: value for part in parts for name, value in to_dict(part).items()}
+    kept = {name: value for name, value in found.items() if name not in _NOT_COMPARED}
+    return {"task": config.task.kind} | kept
+
+
+def _comparable(runs: Sequence["Findings"]) -> list[list[str]]:
+    """Names of runs that share all these settings, where at least two do."""
+    groups: list[tuple[dict[str, Any], list[str]]] = []
+    for run in runs:
+        mine = _settings(run.config)
+        known = next((names for settings, names in groups if settings == mine), None)
+        if known is None:
+            groups.append((mine, [run.name]))
+        else:
+            known.append(run.name)
+    return [names for _, names in groups if len(names) > 1]
+
+
 def _differences(configs: Sequence[RunConfig]) -> list[str]:
-    """Settings other than gamma and weight decay that differ, each with its values."""
-    values: dict[str, list[Any]] = {"task": [config.task.kind for config in configs]}
+    """These settings where they differ, each with its values."""
+    values: dict[str, list[Any]] = {}
     for config in configs:
-        for part in (config.task, config.model, config.init, config.train):
-            for name, value in to_dict(part).items():
-                values.setdefault(name, []).append(value)
+        for name, value in _settings(config).items():
+            values.setdefault(name, []).append(value)
     found = []
     for name, mine in values.items():
         different = [v for n, v in enumerate(mine) if v not in mine[:n]]
-        if name not in _NOT_COMPARED and len(different) > 1:
+        if len(different) > 1:
             plain = not any(isinstance(value, list | dict) for value in different)
             found.append(f"{name} ({', '.join(map(_said, different))})" if plain else name)
     return found
