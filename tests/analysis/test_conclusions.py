@@ -18,7 +18,7 @@ from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.masks import leak
-from anchor_interp.interventions.patching import logit_difference, patch
+from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
 from anchor_interp.interventions.sites import Site, site_grid
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.exact import MECHANISMS, Mechanism
@@ -150,6 +150,24 @@ def test_no_route_and_no_circuit_need_be_enough() -> None:
     assert cut is not None
     assert cut.endswith("(faithfulness 0.30); pruning was cut short, so fewer may be.")
     assert say.conclude_flow(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"first": 0.52, "second": 0.46, "last": 0.1},
+         "the key is at the first anchor (recovery 0.52; 0.46 at the second anchor)."),
+        ({"key": 0.2, "last": 0.1}, "the key is at no single position (recovery 0.20)."),
+        ({"last": 0.3, "key": 0.9},
+         "the key is at its own position (recovery 0.90; 0.30 at the last position)."),
+    ],
+)  # fmt: skip
+def test_every_place_that_holds_a_token_is_named(shares: dict[str, float], said: str) -> None:
+    sites = site_grid(small_exact("symmetric", "post"), ["resid_pre"])
+    known = np.array([shares.get(str(site.position), 0.0) for site in sites])[:, None]
+    result = PatchResult(sites, "denoise", np.repeat(known, 20, 1), np.ones(20), np.zeros(20))
+    sentence = say.conclude_patching([Patched("key", result)], [])
+    assert sentence == f"Before layer 1, {said}"
 
 
 def test_what_is_similar_need_not_be_used() -> None:

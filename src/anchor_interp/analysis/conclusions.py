@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anchor_interp.runs.phase import Decision
 
 _MOST = 0.5
+_SOME = 0.25  # of the recovery: a place with less is not named
 _LEAST = 0.05  # of the exchanges: a state that acts less often does not act
 _SIGNIFICANT = 0.05
 _LEAST_PERMUTATIONS = 20  # with fewer, no p can be 0.05
@@ -148,12 +149,18 @@ def _whereabouts(patched: "Patched") -> str:
         for site, mean in zip(sites, means, strict=True)
         if (site.activation, site.layer) == ("resid_pre", last)
     }
-    place = max(shares, key=lambda position: shares[position])
-    if shares[place] < _MOST:
-        where = "no single position"
-    else:
-        where = "its own position" if place == patched.contrast else _PLACES[place]
-    return f"{_PLACES[patched.contrast]} is at {where} (recovery {shares[place]:.2f})"
+    ranked = sorted(shares, key=lambda position: -shares[position])
+    first, *others = [place for place in ranked if shares[place] >= _SOME] or ranked[:1]
+
+    def said(place: str) -> str:
+        return "its own position" if place == patched.contrast else _PLACES[place]
+
+    if shares[first] < _SOME:
+        return (
+            f"{_PLACES[patched.contrast]} is at no single position (recovery {shares[first]:.2f})"
+        )
+    also = "".join(f"; {shares[place]:.2f} at {said(place)}" for place in others)
+    return f"{_PLACES[patched.contrast]} is at {said(first)} (recovery {shares[first]:.2f}{also})"
 
 
 def conclude_representations(
