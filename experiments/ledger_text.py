@@ -7,7 +7,7 @@ from anchor_interp._util.errors import ConfigError
 from measured import table
 from papers.claims import CLAIMS
 from papers.figures import VERDICT_STYLES
-from papers.judging import Claim, Judgement
+from papers.judging import REVERSED, Claim, Judgement
 from papers.page import Ledger, known_before, told
 
 ROOT = Path(__file__).parent.parent
@@ -90,9 +90,7 @@ def open_table(ledger: Ledger) -> str:
 
 def _reversed(judged: Judgement) -> str:
     """Whether the effect is the opposite of the claim, in a word."""
-    found = judged.finding
-    opposite = found is not None and found.high is not None and found.high < 0
-    return ", reversed" if opposite and judged.verdict == "not supported" else ""
+    return ", reversed" if judged.reason == REVERSED else ""
 
 
 def claims_table(ledger: Ledger) -> str:
@@ -190,11 +188,34 @@ def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
         if pooled := told(mine[0][1])["effect"] if verdict == "nothing comparable" else "":
             said += f" ({pooled})"
         said += f", and {more} more" if more else ""
-        if verdict == "not supported" and (weak := sum(claim.limit != "" for claim, _ in mine)):
-            of = "" if weak == len(mine) else f"{weak} of them are "
-            said += f" ({of}no evidence against the paper)"
+        limits = " and ".join(filter(None, (_partly(mine[1:]), _ours(mine), _weak(mine))))
+        said += f" ({limits})" if limits else ""
         parts.append(f"**{verdict}**: {said}")
     return "; ".join(parts)
+
+
+def _partly(others: list[tuple[Claim, Judgement]]) -> str:
+    """How many of the supported claims that are counted as more fail in a task or layout."""
+    found = sum(
+        judged.verdict == "supported" and any(p.verdict == _OPEN[0] for p in judged.parts.values())
+        for _, judged in others
+    )
+    return f"{found} of these not everywhere" if found else ""
+
+
+def _ours(claims: list[tuple[Claim, Judgement]]) -> str:
+    """How many of the claims on a figure of the papers are our own."""
+    found = sum(claim.source.startswith("our claim") for claim, _ in claims)
+    return (
+        "" if not found else f"{found} of {len(claims)} our own" if found < len(claims) else "ours"
+    )
+
+
+def _weak(claims: list[tuple[Claim, Judgement]]) -> str:
+    """How many of the claims that are not supported are no evidence against the paper."""
+    found = sum(claim.limit != "" and judged.verdict == _OPEN[0] for claim, judged in claims)
+    of = "" if found == len(claims) else f"{found} of {len(claims)} "
+    return f"{of}no evidence against the paper" if found else ""
 
 
 def _reason(claim: Claim, judged: Judgement) -> str:

@@ -148,9 +148,19 @@ def studies_table(_: Ledger) -> str:
         seeds, censored = len({row["seed"] for row in rows}), sum(row["censored"] for row in rows)
         minutes = f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}"
         counts = [str(len(rows)), str(seeds), str(censored), minutes]
-        lines.append([name, STUDIES[name].title, *counts, found])
-    head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes", "phases"]
+        shape = [_values(rows, "normalization"), _values(rows, "gamma")]
+        lines.append([name, STUDIES[name].title, *shape, *counts, found])
+    head = ["study", "what is varied", "layout", "gamma", "runs", "seeds", "censored"]
+    head += ["core-minutes", "phases"]
     return table(head, lines)
+
+
+def _values(rows: list[Row], column: str) -> str:
+    """The values of a column, or their range where there are many."""
+    found = sorted({row[column] for row in rows if row.get(column) is not None})
+    if len(found) > 4:
+        return f"{found[0]:.2g} to {found[-1]:.2g}"
+    return ", ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in found)
 
 
 def noise_table(_: Ledger) -> str:

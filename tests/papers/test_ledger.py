@@ -370,7 +370,8 @@ def test_a_line_says_where_a_claim_fails_and_what_is_no_evidence(ledger: Ledger)
     lines = {key: text._outcome(claims) for key, _, claims in text.by_figure(ledger)}
     assert "OOD accuracy rises with gamma (not in post)" in lines["control_4"]
     assert lines["control_7d"].endswith("and 1 more (no evidence against the paper)")
-    assert "(7 of them are no evidence against the paper)" in lines["control_7"]
+    assert "(7 of 11 our own and 7 of 11 no evidence against the paper)" in lines["control_7"]
+    assert lines["neurips_5_2"].endswith("and 1 more (1 of these not everywhere)")
     assert "no evidence" not in lines["neurips_4"]
 
 

@@ -42,6 +42,8 @@ class AttentionExample:
     answer: int
     target: int
     """The target; the composition if the pair is unseen."""
+    share: float
+    """How many of some sequences of the pair have this difference of answer and key, 0 to 1."""
     patterns: Float[np.ndarray, "layer head query key"]
 
 
@@ -88,7 +90,8 @@ def attention_examples(
         drawn = draw(task, [pair], "test", _CANDIDATES, seed=seed, stream=f"evaluate/{pair}/test")
         answers = predict(model, drawn)
         offsets, place = np.unique(answers - drawn.key.astype(int), return_inverse=True)
-        shown = int((place == np.bincount(place, minlength=len(offsets)).argmax()).argmax())
+        counts = np.bincount(place, minlength=len(offsets))
+        shown = int((place == counts.argmax()).argmax())
         typical = drawn[shown]
         return AttentionExample(
             pair=pair,
@@ -97,6 +100,7 @@ def attention_examples(
             position=int(typical.position[0]),
             answer=int(answers[shown]),
             target=int(typical.targets[0]),
+            share=float(counts.max() / len(drawn)),
             patterns=_patterns(model, typical)[:, 0],
         )
 

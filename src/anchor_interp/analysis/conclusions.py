@@ -197,10 +197,10 @@ def _order(fingerprint: "Fingerprint") -> str:
     change = fingerprint.order_first
     if change is None:
         return "does not hold the pair"
-    how = "without" if change <= THRESHOLDS.order else "with"
+    how, sign = ("without", "<=") if change <= THRESHOLDS.order else ("with", ">")
     return (
         f"holds the pair {how} its order (exchanging the anchors changes it by {change:.2f} of "
-        "what another pair does)"
+        f"what another pair does, {sign} {THRESHOLDS.order:g})"
     )
 
 

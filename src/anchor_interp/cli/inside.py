@@ -126,8 +126,8 @@ def verdict(
         lines += [f"  by behaviour  {behaviour.phase:<12} {behaviour.reason}"]
         lines += [f"  {conclude_phase(behaviour, mechanism)}"]
     lines += [
-        f"On runs that set no threshold the verdict by mechanism has a balanced accuracy of "
-        f"{ACCURACY:.2f}; thresholds and runs are of {FITTED_ON}."
+        f"On runs that set no threshold the verdict by mechanism names {ACCURACY:.2f} of the runs "
+        f"of a phase rightly, in the mean over the phases; they are of {FITTED_ON}."
     ]
     output.show({"runs": told}, *lines)
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.conclusions import conclude
@@ -71,7 +73,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     return fill_page(
         "analysis.html.jinja",
         [view for views in shown for view in views],
-        title=f"How {analysis.name} works",
+        title=f"How the model {analysis.name} works",
         found=analysis,
         mechanism=mechanism,
         says=conclude(analysis),
@@ -113,11 +115,13 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
     if m is not None and m.embedding is not None:
         caption = "Embedded keys on their first two principal components."
         yield Picture("embedding", caption, figures.embedding_plane(m.embedding, m.keys))
-        claimed = " and ".join(map(str, m.embedding.steps.claimed))
+        steps = m.embedding.steps
+        claimed = " and ".join(map(str, steps.claimed))
+        most = steps.steps[int(np.argmax((steps.closeness - steps.expected) / steps.spread))]
         caption = (
             "How much closer keys are embedded that lie this many steps apart than a smooth curve "
-            f"explains. The papers see peaks at {claimed} "
-            f"(p = {m.embedding.steps.p_value:.2g} for both)."
+            f"explains. The papers see peaks at {claimed} in inferential models. Here both are "
+            f"closer than by chance with p = {steps.p_value:.2g}, and step {most} stands out most."
         )
         yield Picture("steps", caption, figures.step_scores(m.embedding))
     if analysis.development is not None:
