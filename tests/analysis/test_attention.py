@@ -17,4 +17,4 @@ def test_an_example_has_the_most_frequent_answer(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(attention, "predict", first_is_rare)
     shown = attention.attention_examples(small_exact("symmetric", "post"), FEW_KEYS)
     assert [example.answer - example.tokens[example.position] for example in shown] == [5, 5]
-    assert all(0.9 < example.share < 1 for example in shown)
+    assert all(example.n_alike == example.n_drawn - 1 > 1 for example in shown)

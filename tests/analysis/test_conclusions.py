@@ -157,7 +157,9 @@ def test_no_route_and_no_circuit_need_be_enough() -> None:
     [
         ({"first": 0.52, "second": 0.46, "last": 0.1},
          "the key is at the first anchor (recovery 0.52; 0.46 at the second anchor)."),
-        ({"key": 0.2, "last": 0.1}, "the key is at no single position (recovery 0.20)."),
+        ({"key": 0.2, "last": 0.1}, "the key is at no position (recovery 0.20 at most)."),
+        ({"last": 0.3, "key": float("nan")},
+         "the key is partly at the last position (recovery 0.30)."),
         ({"last": 0.3, "key": 0.9},
          "the key is at its own position (recovery 0.90; 0.30 at the last position)."),
     ],
@@ -177,13 +179,18 @@ def test_what_is_similar_need_not_be_used() -> None:
     used = interchange(model, interchange_pairs(FEW_KEYS, 20, seed=0), state)
     for share, warned in (
         (1.0, None),
-        (0.16, "but a state there acts as g(x; a1) in only 0.16 of the exchanges"),
-        (0.01, "but no state there acts as g(x; a1): similar does not mean used"),
+        (0.16, ", and a state there partly acts as g(x; a1) (0.16 of the exchanges)"),
+        (0.01, ", but no state there acts as g(x; a1): similar does not mean used"),
     ):
-        sentence = say.conclude_representations(values, None, [replace(used, counterfactual=share)])
+        one = replace(used, counterfactual=share)
+        sentence = say.conclude_representations(values, None, [one])
         assert sentence is not None
-        assert (", but" in sentence) is (warned is not None)
+        assert ("state there" in sentence) is (warned is not None)
         assert warned is None or warned in sentence
+        patched = say.conclude_patching([], [one])
+        assert patched is not None
+        assert ("partly acts" in patched) is (share == 0.16)
+        assert patched.startswith("No state") is (share == 0.01)
 
 
 def test_behaviour_and_mechanism_agree_or_not() -> None:

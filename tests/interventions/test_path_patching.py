@@ -96,8 +96,14 @@ def test_a_connection_stays_at_its_position() -> None:
     apart: tuple[tuple[Position, Position], ...] = (
         ("first", "key"), (3, 8), ("key", "second"), ("first", "last"), ("last", "key"),
         ("noise", "last"), ("noise", "second"),
+        ("noise", -1), (-1, "first"),
     )  # fmt: skip
-    same: tuple[tuple[Position, Position], ...] = (("first", "first"), ("second", "last"), (8, -1))
+    same: tuple[tuple[Position, Position], ...] = (
+        ("first", "first"),
+        ("second", "last"),
+        (8, -1),
+        ("second", -1),
+    )
     for sent, received in apart:
         receiver = Site("v", 1, received)
         with pytest.raises(ConfigError, match="is at another position than the sender"):

@@ -55,7 +55,7 @@ def test_a_slim_svg_looks_the_same(browser: Any) -> None:
     raw = io.BytesIO()
     figure.savefig(raw, format="svg", facecolor="white", metadata={"Date": None})
     slim = style.standalone_svg(figure)
-    assert len(slim) < 0.75 * len(raw.getvalue())
+    assert len(slim) < 0.8 * len(raw.getvalue())
     assert b'id="curve-0"' in slim
     page = browser.new_page(viewport={"width": 400, "height": 300})
     shots = []

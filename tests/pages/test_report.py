@@ -18,9 +18,10 @@ from anchor_interp.analysis.findings import Findings, gather
 from anchor_interp.cli.main import main
 from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, attention_view, labels
-from anchor_interp.pages.report import measures, render, write_report
+from anchor_interp.pages.report import _differences, measures, render, write_report
 from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Decision
+from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 
 HOSTILE = (
@@ -140,10 +141,20 @@ def test_the_page_names_every_setting_in_which_its_runs_differ(found: Findings) 
     assert note in said
     train, model = found.config.train, found.config.model
     differ = (
-        f"unseen, d_mlp ({model.d_mlp}, 4,096), lr ({train.lr:g}, 0.0625) and "
-        f"clip ({train.clip:g}, None)"
+        f"unseen, d_mlp ({model.d_mlp}, 4,096), lr ({train.lr}, 0.0625) and "
+        f"clip ({train.clip}, None)"
     )
     assert differ in " ".join(html.unescape(said).split())
+
+
+def test_runs_of_two_tasks_differ_in_what_both_have() -> None:
+    configs = [preset("inferential"), preset("scan"), preset("concepts")]
+    said = _differences(configs)
+    assert said[0] == "task (complexity-control, scan-turn-left, concepts)"
+    assert said[1] == "network (transformer, U-Net)"
+    assert not any(each.startswith(("kind", "normalization", "anchors")) for each in said)
+    near = [override(configs[0], lr=lr) for lr in (0.002, 0.0020000001)]
+    assert _differences(near) == ["lr (0.002, 0.0020000001)"]
 
 
 def test_markup_in_names_stays_text(page: Path) -> None:

@@ -22,7 +22,7 @@ from anchor_interp.analysis.verdict import ACCURACY, THRESHOLDS, verdict
 from measured import EVIDENCE
 from papers import __main__ as command
 from papers import figures, studies
-from papers.claims import CLAIMS, section_claims
+from papers.claims import CLAIMS, REALISTIC, section_claims
 from papers.judging import Verdict
 from papers.page import Ledger, known_before, make_ledger, render_ledger
 from papers.rows import KNOWN_SEEDS, SETTINGS, Row, cell, of_three_and_four
@@ -365,13 +365,43 @@ def test_a_part_of_a_claim_is_told_or_named_as_unknown(ledger: Ledger) -> None:
     assert text.part_text(without, "c4-gamma pre") == "not run"
 
 
+def test_every_claim_is_in_one_of_the_forest_plots(ledger: Ledger) -> None:
+    assert {claim.name for claim in CLAIMS} > REALISTIC > {"c7-scan", "across-tasks-rank"}
+    shown = [
+        figures.forest(
+            {name: j for name, j in ledger.judgements.items() if (name in REALISTIC) is half}
+        )
+        for half in (False, True)
+    ]
+    words = [{text.get_text() for text in figure.axes[0].texts} for figure in shown]
+    both = {text.get_text() for text in figures.forest(ledger.judgements).axes[0].texts}
+    assert words[0] | words[1] == both
+    assert not words[0] & words[1]
+    assert all(("SCAN" in each) is False for each in words[0])
+
+
 def test_a_line_says_where_a_claim_fails_and_what_is_no_evidence(ledger: Ledger) -> None:
     text = importlib.import_module("ledger_text")
+    claim, judged = (
+        CLAIMS[0],
+        dataclasses.replace(ledger.judgements["c4-gamma"], verdict="not supported", parts={}),
+    )
+    claims = [
+        dataclasses.replace(claim, source=source, limit=limit)
+        for source, limit in (
+            ("N 4", "too small"), ("our claim, on N 4", "too small"), ("our claim, on N 5", ""),
+            ("N 6", "too small"), ("N 7", ""),
+        )
+    ]  # fmt: skip
+    said = text._outcome([(each, judged) for each in claims])
+    assert said.endswith("and 4 more (2 of 5 our own and 3 of 5 no evidence against the paper)")
+    holds = dataclasses.replace(judged, verdict="supported")
+    fails = dataclasses.replace(holds, parts={"post": judged})
+    said = text._outcome([(claims[0], holds), (claims[3], fails), (claims[4], holds)])
+    assert said.endswith("and 2 more (1 of these not everywhere)")
     lines = {key: text._outcome(claims) for key, _, claims in text.by_figure(ledger)}
     assert "OOD accuracy rises with gamma (not in post)" in lines["control_4"]
     assert lines["control_7d"].endswith("and 1 more (no evidence against the paper)")
-    assert "(7 of 11 our own and 7 of 11 no evidence against the paper)" in lines["control_7"]
-    assert lines["neurips_5_2"].endswith("and 1 more (1 of these not everywhere)")
     assert "no evidence" not in lines["neurips_4"]
 
 

@@ -32,10 +32,11 @@ from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import _task_name, read_table, write_table
+from anchor_interp.sweeps.table import read_table, write_table
 from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.catalog import task_name
 from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.task import Task
@@ -121,8 +122,8 @@ def test_a_sweep_its_table_and_its_estimate(swept: SweepFolder) -> None:
     assert all(0 <= row["ood_accuracy"] <= 1 for row in rows)
     assert from_csv(to_csv(rows)) == rows
     assert {row["task.held_out"] for row in rows} == {1_000}
-    assert re.fullmatch("scan-[0-9a-f]{8}", _task_name(Scan(held_out=7)))
-    assert re.fullmatch("custom-[0-9a-f]{8}", _task_name(AnchorTask(key_max=98)))
+    assert re.fullmatch("scan-[0-9a-f]{8}", task_name(Scan(held_out=7)))
+    assert re.fullmatch("custom-[0-9a-f]{8}", task_name(AnchorTask(key_max=98)))
     assert len(swept.spec().configs()) == 4
     plan = typed_sweep("scan", ["gamma=0.3,0.5", "steps=100"], seeds=2)
     guess = estimate(plan.configs(), SweepFolder(swept.path / "new"), workers=1, device="cpu")

@@ -42,8 +42,9 @@ class AttentionExample:
     answer: int
     target: int
     """The target; the composition if the pair is unseen."""
-    share: float
-    """How many of some sequences of the pair have this difference of answer and key, 0 to 1."""
+    n_alike: int
+    """How many of ``n_drawn`` sequences of the pair have this difference of answer and key."""
+    n_drawn: int
     patterns: Float[np.ndarray, "layer head query key"]
 
 
@@ -100,7 +101,8 @@ def attention_examples(
             position=int(typical.position[0]),
             answer=int(answers[shown]),
             target=int(typical.targets[0]),
-            share=float(counts.max() / len(drawn)),
+            n_alike=int(counts.max()),
+            n_drawn=len(drawn),
             patterns=_patterns(model, typical)[:, 0],
         )
 

@@ -1,6 +1,7 @@
 """What an analysis says: one sentence a section, computed from its numbers alone.
 
-A share of one half or more is most of something. A contrast counts if its p is 0.05 or less.
+A share of one half or more is most of something; with a quarter a position is named, as *partly*.
+A contrast counts if its p is 0.05 or less.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _MOST = 0.5
 _SOME = 0.25  # of the recovery: a place with less is not named
 _LEAST = 0.05  # of the exchanges: a state that acts less often does not act
-_SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05
 _LEAST_PERMUTATIONS = 20  # with fewer, no p can be 0.05
 _TAKES = {
     "symmetric": "takes both anchors to the last position first, then the key",
@@ -129,38 +130,41 @@ def conclude_patching(
     start = [f"Before layer {last}, {_listed(said)}"] if said else []
     if interchanges:
         best = max(interchanges, key=lambda entry: entry.counterfactual)
-        acts = "the" if best.counterfactual >= _MOST else "no"
-        after = f" after layer {best.site.layer}" if acts == "the" else ""
+        share, layer = best.counterfactual, best.site.layer
+        acts = f"the state at the first anchor after layer {layer} acts"
+        if share < _LEAST:
+            acts = "no state at the first anchor acts"
+        elif share < _MOST:
+            acts = acts.removesuffix("acts") + "partly acts"
         start.append(
-            f"{acts} state at the first anchor{after} acts as g(x; a1) (put into another sequence, "
-            f"it makes {best.counterfactual:.2f} of the answers)"
-            + (", so g(x; a1) is not held there, or not there alone" if acts == "no" else "")
+            f"{acts} as g(x; a1) (put into another sequence, it makes {share:.2f} of the answers)"
+            + ("" if share >= _MOST else ", so g(x; a1) is not held there alone")
         )
     return _sentence("; ".join(start))
 
 
 def _whereabouts(patched: "Patched") -> str:
     """Where in the residual stream before the last layer one token's information is."""
-    means = np.nanmean(patched.result.recovery(), axis=1)
     sites: Sequence[Any] = patched.result.sites
     last = max(site.layer for site in sites)
     shares = {
-        site.position: float(mean)
-        for site, mean in zip(sites, means, strict=True)
-        if (site.activation, site.layer) == ("resid_pre", last)
+        site.position: float(row[np.isfinite(row)].mean())
+        for site, row in zip(sites, patched.result.recovery(), strict=True)
+        if (site.activation, site.layer) == ("resid_pre", last) and np.isfinite(row).any()
     }
     ranked = sorted(shares, key=lambda position: -shares[position])
-    first, *others = [place for place in ranked if shares[place] >= _SOME] or ranked[:1]
+    token, named = _PLACES[patched.contrast], [p for p in ranked if shares[p] >= _SOME]
+    if not named:
+        most = f" (recovery {shares[ranked[0]]:.2f} at most)" if ranked else ""
+        return f"{token} is at no position{most}"
 
     def said(place: str) -> str:
         return "its own position" if place == patched.contrast else _PLACES[place]
 
-    if shares[first] < _SOME:
-        return (
-            f"{_PLACES[patched.contrast]} is at no single position (recovery {shares[first]:.2f})"
-        )
+    first, *others = named
+    where = "at" if shares[first] >= _MOST else "partly at"
     also = "".join(f"; {shares[place]:.2f} at {said(place)}" for place in others)
-    return f"{_PLACES[patched.contrast]} is at {said(first)} (recovery {shares[first]:.2f}{also})"
+    return f"{token} is {where} {said(first)} (recovery {shares[first]:.2f}{also})"
 
 
 def conclude_representations(
@@ -174,13 +178,13 @@ def conclude_representations(
     unused = (
         "" if most >= _MOST
         else ", but no state there acts as g(x; a1): similar does not mean used" if most < _LEAST
-        else f", but a state there acts as g(x; a1) in only {most:.2f} of the exchanges"
+        else f", and a state there partly acts as g(x; a1) ({most:.2f} of the exchanges)"
     )  # fmt: skip
     for entry in similarities:
         if entry.state == "OV":
             c = entry.contrast
             tested = c.n_permutations >= _LEAST_PERMUTATIONS
-            alike = tested and c.p_value <= _SIGNIFICANT and c.difference > 0
+            alike = tested and c.p_value <= SIGNIFICANT and c.difference > 0
             more = "more" if alike else "no more"
             p = f", p = {c.p_value:.2g}" if tested else ""
             said.append(

@@ -272,9 +272,10 @@ def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> 
 def _of_embedding(model: HookedTransformer, task: AnchorTask, seed: int) -> Numbers:
     found = embedding_structure(key_embeddings(model, task), seed=seed)
     steps = found.steps
-    scores = (steps.closeness - steps.expected) / steps.spread
     return {
         "embedding_dimension": found.dimension / found.gaussian_dimension,
         "embedding_smooth": steps.smooth_share,
-        "embedding_steps": float(scores[np.isin(steps.steps, steps.claimed)].min()),
+        "embedding_steps": None
+        if steps.z is None
+        else float(steps.z[np.isin(steps.steps, steps.claimed)].min()),
     }

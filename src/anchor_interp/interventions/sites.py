@@ -115,9 +115,13 @@ class Connection:
 
 
 def _elsewhere(one: Position, other: Position) -> bool:
-    """Whether two positions can never be the same; the second anchor can be the last position."""
+    """Whether two positions are never the same by their names; an index is any, but for -1.
+
+    The second anchor can be the last position.
+    """
     if isinstance(one, int) and isinstance(other, int):
         return one != other and (one < 0) == (other < 0)
+    one, other = ("last" if each == -1 else each for each in (one, other))
     if isinstance(one, int) or isinstance(other, int) or "all" in (one, other):
         return False
     return one != other and {one, other} != {"second", "last"}

@@ -47,7 +47,7 @@ class StepTest:
     expected: Float[np.ndarray, " step"]
     """The closeness that the smooth curve explains: the mean over permutations of the rest."""
     spread: Float[np.ndarray, " step"]
-    """Standard deviation over these permutations; (closeness - expected) / spread is a z score."""
+    """Standard deviation over these permutations; see ``z``."""
     p_values: Float[np.ndarray, " step"]
     """For every step alone: how often a permutation brings it as close; one-sided."""
     claimed: tuple[int, ...]
@@ -59,6 +59,14 @@ class StepTest:
     smooth_share: float
     """The smooth curve's share of the variance."""
     permutations: int
+
+    @property
+    def z(self) -> Float[np.ndarray, " step"] | None:
+        """The z score of every step; None where the smooth curve explains everything."""
+        if not self.spread.all():
+            return None
+        scores: Float[np.ndarray, " step"] = (self.closeness - self.expected) / self.spread
+        return scores
 
 
 @dataclass(frozen=True, eq=False)

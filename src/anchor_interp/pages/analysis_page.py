@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.analysis.conclusions import conclude
+from anchor_interp.analysis.conclusions import SIGNIFICANT, conclude
 from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, Line, lines
 from anchor_interp.pages import mechanism_figures as figures
 from anchor_interp.pages.attention_views import View, sequence_view
@@ -25,6 +23,7 @@ from anchor_interp.runs.phase import meanings
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import SequenceAttention
     from anchor_interp.analysis.overview import Analysis, MechanismAnalysis
+    from anchor_interp.models.embeddings import StepTest
     from anchor_interp.runs.phase import Decision
 
 
@@ -115,20 +114,28 @@ def _pictures(analysis: "Analysis") -> Iterator[Picture]:
     if m is not None and m.embedding is not None:
         caption = "Embedded keys on their first two principal components."
         yield Picture("embedding", caption, figures.embedding_plane(m.embedding, m.keys))
-        steps = m.embedding.steps
-        claimed = " and ".join(map(str, steps.claimed))
-        most = steps.steps[int(np.argmax((steps.closeness - steps.expected) / steps.spread))]
-        caption = (
-            "How much closer keys are embedded that lie this many steps apart than a smooth curve "
-            f"explains. The papers see peaks at {claimed} in inferential models. Here both are "
-            f"closer than by chance with p = {steps.p_value:.2g}, and step {most} stands out most."
-        )
-        yield Picture("steps", caption, figures.step_scores(m.embedding))
+        yield Picture("steps", _steps_caption(m.embedding.steps), figures.step_scores(m.embedding))
     if analysis.development is not None:
         for measure, words in _DEVELOPMENT.items():
             figure = figures.development(analysis.development, measure)
             name = "development" if measure == "stable_rank" else f"development-{words.split()[0]}"
             yield Picture(name.lower(), f"{words} along training.", figure)
+
+
+def _steps_caption(steps: "StepTest") -> str:
+    claimed = " and ".join(map(str, steps.claimed))
+    caption = (
+        "How much closer keys are embedded that lie this many steps apart than a smooth curve "
+        f"explains. The papers see peaks at {claimed} in inferential models."
+    )
+    if steps.z is None:
+        return f"{caption} Here the curve explains everything."
+    found = "are both" if steps.p_value <= SIGNIFICANT else "are not both"
+    most = steps.steps[int(steps.z.argmax())]
+    return (
+        f"{caption} Here keys that far apart {found} closer than by chance "
+        f"(p = {steps.p_value:.2g}), and step {most} stands out most."
+    )
 
 
 def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:

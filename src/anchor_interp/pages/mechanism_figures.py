@@ -291,9 +291,12 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
 
 
 def step_scores(structure: "EmbeddingStructure") -> "Figure":
-    """How much closer embeddings a step apart lie than a smooth curve explains, as z scores."""
+    """How much closer embeddings a step apart lie than a smooth curve explains, as z scores.
+
+    All are 0 where the curve explains everything.
+    """
     test = structure.steps
-    scores = (test.closeness - test.expected) / test.spread
+    scores = np.zeros(len(test.steps)) if test.z is None else test.z
     with panel(4.0, 2.6) as (figure, axes):
         colours = [CHOSEN if step in test.claimed else NEITHER for step in test.steps]
         axes.bar(test.steps, scores, color=colours)

@@ -34,6 +34,7 @@ from anchor_interp.runs.phase import (
     ood_threshold,
 )
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.catalog import task_name
 from anchor_interp.tasks.drawing import draw_examples
 from anchor_interp.tasks.examples import Split
 from anchor_interp.tasks.task import Task
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 EXAMPLE_SEED = 0
 """Seed of the example that the page shows of every split."""
-_NOT_COMPARED = ("gamma", "weight_decay", "log_every", "eval_every", "checkpoint_every")
-"""Settings that the summary has columns for, and those that change no result."""
+_NOT_COMPARED = ("gamma", "weight_decay", "log_every", "eval_every", "checkpoint_every", "kind")
+"""Settings that the summary has columns for, those that change no result, and a task's class."""
 
 
 @dataclass(frozen=True)
@@ -184,24 +185,30 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     parts = (config.task, config.model, config.init, config.train)
     found = {name: value for part in parts for name, value in to_dict(part).items()}
     kept = {name: value for name, value in found.items() if name not in _NOT_COMPARED}
-    return {"task": config.task.kind} | kept
+    network = "transformer" if config.pictures is None else "U-Net"
+    return {"task": task_name(config.task), "network": network} | kept
 
 
 def _comparable(runs: Sequence["Findings"]) -> list[list[str]]:
     """Names of runs that share all these settings, where at least two do."""
     groups: list[tuple[dict[str, Any], list[str]]] = []
-    for run in runs:
+    names = [run.name for run in runs]
+    for number, run in enumerate(runs, 1):
         mine = _settings(run.config)
+        name = run.name if names.count(run.name) == 1 else f"{run.name} (run {number})"
         known = next((names for settings, names in groups if settings == mine), None)
         if known is None:
-            groups.append((mine, [run.name]))
+            groups.append((mine, [name]))
         else:
-            known.append(run.name)
+            known.append(name)
     return [names for _, names in groups if len(names) > 1]
 
 
 def _differences(configs: Sequence[RunConfig]) -> list[str]:
-    """These settings where they differ, each with its values."""
+    """These settings where they differ, each with its values.
+
+    One that not all runs have is not named: then the tasks or the networks differ.
+    """
     values: dict[str, list[Any]] = {}
     for config in configs:
         for name, value in _settings(config).items():
@@ -209,7 +216,7 @@ def _differences(configs: Sequence[RunConfig]) -> list[str]:
     found = []
     for name, mine in values.items():
         different = [v for n, v in enumerate(mine) if v not in mine[:n]]
-        if len(different) > 1:
+        if len(different) > 1 and len(mine) == len(configs):
             plain = not any(isinstance(value, list | dict) for value in different)
             found.append(f"{name} ({', '.join(map(_said, different))})" if plain else name)
     return found
@@ -219,7 +226,7 @@ def _said(value: Any) -> str:
     """A setting's value in words; thousands are set apart."""
     if value is None or isinstance(value, bool | str):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else repr(value)
 
 
 def _comparisons(runs: Sequence["Findings"]) -> Iterator[tuple[str, Picture]]:

@@ -46,7 +46,7 @@ from anchor_interp.sweeps.folder import STATES, State, SweepFolder, sweep_folder
 from anchor_interp.sweeps.settings import ANCHORS, OWN, TASK_SETTINGS, TableRow
 from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_parquet
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
 from anchor_interp.tasks.task import Task, plain_fields
 
 _MAX_BYTES = 1 << 30
@@ -140,7 +140,7 @@ def _kept(folder: SweepFolder, spec: str) -> list[TableRow] | None:
 def _configuration(name: str, config: RunConfig) -> TableRow:
     """The row of a run that has not started."""
     row: TableRow = dict.fromkeys(COLUMNS)
-    row |= {"run_id": name, "task": _task_name(config.task), "seed": config.seed}
+    row |= {"run_id": name, "task": task_name(config.task), "seed": config.seed}
     row |= _task_columns(config.task)
     for part in PARTS:
         row |= {name: v for name, v in vars(getattr(config, part)).items() if name in COLUMNS}
@@ -221,12 +221,6 @@ def _circumstances(folder: SweepFolder, name: str) -> TableRow:
 
 
 @functools.lru_cache(maxsize=64)
-def _task_name(task: Task) -> str:
-    """The name of a preset task; for another task, a digest, after its kind if it has one."""
-    custom = f"{'custom' if task.anchored else task.kind}-{digest(task)[:8]}"
-    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
-
-
 def _task_columns(task: Task) -> TableRow:
     """A task's plain fields: in the columns that tasks share, if they fit, else in their own."""
     row: TableRow = {}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import checked, digest, shown, suggestion
 from anchor_interp.tasks import addition, anchor, cogs, concepts, corpus, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
@@ -23,3 +23,9 @@ def named_task(name: str) -> Task:
             f"no task is called {shown(name)}{close}; known: {', '.join(NAMED_TASKS)}"
         )
     return NAMED_TASKS[name]
+
+
+def task_name(task: Task) -> str:
+    """The name of a named task; for another task, a digest, after its kind if it has one."""
+    custom = f"{'custom' if task.anchored else task.kind}-{digest(task)[:8]}"
+    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
