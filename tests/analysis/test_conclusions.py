@@ -8,23 +8,22 @@ import pytest
 import torch
 from small_models import FEW_KEYS, small_exact
 
+import anchor_interp as ai
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import SequenceAttention, attention_examples
 from anchor_interp.analysis.circuits import CircuitScores, Performance
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.overview import MaskLeak, Patched
+from anchor_interp.analysis.overview import Patched, _leaks
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.interchange import interchange
-from anchor_interp.interventions.masks import leak
 from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
 from anchor_interp.interventions.sites import Site, site_grid
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.exact import MECHANISMS, Mechanism
 from anchor_interp.runs.phase import Decision
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
-from anchor_interp.tasks.sequences import aligned_sequences
 
 NOTHING: dict[str, Any] = dict.fromkeys(NUMBERS)
 BLANK = Fingerprint(run_id=None, step=None, seed=0, **NOTHING)
@@ -49,11 +48,7 @@ def said() -> dict[Mechanism, Said]:
 @torch.no_grad()
 def _said(mechanism: Mechanism) -> Said:
     model = small_exact(mechanism, "post")
-    sequences = aligned_sequences(FEW_KEYS, 1, 8, seed=0)
-    leaks = [
-        MaskLeak(place, "direct", True, leak(model, FEW_KEYS, sequences, place, paths="direct"))
-        for place in ("key", "first", "second")
-    ]
+    leaks = _leaks(model, FEW_KEYS, seed=0)
     patches = []
     for contrast in ("key", "first", "second"):
         pairs = contrast_pairs(FEW_KEYS, contrast, 20, seed=0)
@@ -80,7 +75,7 @@ def _said(mechanism: Mechanism) -> Said:
     [
         ("symmetric", Said(
             "The model takes both anchors to the last position first, then the key: the symmetric "
-            "route carries 1.00",
+            "route carries at least 1.00",
             "reads the key, the first anchor and the second anchor itself:",
             "the key is at its own position (recovery 1.00), the first anchor is at the last "
             "position (recovery 1.00) and the second anchor is at the last position (recovery "
@@ -92,7 +87,7 @@ def _said(mechanism: Mechanism) -> Said:
         )),
         ("inferential", Said(
             "takes the key to both anchors first, then both to the last position: the inferential "
-            "route carries 1.00",
+            "route carries at least 1.00",
             "reads the first anchor and the second anchor itself and gets the key from other "
             "positions:",
             "the key is at the first anchor (recovery 1.00), the first anchor is at its own "
@@ -105,7 +100,7 @@ def _said(mechanism: Mechanism) -> Said:
         )),
         ("lookup", Said(
             "The model gathers key and first anchor at the second anchor first, then takes that to "
-            "the last position: the gathered route carries 1.00",
+            "the last position: the gathered route carries at least 1.00",
             "reads the second anchor itself and gets the key and the first anchor from other "
             "positions:",
             "the key is at the second anchor (recovery 1.00), the first anchor is at the second "
@@ -142,14 +137,28 @@ def test_no_route_and_no_circuit_need_be_enough() -> None:
                         performance),
     )  # fmt: skip
     assert say.conclude_flow(weak, circuit) == (
-        "No route is dominant: the inferential route carries 0.40 of the tokens' effect, the "
-        "symmetric one 0.10 and the gathered one -0.20; 3 of 54 edges are not enough (faithfulness "
-        "0.30)."
+        "No route is dominant: the inferential route carries at least 0.40 of every token's "
+        "effect, the symmetric one 0.10 and the gathered one -0.20; 3 of 54 edges are not enough "
+        "(faithfulness 0.30)."
     )
     cut = say.conclude_flow(None, circuit, finished=False)
     assert cut is not None
     assert cut.endswith("(faithfulness 0.30); pruning was cut short, so fewer may be.")
     assert say.conclude_flow(None, None) is None
+
+
+def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None:
+    """The gathered answer leaves the second anchor's position: without its edge nothing is left."""
+    model = ai.load("tiny/composite/1").model
+    task = ai.load("tiny/composite/1").config.anchor_task
+    leaks = {(entry.place, entry.paths): entry for entry in _leaks(model, task, seed=0)}
+    second, key = leaks["second", "direct"], leaks["key", "direct"]
+    assert abs(second.effect) < 0.1 < 0.8 < key.effect < 1
+    assert second.accuracy < 0.5 < 0.8 < key.accuracy
+    assert second.leak > 0.5  # logits change, though not as the answer asks
+    sentence = say.conclude_masks([second, key])
+    assert sentence is not None
+    assert "reads the second anchor itself and gets the key from other positions" in sentence
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jaxtyping
 import numpy as np
@@ -232,6 +232,12 @@ def test_the_wired_subspace_is_as_good_as_all_of_it(narrow: InterchangePairs) ->
     rest = torch.linalg.svd(torch.from_numpy(basis), full_matrices=True)[0][:, k:]
     without = interchange(model, narrow, HALFWAY, subspace=Subspace(rest.numpy(), np.empty(0)))
     assert without.base == 1
+
+
+def test_an_array_is_no_subspace(pairs: InterchangePairs) -> None:
+    model, basis = anchor_interp.load("tiny/inferential/1").model, cast(Any, np.eye(128))
+    with pytest.raises(ConfigError, match=r"subspace is array.*; expected a Subspace"):
+        interchange(model, pairs, HALFWAY, subspace=basis)
 
 
 def test_all_dimensions_are_the_plain_interchange(pairs: InterchangePairs) -> None:

@@ -96,7 +96,9 @@ def _route(routes: "RouteScores") -> str:
     shares: dict[str, float] = {name: getattr(routes, name) for name in _TAKES}
     best, *others = sorted(shares, key=lambda name: -shares[name])
     rest = " and ".join(f"the {name} one {shares[name]:z.2f}" for name in others)
-    numbers = f"the {best} route carries {shares[best]:z.2f} of the tokens' effect, {rest}"
+    numbers = (
+        f"the {best} route carries at least {shares[best]:z.2f} of every token's effect, {rest}"
+    )
     if shares[best] < _MOST:
         return f"No route is dominant: {numbers}"
     return f"The model {_TAKES[best]}: {numbers}"
@@ -104,7 +106,7 @@ def _route(routes: "RouteScores") -> str:
 
 def conclude_masks(leaks: Sequence["MaskLeak"]) -> str | None:
     """Which tokens the last position reads itself, and which another position passes on."""
-    left = {entry.place: entry.leak for entry in leaks if entry.paths == "direct"}
+    left = {entry.place: entry.effect for entry in leaks if entry.paths == "direct"}
     said = []
     for passed, verb in ((False, "reads"), (True, "gets")):
         those = [_PLACES[place] for place in left if (left[place] >= _MOST) is passed]
@@ -112,10 +114,10 @@ def conclude_masks(leaks: Sequence["MaskLeak"]) -> str | None:
             said.append(
                 f"{verb} {_listed(those)}{' from other positions' if passed else ' itself'}"
             )
-    numbers = _listed([f"{leak:.2f} for {_PLACES[place]}" for place, leak in left.items()])
+    numbers = _listed([f"{effect:z.2f} for {_PLACES[place]}" for place, effect in left.items()])
     start = (
-        f"The last position {' and '.join(said)}: the share of the effect that is left without its "
-        f"edge to the token is {numbers}"
+        f"The last position {' and '.join(said)}: the share of a token's effect on the logit "
+        f"difference that is left without the last position's edge to it is {numbers}"
     )
     return _sentence(start if said else "")
 
@@ -138,7 +140,7 @@ def conclude_patching(
             acts = acts.removesuffix("acts") + "partly acts"
         start.append(
             f"{acts} as g(x; a1) (put into another sequence, it makes {share:.2f} of the answers)"
-            + ("" if share >= _MOST else ", so g(x; a1) is not held there alone")
+            + (", so g(x; a1) is not held there alone" if _LEAST <= share < _MOST else "")
         )
     return _sentence("; ".join(start))
 
@@ -243,7 +245,9 @@ def conclude_attention(examples: Sequence["AttentionExample"]) -> str | None:
         place = max(shares, key=lambda name: shares[name])
         to = {"noise": "noise", "last": "itself"}.get(place) or _PLACES[place]
         said.append(f"{to} in layer {layer} ({shares[place]:.2f})")
-    return f"In these examples the last position attends most to {_listed(said)}."
+    return (
+        f"In the {len(examples)} examples below the last position attends most to {_listed(said)}."
+    )
 
 
 def conclude_predictions(examples: Sequence["SequenceAttention"]) -> str:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+import torch
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import Progress, reporting_late
@@ -35,8 +37,13 @@ from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
 from anchor_interp.analysis.verdict import verdict
 from anchor_interp.interventions.ablation import Bench
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
-from anchor_interp.interventions.masks import Paths, leak
-from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
+from anchor_interp.interventions.masks import Paths, leak, mask_edges, token_edges
+from anchor_interp.interventions.patching import (
+    SMALLEST_DIFFERENCE,
+    PatchResult,
+    logit_difference,
+    patch,
+)
 from anchor_interp.interventions.sites import Activation, Site, site_grid
 from anchor_interp.models.complexity import (
     Complexity,
@@ -47,6 +54,7 @@ from anchor_interp.models.complexity import (
 )
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.models.finite import check_weights
+from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer, check_model
 from anchor_interp.runs.config import RunConfig, run_id
@@ -55,7 +63,13 @@ from anchor_interp.runs.phase import Decision, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Place, aligned_sequences
+from anchor_interp.tasks.sequences import (
+    PROBE,
+    PROBE_POSITION,
+    Place,
+    aligned_sequences,
+    places,
+)
 
 SCHEMA = 2  # of analysis.json
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
@@ -66,14 +80,24 @@ _N_PARTS = 19
 T = TypeVar("T")
 
 
+_Masked = Literal["key", "first", "second"]
+
+
 @dataclass(frozen=True)
 class MaskLeak:
-    """How much a mask leaves, 0 to 1; see :func:`anchor_interp.interventions.masks.leak`."""
+    """What is left of a token behind a mask of its attention edges."""
 
     place: Place
     paths: Paths
     renormalise: bool
+    effect: float
+    """Effect of the token on the logit difference with the mask, over that without; a mean over
+    sequences that differ in the token. 0 if none is left; it can lie outside 0 to 1."""
+    accuracy: float
+    """Share answered rightly with the mask."""
     leak: float
+    """Largest range of a logit with the mask, over that without: 0 if the token is hidden, and no
+    share; see :func:`anchor_interp.interventions.masks.leak`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,12 +402,39 @@ def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Ma
     sequences = aligned_sequences(task, position, 48, seed=seed)
     modes: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
     hides_second = position + 2 < task.length - 1  # no mask can hide the last token
-    places: list[Place] = ["key", "first", "second"] if hides_second else ["key", "first"]
+    tokens: list[_Masked] = ["key", "first", "second"] if hides_second else ["key", "first"]
     found = []
-    for place, (paths, renormalise) in itertools.product(places, modes):
-        left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)
-        found.append(MaskLeak(place, paths, renormalise, left))
+    for place, (paths, renormalise) in itertools.product(tokens, modes):
+        range_left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)
+        left = _effect_left(model, task, place, seed=seed, paths=paths, renormalise=renormalise)
+        found.append(MaskLeak(place, paths, renormalise, *left, range_left))
     return tuple(found)
+
+
+@torch.no_grad()
+def _effect_left(
+    model: HookedTransformer, task: AnchorTask, place: _Masked, *, seed: int, paths: Paths,
+    renormalise: bool,
+) -> tuple[float, float]:  # fmt: skip
+    """Share of a token's effect on the logit difference behind a mask, and the accuracy there."""
+    pairs = contrast_pairs(task, place, 200, seed=seed)
+    hidden = places(pairs.clean, place) < task.length - 1
+    clean, corrupted = pairs.clean[hidden], pairs.corrupted[hidden]
+    difference = logit_difference(clean, corrupted)
+
+    def effect() -> tuple[float, float]:
+        logits = [last_logits(model, sequences) for sequences in (clean, corrupted)]
+        right = logits[0].argmax(-1).cpu().numpy() == clean.targets
+        change = difference(logits[0]) - difference(logits[1])
+        return float(change.nanmean()), float(right.mean())
+
+    whole, _ = effect()
+    if abs(whole) < SMALLEST_DIFFERENCE:
+        raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
+    edges = token_edges(model, clean, place, paths)
+    with mask_edges(model, edges, renormalise=renormalise):
+        left, accuracy = effect()
+    return left / whole, accuracy
 
 
 def _patched(

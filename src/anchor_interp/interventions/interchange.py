@@ -121,6 +121,7 @@ def interchange(
     """
     exchange = _Exchange(model, pairs, site, batch_size)
     basis = None
+    checked(subspace, Subspace | None, "subspace")
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
             found = f"the subspace has {len(subspace.basis)} dimensions"

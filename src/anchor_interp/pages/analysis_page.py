@@ -149,9 +149,10 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
         yield Picture("flow", caption, figures.information_flow(m.flow, m.circuit))
     if m.routes is not None:
         caption = (
-            "The share of the tokens' effect on the answer that each route carries. Symmetric: "
-            "both anchors to the last position first, then the key. Inferential: the key to both "
-            "anchors first. Gathered: key and first anchor to the second anchor first."
+            "The share of a token's effect on the answer that each route carries, of the token "
+            "that it carries least (at its best split of the layers). Symmetric: both anchors to "
+            "the last position first, then the key. Inferential: the key to both anchors first. "
+            "Gathered: key and first anchor to the second anchor first."
         )
         yield Picture("routes", caption, figures.route_bars(m.routes))
     if m.comparison is not None:
