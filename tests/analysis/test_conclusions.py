@@ -153,12 +153,37 @@ def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None
     task = ai.load("tiny/composite/1").config.anchor_task
     leaks = {(entry.place, entry.paths): entry for entry in _leaks(model, task, seed=0)}
     second, key = leaks["second", "direct"], leaks["key", "direct"]
+    assert second.effect is not None
+    assert key.effect is not None
     assert abs(second.effect) < 0.1 < 0.8 < key.effect < 1
+    assert second.accuracy is not None
+    assert key.accuracy is not None
     assert second.accuracy < 0.5 < 0.8 < key.accuracy
+    assert key.unmasked == 1
     assert second.leak > 0.5  # logits change, though not as the answer asks
     sentence = say.conclude_masks([second, key])
     assert sentence is not None
     assert "reads the second anchor itself and gets the key from other positions" in sentence
+
+
+@pytest.mark.parametrize("name", ["tiny/memorizing/1", "tiny/neurips-memorizing/2"])
+def test_a_token_without_a_measurable_effect_has_no_share(name: str) -> None:
+    run = ai.load(name)
+    leaks = _leaks(run.model, run.config.anchor_task, seed=0)
+    assert {entry.place for entry in leaks} == {"key", "first", "second"}
+    assert all(entry.effect is None for entry in leaks if entry.place == "first")
+    assert all(entry.accuracy is not None and entry.leak >= 0 for entry in leaks)
+    sentence = say.conclude_masks(leaks)
+    assert sentence is not None
+    assert "the right answer does not measurably depend on the first anchor" in sentence
+    assert "reads the first anchor" not in sentence
+
+
+def test_pairs_of_equal_anchors_leave_the_anchors_without_a_share() -> None:
+    unseen = tuple(pair for pair in FEW_KEYS.pairs if pair[0] != pair[1])
+    task = replace(FEW_KEYS, unseen=unseen, overrides=())
+    leaks = _leaks(small_exact("inferential", "post"), task, seed=0)
+    assert all((entry.effect is None) is (entry.place != "key") for entry in leaks)
 
 
 @pytest.mark.parametrize(

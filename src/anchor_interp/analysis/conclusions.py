@@ -106,20 +106,24 @@ def _route(routes: "RouteScores") -> str:
 
 def conclude_masks(leaks: Sequence["MaskLeak"]) -> str | None:
     """Which tokens the last position reads itself, and which another position passes on."""
-    left = {entry.place: entry.effect for entry in leaks if entry.paths == "direct"}
-    said = []
-    for passed, verb in ((False, "reads"), (True, "gets")):
-        those = [_PLACES[place] for place in left if (left[place] >= _MOST) is passed]
-        if those:
-            said.append(
-                f"{verb} {_listed(those)}{' from other positions' if passed else ' itself'}"
-            )
-    numbers = _listed([f"{effect:z.2f} for {_PLACES[place]}" for place, effect in left.items()])
-    start = (
-        f"The last position {' and '.join(said)}: the share of a token's effect on the logit "
-        f"difference that is left without the last position's edge to it is {numbers}"
-    )
-    return _sentence(start if said else "")
+    direct = [entry for entry in leaks if entry.paths == "direct"]
+    left = {entry.place: entry.effect for entry in direct if entry.effect is not None}
+    unused = [_PLACES[entry.place] for entry in direct if entry.effect is None]
+    read = [_PLACES[place] for place, effect in left.items() if abs(effect) < _MOST]
+    passed = [_PLACES[place] for place, effect in left.items() if effect >= _MOST]
+    said = [f"reads {_listed(read)} itself"] if read else []
+    said += [f"gets {_listed(passed)} from other positions"] if passed else []
+    found = []
+    if left:
+        start = f"The last position {' and '.join(said)}: the" if said else "The"
+        numbers = _listed([f"{effect:z.2f} for {_PLACES[p]}" for p, effect in left.items()])
+        found.append(
+            f"{start} share of a token's effect on the logit difference that is left without the "
+            f"last position's edge to it is {numbers}"
+        )
+    if unused:
+        found.append(f"the right answer does not measurably depend on {_listed(unused)}")
+    return _sentence("; ".join(found))
 
 
 def conclude_patching(

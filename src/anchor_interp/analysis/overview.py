@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 
 from anchor_interp._util.errors import ConfigError
@@ -90,11 +91,15 @@ class MaskLeak:
     place: Place
     paths: Paths
     renormalise: bool
-    effect: float
+    effect: float | None
     """Effect of the token on the logit difference with the mask, over that without; a mean over
-    sequences that differ in the token. 0 if none is left; it can lie outside 0 to 1."""
-    accuracy: float
-    """Share answered rightly with the mask."""
+    sequences of seen pairs that differ in the token. 0 if none is left; it can lie outside 0 to 1.
+    None if the effect without the mask is within three standard errors of 0, or below
+    ``SMALLEST_DIFFERENCE``, or no seen pairs differ in the token."""
+    accuracy: float | None
+    """Share of these sequences that is answered rightly with the mask."""
+    unmasked: float | None
+    """The same without the mask."""
     leak: float
     """Largest range of a logit with the mask, over that without: 0 if the token is hidden, and no
     share; see :func:`anchor_interp.interventions.masks.leak`."""
@@ -415,26 +420,30 @@ def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Ma
 def _effect_left(
     model: HookedTransformer, task: AnchorTask, place: _Masked, *, seed: int, paths: Paths,
     renormalise: bool,
-) -> tuple[float, float]:  # fmt: skip
-    """Share of a token's effect on the logit difference behind a mask, and the accuracy there."""
-    pairs = contrast_pairs(task, place, 200, seed=seed)
+) -> tuple[float | None, float | None, float | None]:  # fmt: skip
+    """The effect, the accuracy with the mask and that without of :class:`MaskLeak`."""
+    try:
+        pairs = contrast_pairs(task, place, 200, seed=seed)
+    except ConfigError:  # no seen pairs differ in this token alone
+        return None, None, None
     hidden = places(pairs.clean, place) < task.length - 1
     clean, corrupted = pairs.clean[hidden], pairs.corrupted[hidden]
+    if not len(clean):
+        return None, None, None
     difference = logit_difference(clean, corrupted)
 
-    def effect() -> tuple[float, float]:
+    def changes() -> tuple[np.ndarray, float]:
         logits = [last_logits(model, sequences) for sequences in (clean, corrupted)]
         right = logits[0].argmax(-1).cpu().numpy() == clean.targets
-        change = difference(logits[0]) - difference(logits[1])
-        return float(change.nanmean()), float(right.mean())
+        change = (difference(logits[0]) - difference(logits[1])).double().cpu().numpy()
+        return change, float(right.mean())
 
-    whole, _ = effect()
-    if abs(whole) < SMALLEST_DIFFERENCE:
-        raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
-    edges = token_edges(model, clean, place, paths)
-    with mask_edges(model, edges, renormalise=renormalise):
-        left, accuracy = effect()
-    return left / whole, accuracy
+    free, unmasked = changes()
+    with mask_edges(model, token_edges(model, clean, place, paths), renormalise=renormalise):
+        masked, accuracy = changes()
+    whole, error = free.mean(), free.std() / math.sqrt(len(free))
+    told = abs(whole) >= max(SMALLEST_DIFFERENCE, 3 * error)
+    return float(masked.mean() / whole) if told else None, accuracy, unmasked
 
 
 def _patched(

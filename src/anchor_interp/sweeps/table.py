@@ -14,7 +14,6 @@ A row of an existing table is reused while the run's ``result.json`` and
 """
 
 import csv
-import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -220,7 +219,6 @@ def _circumstances(folder: SweepFolder, name: str) -> TableRow:
         return {}
 
 
-@functools.lru_cache(maxsize=64)
 def _task_columns(task: Task) -> TableRow:
     """A task's plain fields: in the columns that tasks share, if they fit, else in their own."""
     row: TableRow = {}

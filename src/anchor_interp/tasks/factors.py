@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.tasks.anchor import AnchorTask, Ints
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import Sequences, assemble
@@ -38,8 +39,14 @@ class Factors:
     ) -> "Factors":
         """Draw n sequences uniformly, from all or given pairs (an index of each) and keys.
 
-        ``maskable`` leaves out the position whose second anchor is the last token.
+        ``maskable`` leaves out the position whose second anchor is the last token; ConfigError if
+        the task has no other.
         """
+        if maskable and task.length < 4:
+            raise ConfigError(
+                f"sequences of {task.length} tokens end with the second anchor, which no mask can "
+                "hide; expected a length of at least 4"
+            )
 
         def drawn(options: Sequence[int] | Ints, part: str, count: int = n) -> Ints:
             # the prefix decides what is drawn: another name would change every number
