@@ -101,8 +101,8 @@ class MaskLeak:
     unmasked: float | None
     """The same without the mask."""
     leak: float
-    """Largest range of a logit with the mask, over that without: 0 if the token is hidden, and no
-    share; see :func:`anchor_interp.interventions.masks.leak`."""
+    """Largest range of a logit with the mask, over that without. 0 proves that the token is hidden;
+    it is not a share. See :func:`anchor_interp.interventions.masks.leak`."""
 
 
 @dataclass(frozen=True, eq=False)
