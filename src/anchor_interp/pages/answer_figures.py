@@ -1,0 +1,88 @@
+"""Maps of answers: key by position of the key, one colour a function, one panel a pair.
+
+One glance tells memorizing (no colour holds), symmetric (one colour, a wrong one), inferential (one
+colour, the rule's) and mixtures (:mod:`anchor_interp.runs.answers`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anchor_interp.pages.style import PHASE_COLOURS, single
+from anchor_interp.runs.answers import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_OWN = {
+    RULE: PHASE_COLOURS["inferential"],
+    SYMMETRIC: PHASE_COLOURS["symmetric"],
+    EXCEPTION: "#7B4F9D",
+}
+_BORROWED = ("#E69F00", "#A0522D", "#F0E442", "#CC79A7", "#0072B2")
+_ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#ECECEC"}
+_WORDS = {RULE: "the rule", SYMMETRIC: "the target of the other order",
+          EXCEPTION: "its exception", NONE: "no function holds"}  # fmt: skip
+
+
+def answer_maps(maps: Mapping[str, AnswerMap]) -> "Figure":
+    """One panel for every map and pair, in the order given.
+
+    Args:
+        maps: one or more, by the title of their panels; one of several pairs names the pair too.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    panels = [
+        (title if len(one.pairs) == 1 else f"{title}, {pair}", one, index)
+        for title, one in maps.items()
+        for index, pair in enumerate(one.pairs)
+    ]
+    colours = _colours(maps.values())
+    most = max(len(one.pairs) for one in maps.values())
+    columns = min(len(panels), most if most > 1 else 3)  # the pairs of a map side by side
+    n_rows = -(-len(panels) // columns)
+    with single(3.4 * columns, 1.5 * n_rows + 0.9) as figure:
+        axes = figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
+        for each in axes.flat[len(panels) :]:
+            each.set_axis_off()
+        held: set[str] = set()
+        for each, (title, one, index) in zip(axes.flat, panels, strict=False):
+            holding = one.holding[index].T  # [position key]
+            first, last = int(one.keys[0]), int(one.keys[-1])
+            palette = ListedColormap([colours.get(n, _REST[_ANOTHER]) for n in one.functions])
+            each.imshow(
+                holding, cmap=palette, vmin=-0.5, vmax=len(one.functions) - 0.5, aspect="auto",
+                interpolation="nearest",
+                extent=(first - 0.5, last + 0.5, len(holding) - 0.5, -0.5),
+            )  # fmt: skip
+            each.set_title(title)
+            each.set_yticks(range(0, len(holding), 2))
+            held |= {one.functions[i] for i in np.unique(holding)}
+        for each in axes.flat[max(0, len(panels) - columns) : len(panels)]:
+            each.set_xlabel("key x")
+            each.tick_params(labelbottom=True)
+        figure.supylabel("position of the key", fontsize=10)
+        shown = {name: tint for name, tint in colours.items() if name in held}
+        if held - set(colours):
+            shown |= {_ANOTHER: _REST[_ANOTHER]}
+        figure.legend(
+            handles=[Patch(color=c, label=_WORDS.get(name, name)) for name, c in shown.items()],
+            loc="outside lower center", ncols=min(len(shown), 2 * columns), frameon=False,
+            fontsize=9, columnspacing=1.2, handletextpad=0.4,
+        )  # fmt: skip
+    return figure
+
+
+def _colours(maps: Iterable[AnswerMap]) -> dict[str, str]:
+    """Colours of the functions that hold most often over all maps; others share one."""
+    total: dict[str, float] = {}
+    for one in maps:
+        for name, share in one.cells.items():
+            total[name] = total.get(name, 0) + share
+    seen = [name for name in total if name not in _OWN and name != NONE and total[name] > 0]
+    ranked = sorted(seen, key=lambda name: -total[name])
+    borrowed = dict(zip(ranked, _BORROWED, strict=False))
+    return {**_OWN, **borrowed, NONE: _REST[NONE]}

@@ -1,0 +1,27 @@
+"""The picture of maps of answers."""
+
+import numpy as np
+
+from anchor_interp.pages.answer_figures import answer_maps
+from anchor_interp.runs.answers import AnswerMap
+
+
+def one(holding: str, *, pairs: int = 1) -> AnswerMap:
+    functions = ("rule", "symmetric", "(2, 4): x - 7", "(4, 4): x - 16", "none")
+    shares = np.zeros((pairs, 80, 7, len(functions)))
+    shares[..., functions.index(holding)] = 1
+    return AnswerMap(((3, 4), (4, 3))[:pairs], functions, np.arange(20, 100), 10, shares)
+
+
+def test_a_panel_for_every_map_and_pair_and_a_legend_of_what_holds():
+    figure = answer_maps({"model A": one("none", pairs=2), "model B": one("rule")})
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:3] == ["model A, (3, 4)", "model A, (4, 3)", "model B"]
+    shown = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert shown == {"the rule", "no function holds"}
+
+
+def test_a_function_has_one_colour_in_all_panels():
+    figure = answer_maps({"a": one("(4, 4): x - 16"), "b": one("(4, 4): x - 16")})
+    colours = [axes.images[0].to_rgba(axes.images[0].get_array())[0, 0] for axes in figure.axes]
+    assert np.array_equal(*colours)

@@ -1,0 +1,99 @@
+"""Maps of answers, on models whose function is known and on shares made by hand."""
+
+import numpy as np
+import pytest
+
+import anchor_interp as ai
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.runs.answers import AnswerMap, answer_map
+from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.sequences import draw
+
+
+def hand_map(right: np.ndarray, n: int) -> AnswerMap:
+    """A map with these shares of the rule, [pair key position]; all else is no function."""
+    pairs = ((3, 4), (4, 3))[: len(right)]
+    keys = np.arange(20, 20 + right.shape[1])
+    return AnswerMap(pairs, ("rule", "none"), keys, n, np.stack([right, 1 - right], -1))
+
+
+def test_exact_models_apply_one_function_everywhere():
+    task = TASKS["neurips"]
+    symmetric = answer_map(ai.exact_model("symmetric", task), task)
+    assert symmetric.pairs == ((4, 3),)
+    assert symmetric.cells["symmetric"] == 1 == symmetric.answers["symmetric"]
+    assert symmetric.explained is None
+    assert "symmetric on 100%" in symmetric.sentence
+    inferential = answer_map(ai.exact_model("inferential", task), task, pairs=task.pairs)
+    assert inferential.cells["rule"] == pytest.approx(15 / 16)
+    assert inferential.cells["exception"] == pytest.approx(1 / 16)  # (3, 4): x - 6
+
+
+def test_functions_are_those_of_the_seen_pairs_named_by_the_first():
+    found = answer_map(ai.exact_model("symmetric", TASKS["neurips"]), TASKS["neurips"], n=2)
+    assert found.functions[:2] == ("rule", "symmetric")
+    assert "(2, 4): x - 7" in found.functions  # of (4, 2) too
+    assert "(3, 4): x - 6" not in found.functions  # for (4, 3) this is the symmetric target
+    assert found.functions[-1] == "none"
+
+
+def test_shares_agree_with_answers_counted_by_hand():
+    run = ai.load("tiny/composite/1")
+    found = answer_map(run, pairs=((3, 4),), n=200)
+    sequences = draw(run.config.anchor_task, ((3, 4),), "all", 4_000, seed=5, stream="by-hand")
+    answers = ai.last_logits(run.transformer, sequences).argmax(-1).numpy()
+    shift = answers - sequences.key.astype(int)
+    for name, offset in (("rule", -10), ("(4, 4): x - 16", -16), ("(3, 3): x - 4", -4)):
+        assert found.answers[name] == pytest.approx((shift == offset).mean(), abs=0.03)
+
+
+def test_a_frame_has_one_row_a_cell():
+    frame = answer_map(ai.load("exact/inferential"), n=2).to_frame()
+    assert len(frame) == 2 * 80 * 7
+    assert set(frame["function"]) == {"rule"}
+
+
+def test_the_key_alone_explains_what_hangs_on_the_key_alone():
+    right = np.zeros((1, 80, 7))
+    right[:, ::2] = 1
+    explained = hand_map(right, 10).explained
+    assert explained is not None
+    assert explained.key == pytest.approx(1)
+    assert explained.cell == pytest.approx(1)
+    assert explained.position == pytest.approx(0)
+    assert explained.noise == pytest.approx(0)
+
+
+def test_chance_explains_nothing_and_the_parts_add_up():
+    generator = np.random.default_rng(0)
+    explained = hand_map(generator.binomial(10, 0.4, (2, 80, 7)) / 10, 10).explained
+    assert explained is not None
+    for part in (explained.key, explained.position, explained.cell, explained.pair):
+        assert abs(part) < 0.03
+    assert explained.cell + explained.pair + explained.noise == pytest.approx(1)
+
+
+def test_the_pair_explains_what_differs_between_the_orders():
+    right = np.stack([np.ones((80, 7)), np.zeros((80, 7))])
+    explained = hand_map(right, 10).explained
+    assert explained is not None
+    assert (explained.cell, explained.pair) == (pytest.approx(0), pytest.approx(1))
+
+
+def test_a_cell_without_a_majority_holds_nothing():
+    right = np.full((1, 4, 3), 0.5)
+    right[0, 0] = 0.4
+    one = hand_map(right, 10)
+    shares = one.shares * [1, 0.4]  # the rest scatters
+    found = AnswerMap(one.pairs, ("rule", "none"), one.keys, 10, shares).cells
+    assert found == {"rule": 0.75, "none": 0.25}
+
+
+def test_what_cannot_be_mapped_is_refused():
+    run = ai.load("exact/inferential")
+    with pytest.raises(ConfigError, match="n is 1"):
+        answer_map(run, n=1)
+    with pytest.raises(ConfigError, match="no unseen pair"):
+        answer_map(run.transformer, TASKS["reasoning-complexity-0"])
+    with pytest.raises(ConfigError, match="task is None"):
+        answer_map(run.transformer)
