@@ -57,12 +57,11 @@ def counts(ledger: Ledger) -> str:
 
 
 def figures_table(ledger: Ledger) -> str:
-    """The counts, and every figure of the papers with ours and its outcome; links from the root."""
+    """Every figure of the papers with ours and its outcome; links in docs."""
     lines = [
-        [words, _picture(key, "").removesuffix(".png"), _outcome(claims)]
-        for key, words, claims in by_figure(ledger)
+        [words, _picture(key, "../"), _outcome(claims)] for key, words, claims in by_figure(ledger)
     ]
-    return f"{counts(ledger)}\n{table(['paper figure', 'ours', 'outcome'], lines)}"
+    return table(["paper figure", "ours", "outcome"], lines)
 
 
 ELSEWHERE = ("control_7", "control_7_concepts", "control_7d", "neurips_4")

@@ -482,8 +482,8 @@ def test_the_page_in_a_browser(ledger: Ledger, browser: Any, tmp_path: Path) -> 
 
 
 SECTIONS = (
-    "forest_anchors", "forest_realistic", "neurips_4", "neurips_6", "neurips_rates", "control_4",
-    "control_8", "control_c", "own", "verdict",
+    "forest_anchors", "forest_realistic", "forest_readme", "neurips_4", "neurips_6",
+    "neurips_rates", "control_4", "control_8", "control_c", "own", "verdict",
 )  # fmt: skip
 """Scripts that draw from tables alone, which takes moments; the others look into models too."""
 
