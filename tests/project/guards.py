@@ -1,7 +1,8 @@
 """How much of the package guards: ``python tests/project/guards.py`` prints a line for each room.
 
 A code line is not blank, not only a comment, not part of a docstring. A guard line is a code line
-of
+of one of these:
+
 - a branch of an ``if`` that ends in ``raise``, with the branch's test and message,
 - a call of a function whose name starts with ``check``,
 - an ``except`` handler with its body,
