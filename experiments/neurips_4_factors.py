@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import section
+from anchor_interp.analysis.comparisons import MeanComparison, two_samples
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, single
-from papers.comparisons import MeanComparison, two_samples
 from papers.figure2_runs import BASES, factor_levels, factor_runs
 from papers.rows import Row, Rows
 from papers.studies import SCALES

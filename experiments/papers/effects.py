@@ -1,6 +1,6 @@
 """Effects: what a claim measures over runs, signed so that a positive effect is what it claims.
 
-Tests are two-sided permutation tests (:mod:`papers.comparisons`). Runs that failed
+Tests are two-sided permutation tests (:mod:`anchor_interp.analysis.comparisons`). Runs that failed
 or did not converge are *censored*: they are counted and stand in no sample, unless the effect is
 ``untrained``. :mod:`papers.strata` compares phases. A number that is not finite is refused.
 """
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from scipy.stats import rankdata
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.comparisons import MeanComparison, against_zero, two_samples
 from anchor_interp.analysis.statistics import DRAWN, permutation_p
 
-from .comparisons import MeanComparison, against_zero, two_samples
 from .rows import Row, Rows, Test, columns_of, every, finite, having, never, number_of
 
 Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column

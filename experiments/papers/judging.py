@@ -19,8 +19,8 @@ from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked
+from anchor_interp.analysis.comparisons import smallest_p
 
-from .comparisons import smallest_p
 from .effects import FEWEST, Effect, Finding, Observation
 from .rows import Row, Rows, was_known
 

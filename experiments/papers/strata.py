@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
+from anchor_interp.analysis.comparisons import against_zero
 from anchor_interp.analysis.statistics import DRAWN, permutation_p
 
-from .comparisons import against_zero
 from .effects import (
     FEWEST,
     Effect,

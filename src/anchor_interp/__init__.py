@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from anchor_interp.runs.run import Run as Run
     from anchor_interp.runs.run import load as load
     from anchor_interp.runs.train import train as train
+    from anchor_interp.sweeps.effects import Effect as Effect
+    from anchor_interp.sweeps.effects import effect as effect
     from anchor_interp.tasks.addition import Addition as Addition
     from anchor_interp.tasks.anchor import TASKS as TASKS
     from anchor_interp.tasks.anchor import Affine as Affine
@@ -99,6 +101,7 @@ _HOME = {
     "runs.presets": ("preset",),
     "runs.run": ("Run", "load"),
     "runs.train": ("train",),
+    "sweeps.effects": ("Effect", "effect"),
     "tasks.addition": ("Addition",),
     "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
     "tasks.cogs": ("Cogs",),

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from papers import comparisons, effects, strata
+from anchor_interp.analysis import comparisons
+from anchor_interp.analysis.comparisons import against_zero, smallest_p, two_samples
+from papers import effects, strata
 from papers.across_tasks import AcrossTasks
 from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
-from papers.comparisons import against_zero, smallest_p, two_samples
 from papers.effects import Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, holm, judge
 from papers.page import Ledger

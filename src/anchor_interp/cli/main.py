@@ -20,7 +20,7 @@ from cyclopts import App, ArgumentCollection, CycloptsError
 from anchor_interp import __version__
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.schema import shown
-from anchor_interp.cli import inside, runs, sweeps
+from anchor_interp.cli import effects, inside, runs, sweeps
 from anchor_interp.cli.doctor import doctor
 from anchor_interp.cli.options import PLAIN, check_values
 from anchor_interp.cli.quickstart import quickstart
@@ -91,6 +91,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
         quickstart, runs.train_with_flags(arguments[1:]) if is_train else runs.train,
         runs.evaluate, runs.export, runs.report, inside.analyze, inside.verdict,
         sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram,
+        effects.effect,
         runs.presets, doctor, completion,
     ]  # fmt: skip
     for place, command in enumerate(commands):

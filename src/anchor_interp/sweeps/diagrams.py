@@ -163,7 +163,7 @@ def phase_diagrams(
     rows = [checked(row, Mapping, f"rows[{i}]") for i, row in enumerate(rows)]
     if not rows:
         raise ConfigError("the table has no rows; expected at least one run")
-    kept, chosen = _kept(rows, where or {})
+    kept, chosen = rows_where(rows, where or {})
     columns = settings.settings_of(kept)
     varying = [name for name in columns if len(values_of(kept, name)) > 1]
     best = (best_over,) if isinstance(best_over, str) else tuple(best_over)
@@ -247,7 +247,7 @@ def _scalar(text: str) -> Value:
     return value if finite and isinstance(value, Value) else text
 
 
-def _kept(
+def rows_where(
     rows: Sequence[TableRow], where: Mapping[str, Any]
 ) -> tuple[list[TableRow], dict[str, tuple[Value, ...]]]:
     """The rows that meet all conditions, and the conditions."""

@@ -1,0 +1,317 @@
+"""Whether a number of runs goes with a setting: effect, interval, p, power and a verdict.
+
+Runs are the witnesses. They are compared inside *strata*, runs that agree in some columns, since
+what tells strata apart would tell the runs apart too. An effect is Spearman's correlation of the
+number with a setting (:func:`trend`), or a difference between two kinds of runs (:func:`line`).
+For p the number changes places between the runs of a stratum; runs of a *cluster*, such as a seed,
+change places together in all strata. *Power* is told as the effect that so many runs of this spread
+find with 80 %: runs that cannot find the least effect that counts say nothing against it.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.stats import norm, rankdata, t
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown, suggestion
+from anchor_interp.analysis import statistics
+from anchor_interp.analysis.comparisons import POWER
+from anchor_interp.analysis.statistics import Floats, permutation_p, student_quantile
+from anchor_interp.sweeps.diagrams import rows_where
+from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word
+from anchor_interp.sweeps.table import read_table
+
+Verdict = Literal[
+    "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
+    "not answerable here",
+]  # fmt: skip
+LEVEL = 0.05  # largest p of an effect that is there
+FEWEST = 5  # runs of a kind, below which nothing is compared
+
+
+class Stratum(NamedTuple):
+    """Runs that are compared with each other."""
+
+    x: Floats  # [run], the setting, or 1 and 0 for two kinds
+    y: Floats  # [run], the number
+    clusters: Sequence[Hashable]  # [run], what changes places together
+    given: Floats | None = None  # [run, column], settings that are regressed out
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An effect with its 95 % interval."""
+
+    effect: float
+    low: float
+    high: float
+    p: float
+    finds: float
+    """The effect that so many runs of this spread find with 80 %, two-sided at 0.05."""
+
+
+def trend(strata: Sequence[Stratum]) -> Estimate | None:
+    """Spearman's correlation, the mean over strata weighted by their runs; Fisher's interval.
+
+    A stratum whose number never changes counts as 0. None if too few runs are there.
+    """
+    n = sum(len(stratum.x) for stratum in strata)
+    if n - 3 * len(strata) < 1:
+        return None
+    ranks = [(standard(stratum.x), standard(stratum.y)) for stratum in strata]
+    rho = sum(float(x @ y) * len(x) for x, y in ranks) / n
+    drawn = np.zeros(statistics.DRAWN)
+    for (x, y), orders in zip(ranks, _orders(strata), strict=True):
+        drawn += x[orders] @ y * len(x) / n
+    z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(n - 3 * len(strata))
+    reach = float(norm.ppf(0.975)) * error
+    finds = math.tanh(reach + float(norm.ppf(POWER)) * error)
+    p = permutation_p(abs(rho), np.abs(drawn), exact=False)
+    return Estimate(rho, math.tanh(z - reach), math.tanh(z + reach), p, finds)
+
+
+def line(strata: Sequence[Stratum]) -> Estimate | None:
+    """The rise of the number over the range of the setting; of two kinds, their difference.
+
+    A linear model with a level for each stratum, and a slope for each setting that is ``given``.
+    The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
+    and White 1985); p is that of the partial correlation (Freedman and Lane 1983). None if the
+    levels and the given settings tell the setting in all strata.
+    """
+    ends = [(s.x.min(), s.x.max()) for s in strata]
+    span = max(high for _, high in ends) - min(low for low, _ in ends) if strata else 0.0
+    bases = [_basis(s.given if s.given is not None else np.zeros((len(s.x), 0))) for s in strata]
+    rests = [(_without(b, s.x), _without(b, s.y)) for b, s in zip(bases, strata, strict=True)]
+    power = sum(float(x @ x) for x, _ in rests) / span**2 if span else 0.0
+    if not power:
+        return None
+    x, y = (np.concatenate(column) for column in zip(*rests, strict=True))
+    x, leverage = x / span, np.concatenate([(basis**2).sum(1) for basis in bases])
+    effect = float(x @ y) / power
+    rest = (y - effect * x) / np.maximum(1 - leverage - x**2 / power, 1e-6)
+    error = math.sqrt(float((x * rest) @ (x * rest))) / power
+    df = float(len(y) - sum(basis.shape[1] for basis in bases) - 1)
+    reach = student_quantile(df) * error
+    finds = reach + float(t.ppf(POWER, df)) * error
+    if not (y @ y):  # the number is the same in all runs of a stratum
+        return Estimate(effect, effect, effect, 1.0, finds)
+    products, squares = np.zeros(statistics.DRAWN), np.zeros(statistics.DRAWN)
+    for (one, number), basis, orders in zip(rests, bases, _orders(strata), strict=True):
+        moved = number[orders]
+        moved -= moved @ basis @ basis.T
+        products += moved @ one / span
+        squares += np.einsum("ij,ij->i", moved, moved)
+    drawn = products / np.sqrt(power * np.maximum(squares, 1e-300))
+    seen = abs(float(x @ y)) / math.sqrt(power * float(y @ y))
+    p = permutation_p(seen, np.abs(drawn), exact=False)
+    return Estimate(effect, effect - reach, effect + reach, p, finds)
+
+
+def standard(values: Floats) -> Floats:
+    """Ranks of mean 0 and length 1; zeros where all are equal."""
+    ranks: Floats = rankdata(values)
+    ranks -= ranks.mean()
+    length = float(np.linalg.norm(ranks))
+    return ranks / length if length else ranks
+
+
+def _orders(strata: Sequence[Stratum]) -> Iterable[Any]:
+    """For each stratum the orders of its runs, draw by draw; a cluster has one key in all."""
+    names = {cluster: i for i, cluster in enumerate(dict.fromkeys(
+        cluster for stratum in strata for cluster in stratum.clusters))}  # fmt: skip
+    keys = np.random.default_rng(0).random((statistics.DRAWN, len(names)))
+    for stratum in strata:
+        places = np.array([names[cluster] for cluster in stratum.clusters])
+        in_order = np.argsort(places, kind="stable")  # the same place in every stratum
+        shuffled = np.argsort(keys[:, places[in_order]], axis=1, kind="stable")
+        orders = np.empty_like(shuffled)
+        orders[:, in_order] = in_order[shuffled]
+        yield orders
+
+
+def _basis(columns: Floats) -> Floats:
+    """Orthonormal columns that span a level and these columns ([run, column]): [run, rank]."""
+    n = len(columns)
+    level = np.full((n, 1), 1 / math.sqrt(n))
+    centred = columns - columns.mean(0)
+    lengths = np.linalg.norm(centred, axis=0)
+    varying = lengths > 1e-9 * np.abs(columns).max(0, initial=1e-300)
+    u, s, _ = np.linalg.svd(np.hstack([level, centred[:, varying] / lengths[varying]]), False)
+    found: Floats = u[:, s > 1e-9 * s[0]]
+    return found
+
+
+def _without(basis: Floats, values: Floats) -> Floats:
+    """What a basis leaves of values; zeros if that is rounding alone."""
+    rest: Floats = values - basis @ (basis.T @ values)
+    return rest if np.linalg.norm(rest) > 1e-9 * np.linalg.norm(values) else np.zeros_like(rest)
+
+
+def decide(found: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
+    """The verdict on an effect, positive as claimed, and its reason.
+
+    ``p`` is an adjusted one, if there is one. An effect that is there decides, whichever way it
+    points. Runs that could not find the least effect that counts decide nothing else.
+    """
+    p = found.p if p is None else p
+    if p <= LEVEL and found.effect >= least:
+        return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
+    if p <= LEVEL and found.high < 0:
+        return "reversed", "the effect is the other way round"
+    if found.finds > least:
+        return "not answerable here", (
+            f"too few runs: an effect of {found.finds:.2g} is found with {POWER:.0%}, and "
+            f"{least:.2g} counts"
+        )
+    if found.high < least:
+        return "not supported", f"the interval ends below {least:.2g}, the least that counts"
+    if p <= LEVEL:
+        return "inconclusive", f"it is there, and perhaps as large as {least:.2g}, which counts"
+    return "inconclusive", f"p > {LEVEL:g}, and the interval reaches {least:.2g}, which counts"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What the runs of a table say about a number and a setting."""
+
+    of: str
+    on: str
+    kind: str
+    """``Spearman's correlation``, or the two kinds of runs whose difference it is."""
+    n: int
+    left_out: int
+    """Runs that failed, did not converge or lack a value, and runs of strata with too few."""
+    found: Estimate | None
+    least: float
+    verdict: Verdict
+    reason: str
+    strata: Mapping[str, "Effect"] = field(default_factory=dict)
+    """The same inside each stratum, by its values."""
+
+    @property
+    def sentence(self) -> str:
+        """The claim that the number goes with the setting, its verdict and why."""
+        how = f" ({self.kind})" if "minus" in self.kind else ""
+        claim = f"{label(self.of)} rises with {label(self.on)}{how}"
+        return f"That {claim} is {self.verdict}: {self.reason}."
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return self.sentence
+        found = self.found
+        return (
+            f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]\n"
+            f"p: {found.p:.2g}\n"
+            f"n: {self.n} runs, {self.left_out} left out\n"
+            f"power: an effect of {found.finds:.2f} is found with {POWER:.0%}; {self.least:g} "
+            f"counts\n{self.sentence}"
+        )
+
+
+def effect(
+    table: str | Path | Sequence[TableRow] | Any,
+    /,
+    *,
+    of: str,
+    on: str,
+    within: Sequence[str] = (),
+    least: float = 0.3,
+    between: Sequence[Value] | None = None,
+    cluster: Sequence[str] = (),
+    where: Mapping[str, Any] | None = None,
+) -> Effect:
+    """Whether a number of runs goes with a setting, inside strata.
+
+    The effect is Spearman's correlation; with ``between``, or if the setting has two values, it is
+    the mean of the number at the second value minus that at the first (the larger minus the
+    smaller). Runs that failed or did not converge are left out.
+
+    Args:
+        table: A sweep folder, its table (.parquet or .csv), a DataFrame, or rows.
+        of: The column of the number.
+        on: The column of the setting, or another column whose values tell runs apart.
+        within: Columns in which the runs of a stratum agree.
+        least: The smallest effect that counts, positive if the number should rise.
+        between: Two values of the setting.
+        cluster: Columns, such as seed, whose equal values keep runs of one setting together.
+        where: Conditions that runs have to meet, as for :func:`phase_diagrams`.
+
+    Raises:
+        ConfigError: no run meets a condition, or a column is missing or holds texts.
+    """
+    rows, _ = rows_where(_rows(table), where or {})
+    columns = dict.fromkeys(name for row in rows for name in row)
+    for name in (of, on, *within, *cluster):
+        if name not in columns:
+            hint = suggestion(name, columns)
+            raise ConfigError(f"the table has no column {shown(name)}{hint}; table --csv shows all")
+    counted = [
+        row
+        for row in rows
+        if row.get("status", "done") == "done"
+        and not row.get("censored")
+        and row.get(of) is not None
+        and row.get(on) is not None
+    ]
+    if not all(isinstance(row[of], int | float) for row in counted):
+        raise ConfigError(f"{of} holds texts; expected the column of a number")
+    if between is not None and len(set(between)) != 2:
+        raise ConfigError(f"between is {shown(between)}; expected two values of {on}")
+    values = sorted({row[on] for row in counted}, key=str)
+    if between is None and len(values) == 2:
+        between = (min(values), max(values))
+    if between is not None:
+        counted = [row for row in counted if row[on] in between]
+    elif not all(isinstance(value, int | float) for value in values):
+        raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
+    groups: dict[str, list[TableRow]] = {}
+    for row in counted:
+        groups.setdefault(listed(row.get(name) for name in within), []).append(row)
+    enough = {at: groups[at] for at in sorted(groups) if _enough(groups[at], on, between)}
+    kind = f"{word(between[1])} minus {word(between[0])}" if between else "Spearman's correlation"
+
+    def judged(strata: Sequence[list[TableRow]], parts: Mapping[str, Effect]) -> Effect:
+        n = sum(map(len, strata))
+        kept = [_stratum(some, of, on, between, cluster) for some in strata]
+        found = line(kept) if between else trend(kept)
+        nothing = ("nothing comparable", f"no stratum has {FEWEST} runs to compare")
+        verdict, reason = nothing if found is None else decide(found, least)
+        return Effect(of, on, kind, n, len(rows) - n, found, least, verdict, reason, parts)
+
+    parts = {at: judged([some], {}) for at, some in enough.items()} if within else {}
+    return judged([*enough.values()], parts)
+
+
+def _rows(table: Any) -> list[TableRow]:
+    """The rows of a table; a DataFrame's missing numbers become None."""
+    if isinstance(table, str | Path):
+        return read_table(table)
+    if hasattr(table, "to_dict"):
+        table = table.astype(object).where(table.notna(), None).to_dict("records")
+    return list(table)
+
+
+def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) -> bool:
+    """Whether a stratum has enough runs of each kind, or enough at different settings."""
+    if between is None:
+        return len(rows) >= FEWEST and len({row[on] for row in rows}) > 1
+    return min(sum(row[on] == value for row in rows) for value in between) >= FEWEST
+
+
+def _stratum(
+    rows: Sequence[TableRow],
+    of: str,
+    on: str,
+    between: Sequence[Value] | None,
+    cluster: Sequence[str],
+) -> Stratum:
+    x = [row[on] == between[1] if between else row[on] for row in rows]
+    y = [row[of] for row in rows]
+    clusters = [(row[on], *(row.get(name) for name in cluster)) if cluster else (id(row),)
+                for row in rows]  # fmt: skip
+    return Stratum(np.array(x, np.float64), np.array(y, np.float64), clusters)

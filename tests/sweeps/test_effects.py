@@ -1,0 +1,148 @@
+"""Effects over a table's runs: closed forms, clusters, power, verdicts and bad questions."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+import anchor_interp as ai
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.cli.main import main
+from anchor_interp.sweeps import effects
+from anchor_interp.sweeps.effects import Estimate, Stratum, decide, line, trend
+
+
+def stratum(x: Any, y: Any, clusters: Any = None, **more: Any) -> Stratum:
+    x = np.array(x, np.float64)
+    return Stratum(x, np.array(y, np.float64), clusters or [object() for _ in x], **more)
+
+
+def test_a_trend_is_spearmans_correlation_inside_strata() -> None:
+    """Between the strata the number falls, inside each it rises: Simpson's paradox."""
+    generator = np.random.default_rng(0)
+    x = np.arange(20.0)
+    y = x + 4 * generator.standard_normal(20)
+    one = trend([stratum(x, y)])
+    assert one is not None
+    assert one.effect == pytest.approx(spearmanr(x, y).statistic)
+    assert one.p == pytest.approx(spearmanr(x, y).pvalue, abs=1e-3)
+    both = trend([stratum(x, y), stratum(x + 100, y - 1000)])
+    assert both is not None
+    assert both.effect == pytest.approx(one.effect)
+    assert both.finds < one.finds
+
+
+def test_a_difference_inside_strata_is_that_of_their_means() -> None:
+    labels, y = [1, 1, 0, 0], [3.0, 5.0, 1.0, 2.0]
+    found = line([stratum(labels, y), stratum(labels, [v + 100 for v in y])])
+    assert found is not None
+    assert found.effect == pytest.approx(2.5)
+    assert found.low < 2.5 < found.high
+
+
+def test_a_setting_that_explains_the_number_leaves_no_difference() -> None:
+    x = [1, 1, 1, 0, 0, 0]
+    given = np.array([[3.0], [4.0], [6.0], [1.0], [2.0], [4.0]])
+    found = line([stratum(x, 2 * given[:, 0], given=given)])
+    assert found is not None
+    assert found.effect == pytest.approx(0, abs=1e-9)
+
+
+def test_runs_of_a_seed_change_places_together() -> None:
+    """Five seeds in three strata are ten clusters of two kinds, not thirty runs."""
+    generator = np.random.default_rng(3)
+    of_seed = generator.standard_normal((2, 5)) + np.array([[2.5], [0.0]])
+    clusters = [(kind, seed) for kind in (1, 0) for seed in range(5)]
+    strata = [stratum([k for k, _ in clusters], of_seed.ravel() + s, clusters) for s in range(3)]
+    found = line(strata)
+    pooled, seen = of_seed.ravel(), of_seed[0].sum()
+    sums = [sum(pooled[list(five)]) for five in itertools.combinations(range(10), 5)]
+    centre = pooled.sum() / 2
+    exact = np.mean([abs(s - centre) >= abs(seen - centre) - 1e-9 for s in sums])
+    assert found is not None
+    assert found.p == pytest.approx(float(exact), abs=0.005)
+    alone = line([s._replace(clusters=[object() for _ in s.x]) for s in strata])
+    assert alone is not None
+    assert alone.p < found.p / 5
+
+
+def test_power_is_what_simulated_samples_find() -> None:
+    generator = np.random.default_rng(1)
+    x = np.repeat([1.0, 0.0], 12)
+    finds = np.mean(
+        [f.finds for _ in range(50) if (f := line([stratum(x, generator.standard_normal(24))]))]
+    )
+    found = [line([stratum(x, generator.standard_normal(24) + finds * x)]) for _ in range(200)]
+    assert np.mean([f.p <= 0.05 for f in found if f]) == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.parametrize(("found", "verdict"), [
+    (Estimate(0.5, 0.3, 0.7, 0.001, 0.2), "supported"),
+    (Estimate(0.5, 0.1, 0.9, 0.001, 0.6), "supported"),
+    (Estimate(-0.5, -0.9, -0.1, 0.001, 0.6), "reversed"),
+    (Estimate(0.05, -0.1, 0.2, 0.4, 0.2), "not supported"),
+    (Estimate(0.05, -0.1, 0.2, 0.4, 0.4), "not answerable here"),
+    (Estimate(-0.05, -0.2, 0.1, 0.4, 0.4), "not answerable here"),
+    (Estimate(0.2, 0.1, 0.4, 0.001, 0.2), "inconclusive"),
+    (Estimate(0.2, -0.1, 0.5, 0.2, 0.25), "inconclusive"),
+])  # fmt: skip
+def test_an_effect_that_is_there_decides_and_power_says_what_its_absence_means(
+    found: Estimate, verdict: str
+) -> None:
+    assert decide(found, 0.3)[0] == verdict
+
+
+def runs() -> pd.DataFrame:
+    generator = np.random.default_rng(2)
+    return pd.DataFrame([
+        {"status": "done", "censored": seed == 9, "layout": layout, "gamma": gamma, "seed": seed,
+         "phase": "inferential" if gamma > 0.6 else "symmetric",
+         "ood_accuracy": math.nan if seed == 8 else gamma * (layout == "pre") + 0.1 *
+         generator.random()}
+        for layout in ("pre", "post") for gamma in (0.3, 0.5, 0.7, 0.9) for seed in range(10)
+    ])  # fmt: skip
+
+
+def test_a_question_is_answered_in_each_stratum() -> None:
+    found = ai.effect(runs(), of="ood_accuracy", on="gamma", within=("layout",), least=0.3)
+    assert (found.n, found.left_out) == (64, 16)
+    assert found.strata["pre"].verdict == "supported"
+    assert found.strata["post"].verdict in ("not answerable here", "inconclusive", "not supported")
+    assert "p:" in str(found)
+    assert "power:" in str(found)
+    kinds = ai.effect(runs(), of="ood_accuracy", on="phase", within=("layout",), least=0.1,
+                      between=("symmetric", "inferential"), cluster=("seed",))  # fmt: skip
+    assert kinds.strata["pre"].found is not None
+    assert kinds.strata["pre"].found.effect == pytest.approx(0.4, abs=0.05)
+    few = ai.effect(runs().query("seed < 1"), of="ood_accuracy", on="gamma", within=("layout",))
+    assert few.verdict == "nothing comparable"
+
+
+@pytest.mark.parametrize(("asked", "says"), [
+    ({"of": "ood_acuracy", "on": "gamma"}, "no column 'ood_acuracy'.*ood_accuracy"),
+    ({"of": "phase", "on": "gamma"}, "phase holds texts"),
+    ({"of": "gamma", "on": "ood_accuracy", "between": (1,)}, "two values"),
+    ({"of": "gamma", "on": "seed", "where": {"seed": 77}}, "no run has seed 77"),
+])  # fmt: skip
+def test_a_question_that_cannot_be_asked(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ai.effect(runs(), **asked)
+
+
+def test_the_command_prints_effect_p_n_power_and_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "read_table", lambda _: effects._rows(runs()))
+    asked = ["effect", str(tmp_path), "--of", "ood_accuracy", "--on", "gamma"]
+    assert main([*asked, "--within", "layout", "--least", "0.3", "layout=pre"]) == 0
+    shown = capsys.readouterr().out
+    assert "That ood accuracy rises with initialisation rate" in shown
+    assert "is supported" in shown
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["of"] == "ood_accuracy"
