@@ -24,7 +24,8 @@ def main() -> int:
     # OpenMP's idle threads spin by default: a busy neighbour then makes training 8 times slower.
     # OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for number in _SIGNALS:
+    ours = [number for number in _SIGNALS if signal.getsignal(number) is not None]  # not set from C
+    for number in ours:
         signal.signal(number, _leave)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # None if the caller closed it
@@ -32,7 +33,7 @@ def main() -> int:
     from anchor_interp.cli.main import main as command_line
 
     code = command_line()
-    for number in _SIGNALS:
+    for number in ours:
         signal.signal(number, signal.SIG_IGN)  # nothing is left to interrupt
     return code
 

@@ -1,8 +1,10 @@
 """The doctor: what it finds on a sound machine, and one line for each problem."""
 
+import errno
 import fcntl
 import json
 import os
+import pwd
 import re
 import shutil
 import tomllib
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from anchor_interp.cli.doctor import describe, examine
+from anchor_interp._util.errors import StoreError
+from anchor_interp._util.files import cache_folder
 from anchor_interp.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
@@ -27,23 +30,30 @@ def _declared(monkeypatch: Patch) -> None:
     monkeypatch.setattr(metadata, "requires", lambda _name: needed)
 
 
+def problems(out: Path, capsys: Capture) -> list[str]:
+    """What ``doctor --json`` finds wrong."""
+    main(["doctor", "--out", str(out), "--json"])
+    found: list[str] = json.loads(capsys.readouterr().out)["problems"]
+    return found
+
+
 def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     assert main(["doctor", "--out", str(tmp_path / "runs/deep"), "--json"]) == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
+    facts = json.loads(captured.out)
     assert captured.err == ""
-    assert (found["ok"], found["problems"]) == (True, [])
-    assert [p["name"] for p in found["packages"]] == ["numpy", "torch", "wandb"]
-    assert found["packages"][1]["installed"] == metadata.version("torch")
-    assert found["devices"][0]["name"] == "cpu"
-    assert found["devices"][0]["usable"]
-    assert found["cores"] >= 1
-    assert found["threads"] >= 1
-    assert (found["out"], found["out_writable"], found["out_locks"]) == (str(tmp_path), True, True)
+    assert (facts["ok"], facts["problems"]) == (True, [])
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
 
     assert main(["doctor", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if "GB free" not in line] == [
+        line for line in facts["lines"] if "GB free" not in line
+    ]
+    assert re.findall(r"^package +(\S+)", text, re.M) == ["numpy", "torch", "wandb"]
+    assert f"package   torch              {metadata.version('torch'):<14} needs " in text
+    assert re.search(r"^cpu  .*, [1-9]\d* cores usable, [1-9]\d* PyTorch threads, ", text, re.M)
+    assert "device    cpu      usable: " in text
     assert "no problem found" in text
     assert re.search(r"^products  (oneDNN's|PyTorch's: )", text, re.M)
     assert f"OMP_WAIT_POLICY is {os.environ.get('OMP_WAIT_POLICY', 'not set')} here" in text
@@ -51,14 +61,16 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     assert f"folder    {tmp_path}: writable, locks work" in text
 
 
-def test_finds_every_declared_package(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_finds_every_declared_package(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:
     file = Path(__file__).parents[2] / "pyproject.toml"
     declared = tomllib.loads(file.read_text())["project"]["dependencies"]
     monkeypatch.setattr(metadata, "requires", lambda _name: declared)
-    assert examine(tmp_path)["problems"] == []
+    assert problems(tmp_path, capsys) == []
 
 
-def test_reports_wrong_missing_and_broken_packages(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_wrong_missing_and_broken_packages(
+    monkeypatch: Patch, tmp_path: Path, capsys: Capture
+) -> None:
     needed = ["numpy>=99", "absent>=1", "safetensors", "absent-too; extra == 'wandb'"]
     monkeypatch.setattr(metadata, "requires", lambda _name: needed)
 
@@ -66,31 +78,33 @@ def test_reports_wrong_missing_and_broken_packages(monkeypatch: Patch, tmp_path:
         raise OSError(f"{name}: undefined symbol\nand more")
 
     monkeypatch.setattr("anchor_interp.cli.doctor.importlib.import_module", broken)
-    found = examine(tmp_path)
-    assert found["problems"] == [
+    assert problems(tmp_path, capsys) == [
         f"numpy is {metadata.version('numpy')}; expected >=99: pip install 'numpy>=99'",
         "absent is not installed; expected >=1: pip install 'absent>=1'",
         "safetensors cannot be imported (safetensors: undefined symbol); install it again",
     ]
-    assert "absent             not installed  needs >=1" in describe(found)
+    main(["doctor", "--out", str(tmp_path)])
+    assert "absent             not installed  needs >=1" in capsys.readouterr().out
 
 
-def test_reports_a_package_without_metadata(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_a_package_without_metadata(
+    monkeypatch: Patch, tmp_path: Path, capsys: Capture
+) -> None:
     def requires(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "requires", requires)
-    (problem,) = examine(tmp_path)["problems"]
+    (problem,) = problems(tmp_path, capsys)
     assert problem.startswith("the installation of anchor-interp is incomplete")
 
 
-def test_reports_an_old_python(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_an_old_python(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:
     monkeypatch.setattr("anchor_interp.cli.doctor.platform.python_version", lambda: "3.9.1")
-    (problem,) = examine(tmp_path)["problems"]
+    (problem,) = problems(tmp_path, capsys)
     assert problem == "Python is 3.9.1; expected >=3.11"
 
 
-def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -104,19 +118,45 @@ def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path) -> None
         return ones(*shape, device=device)
 
     monkeypatch.setattr(torch, "ones", failing)
-    found = examine(tmp_path)
-    assert found["problems"] == ["the device cuda:0 cannot be used: driver too old"]
-    assert [device["usable"] for device in found["devices"]] == [True, False]
-    assert "device    cuda:0   NOT usable: A GPU" in describe(found)
+    assert main(["doctor", "--out", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == ("anchor-interp: the device cuda:0 cannot be used: driver too old\n")
+    assert "device    cpu      usable: " in captured.out
+    assert "device    cuda:0   NOT usable: A GPU" in captured.out
 
 
-def test_reports_a_folder_that_is_full_or_lacks_locks(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_reports_a_folder_that_is_full_or_lacks_locks(
+    monkeypatch: Patch, tmp_path: Path, capsys: Capture
+) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(9, 9, 5_000_000))
-    monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as some network file systems do
-    full, unlocked = examine(tmp_path)["problems"]
-    assert full.startswith(f"{tmp_path} has 5 MB free; make room")
-    assert unlocked.startswith(f"locks do not work in {tmp_path}")
+
+    def missing(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    for flock in (lambda *_: None, missing):  # both are found on network file systems
+        monkeypatch.setattr(fcntl, "flock", flock)
+        full, unlocked = problems(tmp_path, capsys)
+        assert full.startswith(f"{tmp_path} has 5 MB free; make room")
+        assert unlocked.startswith(f"locks do not work in {tmp_path}")
+
+
+def test_a_user_without_a_home_directory(
+    monkeypatch: Patch, tmp_path: Path, capsys: Capture
+) -> None:
+    def nobody(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert main(["doctor", "--out", str(tmp_path)]) == 0
+    line = "cache     none: this user has no home directory for ~/.cache; set HOME, or"
+    assert line in capsys.readouterr().out
+    with pytest.raises(StoreError, match="set HOME, or set XDG_CACHE_HOME to a folder"):
+        cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "anchor-interp"
 
 
 def test_a_folder_that_cannot_be_written_is_exit_code_1(tmp_path: Path, capsys: Capture) -> None:

@@ -167,6 +167,15 @@ def test_help_lists_every_flag_once(name: str, capsys: Capture, monkeypatch: Pat
     assert set(shown) == flags
 
 
+@pytest.mark.parametrize(("columns", "width"), [("0", 80), ("1", 20), ("30", 30), ("9" * 12, 1000)])
+def test_help_ends_at_any_width(
+    columns: str, width: int, capsys: Capture, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["sweep", "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) == width
+
+
 def test_help_of_train_shows_the_defaults_of_its_start(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["train", "--preset", "paper-gpt2", "--help"]) == 0
@@ -265,7 +274,7 @@ def test_an_unexpected_error_is_one_line_and_verbose_shows_its_place(
     def broken(*_: object) -> None:
         raise RuntimeError("two\nlines \x1b[31m")
 
-    monkeypatch.setattr("anchor_interp.cli.doctor.examine", broken)
+    monkeypatch.setattr("anchor_interp.cli.doctor._machine", broken)
     assert main(["doctor"]) == 1
     error = capsys.readouterr().err
     assert error.splitlines() == [

@@ -106,7 +106,7 @@ def finished(process: int) -> int:
 
 def contents(folder: Path) -> dict[str, str]:
     """The digest of every file; only the name if the file holds times or processes."""
-    volatile = {".lock", "provenance.json"}
+    volatile = {".lock", ".lock.json", "provenance.json"}
     return {
         str(path.relative_to(folder)): ""
         if path.name in volatile or not path.is_file()

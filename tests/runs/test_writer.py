@@ -1,5 +1,6 @@
 """Writing run folders: locks, foreign folders, failed writes."""
 
+import errno
 import fcntl
 import json
 import os
@@ -12,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from anchor_interp._util import files
+from anchor_interp._util import files, lock
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp._util.limits import memory_limit
 from anchor_interp._util.schema import to_dict
-from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
@@ -41,55 +41,59 @@ def test_a_second_writer_is_told_who_holds_the_folder(out: Path, short: RunConfi
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(out: Path, short: RunConfig) -> None:
-    stale = {"host": socket.gethostname(), "pid": 999_999, "heartbeat": time.time()}
-    (out / ".lock").write_text(json.dumps(stale))
+    (out / ".lock.json").write_text(json.dumps({"host": socket.gethostname(), "pid": 999_999}))
     with writing(out, short):
         pass
 
 
 def test_the_lock_of_another_machine_counts_while_it_beats(out: Path, short: RunConfig) -> None:
-    holder = {"host": "elsewhere", "pid": 5, "heartbeat": time.time() - 5}
-    (out / ".lock").write_text(json.dumps(holder))
+    owner = out / ".lock.json"
+    owner.write_text(json.dumps({"host": "elsewhere", "pid": 5}))
     with pytest.raises(LockedError, match="process 5 on elsewhere"), writing(out, short):
         pass
-    (out / ".lock").write_text(json.dumps(holder | {"heartbeat": time.time() - 3600}))
+    os.utime(owner, (time.time() - 3600,) * 2)
     with writing(out, short) as writer:
-        held = json.loads((out / ".lock").read_text())
-        assert held["pid"] == os.getpid()
-        assert abs(held["heartbeat"] - time.time()) < 60
+        assert json.loads(owner.read_text()) == {"host": socket.gethostname(), "pid": os.getpid()}
         writer.check()
-    assert (out / ".lock").read_text() == ""
+    assert not owner.exists()
 
 
 def test_a_lock_dated_in_the_future_names_the_file_to_remove(out: Path, short: RunConfig) -> None:
-    holder = {"host": "elsewhere", "pid": 5, "heartbeat": time.time() + 1e6}
-    (out / ".lock").write_text(json.dumps(holder))
+    owner = out / ".lock.json"
+    owner.write_text(json.dumps({"host": "elsewhere", "pid": 5}))
+    os.utime(owner, (time.time() + 1e6,) * 2)
     with pytest.raises(LockedError, match=r"ahead of this clock.*if it is gone, remove .*lock"):
         train(short, out, quiet=True)
 
 
 def test_a_garbled_lock_is_taken_over(out: Path, short: RunConfig) -> None:
-    (out / ".lock").write_text('{"heartbeat": "x", "host": "elsewhere"}')
+    (out / ".lock.json").write_text('{"pid": "x", "host": "elsewhere"}')
     with writing(out, short):
         pass
     with open(out / ".lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released
 
 
-def test_a_special_file_as_lock_does_not_hang(out: Path, short: RunConfig) -> None:
-    os.mkfifo(out / ".lock")
-    with pytest.raises(StoreError, match="is not a regular file"):
+def test_without_locks_nothing_is_written(
+    out: Path, short: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StoreError, match=r"has no locks .*choose a folder on a local disk, or"):
         train(short, out, quiet=True)
+    assert {path.name for path in out.iterdir()} <= {".lock"}
 
 
-def test_the_heartbeat_is_renewed_between_writes(
+def test_the_owner_of_a_lock_shows_that_it_works_between_writes(
     out: Path, short: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "BEAT_SECONDS", 0.01)
     with writing(out, short):
-        first = json.loads((out / ".lock").read_text())["heartbeat"]
+        first = (out / ".lock.json").stat().st_mtime_ns
         deadline = time.monotonic() + 10
-        while json.loads((out / ".lock").read_text())["heartbeat"] == first:
+        while (out / ".lock.json").stat().st_mtime_ns == first:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from short import SHORT
 
 import anchor_interp
 import own_task
+from anchor_interp._util import lock
 from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
@@ -29,7 +29,6 @@ from anchor_interp._util.errors import (
 )
 from anchor_interp._util.progress import Silent
 from anchor_interp._util.schema import from_dict, to_dict
-from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.measurements import FILE, Measure, kept
 from anchor_interp.runs.run import Run
@@ -118,7 +117,11 @@ def long() -> RunConfig:
 def contents(path: Path) -> dict[str, bytes]:
     """All files of a run, except those that say when and where."""
     found = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
-    return {name: data for name, data in found.items() if name not in (".lock", "provenance.json")}
+    return {
+        name: data
+        for name, data in found.items()
+        if name not in (".lock", ".lock.json", "provenance.json")
+    }
 
 
 def run_all(
@@ -247,7 +250,7 @@ def test_a_killed_worker_is_a_result_once_retries_are_spent(
     connected: Nodes, long: RunConfig, tmp_path: Path
 ) -> None:
     def kill() -> None:
-        os.kill(json.loads((tmp_path / "run/.lock").read_text())["pid"], signal.SIGKILL)
+        os.kill(json.loads((tmp_path / "run/.lock.json").read_text())["pid"], signal.SIGKILL)
 
     watch = Watch(tmp_path / "run", kill)
     engine = RayEngine(retries=0)
@@ -372,8 +375,7 @@ def test_a_lock_is_taken_from_the_dead_only(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="removed"):
         held.check_in_place()
     held.release()
-    facts = {"host": "elsewhere", "pid": 1, "heartbeat": time.time()}
-    path.write_text(json.dumps(facts))
+    (tmp_path / ".lock.json").write_text(json.dumps({"host": "elsewhere", "pid": 1}))
     with pytest.raises(LockedError):
         lock.Lock.acquire(path)
     lock.forget(path, "elsewhere", 1)

@@ -1,5 +1,7 @@
 """Sweeps: what is missing is trained, everything is a row, nothing done is done twice."""
 
+import errno
+import fcntl
 import json
 import os
 import random
@@ -22,11 +24,11 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
+from anchor_interp._util.lock import is_held
 from anchor_interp._util.progress import Overall, Silent
 from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.cli.main import main
 from anchor_interp.runs.config import RunConfig, override, run_id
-from anchor_interp.runs.lock import is_held
 from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import RunFolder
@@ -246,19 +248,32 @@ def test_a_lock_left_behind_is_not_held(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
-    path = tmp_path / ".lock"
-    holder = {"host": socket.gethostname(), "pid": int(done.stdout), "heartbeat": time.time()}
-    path.write_text(json.dumps(holder))
+    path, owner = tmp_path / ".lock", tmp_path / ".lock.json"
+    owner.write_text(json.dumps({"host": socket.gethostname(), "pid": int(done.stdout)}))
     assert not is_held(path)
-    path.write_text(json.dumps(holder | {"pid": os.getpid()}))
+    owner.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
     assert is_held(path)
-    path.write_text(json.dumps(holder | {"pid": os.getpid(), "heartbeat": time.time() - 3600}))
+    os.utime(owner, (time.time() - 3600,) * 2)
     assert not is_held(path)
-    path.write_text(json.dumps(holder | {"host": "elsewhere"}))
+    owner.write_text(json.dumps({"host": "elsewhere", "pid": int(done.stdout)}))
     assert is_held(path)
-    path.write_text("")
+    owner.write_text("")
     assert not is_held(path)
     assert not is_held(tmp_path / "nothing")
+
+
+def test_a_sweep_is_read_where_the_file_system_has_no_locks(
+    copy: SweepFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main(["status", str(copy.path)]) == 0
+    assert main(["table", str(copy.path)]) == 0
+    assert capsys.readouterr().err == ""
+    with pytest.raises(StoreError, match=r"has no locks .*choose a folder on a local disk, or"):
+        copy.extend(Sweep((Grid(START, {"gamma": (0.5,)}),)))
 
 
 def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:

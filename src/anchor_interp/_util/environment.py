@@ -144,7 +144,8 @@ def stop_signals() -> Iterator[StopRequest]:
     """Collect SIGINT and SIGTERM in a :class:`StopRequest` inside the block.
 
     A second signal more than two seconds later raises KeyboardInterrupt. Outside the main thread,
-    where Python cannot handle signals, the request never reports one.
+    where Python cannot handle signals, the request never reports one. A signal whose handler was
+    set from C keeps it, as Python could not set it back.
     """
     request = StopRequest()
     with _handling(request.note):
@@ -167,6 +168,8 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
     before: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is None:  # set from C: Python could not set it back
+                continue
             with contextlib.suppress(ValueError):  # raised outside the main thread
                 before[number] = signal.signal(number, handler)
         yield

@@ -20,7 +20,7 @@ from anchor_interp._util.schema import parse_json
 MAX_JSON_BYTES = 1 << 26
 MAX_LINE_BYTES = 1 << 20
 RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} | {
-    "measurements.json", ".lock", "checkpoints",
+    "measurements.json", ".lock", ".lock.json", "checkpoints",
 }  # fmt: skip
 """Names that belong to the run in a run folder."""
 ONLY_SAFETENSORS = (
@@ -41,9 +41,19 @@ _KINDS = {
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it fetches or prepares: ``~/.cache/anchor-interp``."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return home / "anchor-interp"
+    """Where this package keeps what it fetches or prepares: ``~/.cache/anchor-interp``.
+
+    Raises:
+        StoreError: the user has no home directory, and XDG_CACHE_HOME is not set.
+    """
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError as error:
+        raise StoreError(
+            "this user has no home directory for ~/.cache; set HOME, or set XDG_CACHE_HOME to a "
+            "folder that can be written"
+        ) from error
+    return caches / "anchor-interp"
 
 
 def is_there(path: Path) -> bool:

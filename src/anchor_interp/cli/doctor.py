@@ -6,18 +6,17 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from anchor_interp import __version__
+from anchor_interp._util.errors import LockedError, StoreError
+from anchor_interp._util.files import cache_folder
 from anchor_interp.cli.options import PLAIN, Outputs
-from anchor_interp.runs.lock import try_lock
 
 _LEAST_FREE_BYTES = 1 << 30  # the quickstart's runs take 30 MB
 _MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}  # packages whose module has another name
-_CACHES = {"huggingface": "HF_HOME", "torch": "TORCH_HOME", "matplotlib": "MPLCONFIGDIR"}
 _OPTIONAL = ("tensorboard", "wandb")
 _LOGGER = logging.getLogger(__name__)
 
@@ -26,63 +25,27 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
     """Check that this machine can do the work; exit code 1 if something is wrong.
 
     Args:
-        out: Folder that runs will go to.
+        out: Folder that runs will go to; it need not exist.
     """
-    found = examine(out)
-    output.show(found, describe(found))
-    for problem in found["problems"]:
-        _LOGGER.error(problem)
-    return 0 if found["ok"] else 1
-
-
-def examine(out: Path) -> dict[str, Any]:
-    """Look at everything that runs in the folder ``out`` depend on; the folder need not exist."""
     problems: list[str] = []
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    caches = {name: Path(os.environ.get(v) or home / name) for name, v in _CACHES.items()}
-    found = {
-        "version": __version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": list(_packages(problems)),
-        **_machine(problems),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
-        "caches": {name: str(path) for name, path in caches.items() if path.exists()},
-        **_folder(out, problems),
-    }
-    return {"ok": not problems, "problems": problems, **found}
-
-
-def describe(found: Mapping[str, Any]) -> str:
-    """The examination as text, without the problems."""
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
     lines = [
-        f"anchor-interp {found['version']}, Python {found['python']}, {found['system']}",
-        f"cpu       {found['cpu']}, {found['cores']} cores usable, {found['threads']} PyTorch "
-        f"threads, {found['cpu_capability']}",
-        f"products  {found['products']}",
-        f"waiting   OMP_WAIT_POLICY is {found['omp_wait_policy'] or 'not set'} here. PASSIVE lets "
-        "idle threads sleep; without it, a busy machine can make training 8 times slower",
-        "          in a notebook: os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch",
+        f"anchor-interp {__version__}, Python {platform.python_version()}, {system}",
+        *_packages(problems),  # first: the machine is examined with some of them
+        *_machine(problems),
+        *_cache(),
+        *_folder(out, problems),
     ]
-    for device in found["devices"]:
-        state = "usable" if device["usable"] else "NOT usable"
-        lines.append(f"device    {device['name']:<8} {state}: {device['description']}")
-    for package in found["packages"]:
-        lines.append(
-            f"package   {package['name']:<18} {package['installed'] or 'not installed':<14} needs "
-            f"{package['required'] or 'any version'}{' (optional)' if package['optional'] else ''}"
-        )
-    lines += [f"cache     {name:<12} {path}" for name, path in found["caches"].items()]
-    lines.append(
-        f"folder    {found['out']}: {'writable' if found['out_writable'] else 'NOT writable'}, "
-        f"locks {'work' if found['out_locks'] else 'do NOT work'}, "
-        f"{found['out_free_bytes'] / 1e9:,.1f} GB free"
-    )
-    lines.append("no problem found" if found["ok"] else f"problems: {len(found['problems'])}")
-    return "\n".join(lines)
+    lines.append(f"problems: {len(problems)}" if problems else "no problem found")
+    facts = {"ok": not problems, "problems": problems, "version": __version__, "lines": lines}
+    output.show(facts, *lines)
+    for problem in problems:
+        _LOGGER.error(problem)
+    return 1 if problems else 0
 
 
-def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
+def _packages(problems: list[str]) -> Iterator[str]:
+    """A line for each declared dependency."""
     try:
         from packaging.requirements import Requirement
 
@@ -96,11 +59,11 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
     named: dict[str, Requirement] = {}  # several extras may ask for one package
     for requirement in needed:
         named.setdefault(requirement.name, requirement)
-    for requirement in named.values():
-        name, required = requirement.name, str(requirement.specifier)
+    for name, requirement in named.items():
         optional = requirement.marker is not None
         if optional and name not in _OPTIONAL:
             continue
+        required = str(requirement.specifier)
         installed = next((found.version for found in metadata.distributions(name=name)), None)
         fits = installed and requirement.specifier.contains(installed, True)
         if not fits and (installed or not optional):
@@ -113,10 +76,12 @@ def _packages(problems: list[str]) -> Iterator[dict[str, Any]]:
                 importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
             except Exception as error:
                 problems.append(f"{name} cannot be imported ({_line(error)}); install it again")
-        yield {"name": name, "installed": installed, "required": required, "optional": optional}
+        need = f"needs {required or 'any version'}{' (optional)' if optional else ''}"
+        yield f"package   {name:<18} {installed or 'not installed':<14} {need}"
 
 
-def _machine(problems: list[str]) -> dict[str, Any]:
+def _machine(problems: list[str]) -> Iterator[str]:
+    """Lines about the processor, its threads and the devices."""
     try:
         import torch
 
@@ -124,51 +89,69 @@ def _machine(problems: list[str]) -> dict[str, Any]:
         from anchor_interp._util.limits import available_cores
         from anchor_interp.models.linear import onednn_fault
     except Exception:  # the problems of the packages say why
-        return {
-            "cpu": platform.processor(), "cpu_capability": "unknown", "cores": os.cpu_count() or 1,
-            "threads": 0, "onednn": False, "products": "unknown", "devices": [],
-        }  # fmt: skip
-    names = {"cpu": cpu_model()}
+        return
+    yield (
+        f"cpu       {cpu_model()}, {available_cores()} cores usable, {torch.get_num_threads()} "
+        f"PyTorch threads, {torch.backends.cpu.get_cpu_capability()}"
+    )
+    fault = onednn_fault()
+    products = f"PyTorch's: {fault}" if fault else "oneDNN's, checked against PyTorch's"
+    yield f"products  {products}"
+    yield (
+        f"waiting   OMP_WAIT_POLICY is {os.environ.get('OMP_WAIT_POLICY') or 'not set'} here. "
+        "PASSIVE lets idle threads sleep; without it, a busy machine can make training 8 times "
+        "slower"
+    )
+    yield (
+        "          in a notebook: os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch"
+    )
+    devices = {"cpu": cpu_model()}
     for index in range(torch.cuda.device_count()):
-        names[f"cuda:{index}"] = torch.cuda.get_device_name(index)
+        devices[f"cuda:{index}"] = torch.cuda.get_device_name(index)
     if torch.backends.mps.is_available():
-        names["mps"] = "Apple GPU"
-    devices = []
-    for name, description in names.items():
-        try:
-            total = torch.ones(8, 8, device=name).mm(torch.ones(8, 8, device=name)).sum().item()
-            reason = "" if total == 512 else f"8 x 8 ones squared sum to {total} instead of 512"
-        except Exception as error:
-            reason = _line(error)
+        devices["mps"] = "Apple GPU"
+    for name, description in devices.items():
+        reason = _device_fault(name)
         if reason:
             problems.append(f"the device {name} cannot be used: {reason}")
-        devices.append({"name": name, "description": description, "usable": not reason})
-    fault = onednn_fault()
-    return {
-        "cpu": cpu_model(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": available_cores(),
-        "threads": torch.get_num_threads(),
-        "onednn": not fault,
-        "products": f"PyTorch's: {fault}" if fault else "oneDNN's, checked against PyTorch's",
-        "devices": devices,
-    }
+        yield f"device    {name:<8} {'NOT usable' if reason else 'usable'}: {description}"
 
 
-def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
+def _device_fault(name: str) -> str:
+    """Why a device cannot multiply matrices; empty if it can."""
+    import torch
+
+    try:
+        total = torch.ones(8, 8, device=name).mm(torch.ones(8, 8, device=name)).sum().item()
+    except Exception as error:
+        return _line(error)
+    return "" if total == 512 else f"8 x 8 ones squared sum to {total} instead of 512"
+
+
+def _cache() -> Iterator[str]:
+    """Where corpora are kept; no problem if there is no place, as most tasks need none."""
+    try:
+        yield f"cache     {cache_folder()}"
+    except StoreError as error:
+        yield f"cache     none: {error}"
+
+
+def _folder(out: Path, problems: list[str]) -> Iterator[str]:
+    """A line about the nearest folder that exists."""
     folder = out.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < _LEAST_FREE_BYTES:
-        room = "make room: a full disk stops training"
-        problems.append(f"{folder} has {free / 1e6:,.0f} MB free; {room}")
-    writable, locks = False, False
+        problems.append(
+            f"{folder} has {free / 1e6:,.0f} MB free; make room: a full disk stops training"
+        )
+    writable = locks = False
     try:
         with tempfile.TemporaryDirectory(prefix=".anchor-interp-doctor-", dir=folder) as scratch:
             (Path(scratch) / "file").write_bytes(bytes(4096))
             writable = True
-            locks = _locks(Path(scratch) / "lock")
+            locks = _locks_work(Path(scratch) / "lock")
         if not locks:
             problems.append(
                 f"locks do not work in {folder}: two processes could write the same run; choose a "
@@ -176,18 +159,27 @@ def _folder(out: Path, problems: list[str]) -> dict[str, Any]:
             )
     except OSError as error:
         problems.append(f"cannot write to {folder}: {error.strerror}; choose another folder")
-    return {
-        "out": str(folder), "out_writable": writable, "out_locks": locks, "out_free_bytes": free,
-    }  # fmt: skip
+    yield (
+        f"folder    {folder}: {'writable' if writable else 'NOT writable'}, "
+        f"locks {'work' if locks else 'do NOT work'}, {free / 1e9:,.1f} GB free"
+    )
 
 
-def _locks(path: Path) -> bool:
+def _locks_work(path: Path) -> bool:
     """Whether a held lock refuses a second holder."""
+    from anchor_interp._util.lock import Lock, NoLocksError
+
     try:
-        with open(path, "a+") as first, open(path, "a+") as second:
-            return try_lock(first.fileno()) and not try_lock(second.fileno())
-    except OSError:
+        held = Lock.acquire(path)
+    except NoLocksError:
         return False
+    try:
+        Lock.acquire(path).release()
+    except LockedError:
+        return True
+    finally:
+        held.release()
+    return False
 
 
 def _line(error: Exception) -> str:

@@ -8,11 +8,12 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import cyclopts
 from cyclopts import App, ArgumentCollection, CycloptsError
@@ -25,6 +26,10 @@ from anchor_interp.cli.doctor import doctor
 from anchor_interp.cli.options import PLAIN, check_values
 from anchor_interp.cli.quickstart import quickstart
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LEAST_WIDTH, _MOST_WIDTH = 20, 1000  # columns of help texts
 _LOGGER = logging.getLogger("anchor_interp")
 _LONGEST_WORD = 80  # longer words in a message about wrong usage are cut
 
@@ -69,18 +74,13 @@ def _drop_unwritten_output() -> None:
 
 def command_line(arguments: Sequence[str] = ("train",)) -> App:
     """The parser of all commands; the flags of ``train`` have the defaults that its line gives."""
-    console = None
-    if os.environ.get("NO_COLOR"):
-        from rich.console import Console
-
-        console = Console(color_system=None)
     app = App(
         "anchor-interp",
         help="Did this transformer memorize, learn a symmetric shortcut, or infer the rule?",
         version=__version__,
         version_format="plaintext",
         help_format="plaintext",
-        console=console,
+        console=_console(),
         config=check_values,
         default_parameter=cyclopts.Parameter(
             negative_iterable=(), json_dict=False, json_list=False
@@ -97,6 +97,20 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
     for place, command in enumerate(commands):
         app.command(command, sort_key=place)
     return app
+
+
+def _console() -> "Console | None":
+    """The console of help texts; None for the one that cyclopts makes where nothing is set.
+
+    Rich never ends if there is no room for a column of help.
+    """
+    width = shutil.get_terminal_size().columns
+    if width >= _LEAST_WIDTH and not os.environ.keys() & {"COLUMNS", "NO_COLOR"}:
+        return None
+    from rich.console import Console
+
+    color_system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(width=min(max(width, _LEAST_WIDTH), _MOST_WIDTH), color_system=color_system)
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:

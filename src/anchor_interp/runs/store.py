@@ -4,7 +4,7 @@
 
     RUN/  config.json        the configuration
           provenance.json    one entry per session: versions, machine, device, threads
-          .lock              who is writing: host, pid, heartbeat
+          .lock              held while a process writes, which .lock.json names
           metrics.jsonl      one line per logged step
           checkpoints/00000400/   weights.safetensors, optimizer.safetensors, state.json
           result.json        written last: its presence means that the run is done

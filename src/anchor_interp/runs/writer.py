@@ -23,9 +23,9 @@ from torch import Tensor
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError, UnknownSchemaError
+from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import canonical_json, to_dict
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
-from anchor_interp.runs.lock import Lock
 from anchor_interp.runs.store import OPTIMIZER, STATE, WEIGHTS, Row, RunFolder
 from anchor_interp.tasks.sequences import GENERATOR
 

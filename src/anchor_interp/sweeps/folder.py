@@ -23,8 +23,8 @@ import yaml
 
 from anchor_interp._util import errors, files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path
-from anchor_interp.runs.lock import Lock, is_held
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
 
 if TYPE_CHECKING:
@@ -153,20 +153,19 @@ class SweepFolder:
             self._failure_file(name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock of ``spec.yaml`` and the table; LockedError if another has it a minute."""
-        until, lock = time.monotonic() + _PATIENCE_SECONDS, None
-        while lock is None:
+    def locked(self, *, needed: bool = True) -> Iterator[None]:
+        """Hold the lock of ``spec.yaml`` and the table; LockedError if another has it a minute.
+
+        Where the file system has no locks, go on without one that is not ``needed``.
+        """
+        with contextlib.ExitStack() as held:
             try:
-                lock = Lock.acquire(self.path / ".lock")
-            except errors.LockedError:
-                if time.monotonic() > until:
+                lock = Lock.acquire(self.path / ".lock", patience=_PATIENCE_SECONDS)
+                held.callback(lock.release)
+            except NoLocksError:
+                if needed:
                     raise
-                time.sleep(0.1)
-        try:
             yield
-        finally:
-            lock.release()
 
     def _failure_file(self, name: str) -> Path:
         return self.path / "failures" / f"{name}.json"

@@ -25,9 +25,9 @@ import anchor_interp
 from anchor_interp._util import errors
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.files import is_there
+from anchor_interp._util.lock import forget
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown, to_dict
-from anchor_interp.runs import lock
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
 
@@ -275,7 +275,7 @@ class _Cluster:
         else:
             if task.begun is not None:
                 for name in task.left:
-                    lock.forget(self._folder / name / ".lock", task.begun.host, task.begun.pid)
+                    forget(self._folder / name / ".lock", task.begun.host, task.begun.pid)
             attempt, retries = task.attempt + 1, self._engine.retries
             if attempt <= retries:
                 again = Job(task.left, task.job.measures)
@@ -360,8 +360,9 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         raise _unreachable(address, error) from error
     finally:
         logger.setLevel(level)
-        with contextlib.suppress(ValueError):  # raised outside the main thread
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it
+        # Ray replaces it. ValueError outside the main thread, TypeError if it was set from C.
+        with contextlib.suppress(ValueError, TypeError):
+            signal.signal(signal.SIGTERM, on_sigterm)
     try:
         yield
     finally:

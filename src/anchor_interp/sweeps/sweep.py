@@ -166,7 +166,7 @@ class _Todo:
             elif self.running or self.elsewhere:
                 if not self.running and not self.has_warned:
                     self.has_warned = True
-                    lock = self.folder.runs / min(self.elsewhere) / ".lock"
+                    lock = self.folder.runs / min(self.elsewhere) / ".lock.json"
                     _LOGGER.warning(
                         f"waiting for {len(self.elsewhere)} runs that other processes train, such "
                         f"as the one that {lock} names; if it is gone, remove that file"

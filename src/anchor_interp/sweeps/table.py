@@ -79,7 +79,7 @@ def write_table(folder: SweepFolder) -> list[TableRow]:
     """
     spec = _digest_of(folder)
     try:
-        with folder.locked():  # an older table must not replace a newer one
+        with folder.locked(needed=False):  # an older table must not replace a newer one
             found = _rows(folder, spec)
             files.write_output(folder.path / "table.parquet", to_parquet(found, spec=spec))
     except OSError as error:

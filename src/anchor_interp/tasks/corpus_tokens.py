@@ -15,10 +15,10 @@ the same token, so that the same bytes result. A lock makes others wait for the 
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from jaxtyping import Integer
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import digest
 from anchor_interp.tasks.corpus_sources import Document, Source, open_source
 from anchor_interp.tasks.corpus_tokenizers import (
@@ -113,9 +114,11 @@ def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
 def _alone(folder: Path) -> Iterator[None]:
     """Hold a corpus for writing, after waiting for another process that does."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f".{folder.name}.lock"), "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = Lock.acquire(folder.with_name(f".{folder.name}.lock"), patience=math.inf)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _mapped(folder: Path, name: str, size: int, spec: CorpusSpec) -> npt.NDArray[Any]:
