@@ -16,8 +16,8 @@ import pytest
 from short import SHORT
 
 import anchor_interp
+from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.progress import reporting
 from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.main import command_line, main
 from anchor_interp.models.shapes import MODELS
@@ -56,7 +56,8 @@ def asked_for(patch: Patch, arguments: Sequence[str]) -> tuple[RunConfig, Path]:
     return config, out
 
 
-def test_train_then_evaluate(tmp_path: Path, capsys: Capture) -> None:
+def test_train_then_evaluate(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
     out = tmp_path / "run"
     command = ["train", "--gamma", "0.9", "--weight-decay", "0.5", "--seed", "1"]
     assert main([*command, *FLAGS, "--out", str(out), "--threads", "1", "--device", "cpu"]) == 0
@@ -359,15 +360,22 @@ def test_the_program_lets_idle_threads_sleep() -> None:
     assert done.stdout.split() == [anchor_interp.__version__, "PASSIVE", "False"]
 
 
-def test_progress_is_bars_on_a_terminal_and_lines_on_a_dumb_one(monkeypatch: Patch) -> None:
-    def kind(term: str, *, terminal: bool = True, quiet: bool = False) -> str:
-        with monkeypatch.context() as patch:
-            patch.setenv("TERM", term)
-            patch.setattr("sys.stderr.isatty", lambda: terminal)
-            with reporting({"a": (10, 2)}, quiet=quiet) as progress:
-                return type(progress["a"]).__name__
-
-    assert kind("xterm") == "Bar"
-    assert kind("dumb") == "Plain"
-    assert kind("xterm", terminal=False) == "Plain"
-    assert kind("xterm", quiet=True) == "Silent"
+@pytest.mark.parametrize(
+    ("term", "flags", "shown"),
+    [("xterm", [], r"40/40.*loss .*sequences/s"), ("dumb", [], r"^run: step 40/40  loss .*/s\r$"),
+     ("xterm", ["--quiet"], None)],
+)  # fmt: skip
+def test_progress_is_bars_on_a_terminal_and_lines_on_a_dumb_one(
+    term: str, flags: list[str], shown: str | None, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "120")
+    out = ["--out", str(tmp_path / "run"), "--threads", "1", "--device", "cpu"]
+    code, text = on_a_terminal(["train", *FLAGS, *out, *flags], monkeypatch)
+    assert code == 0
+    assert ("\x1b[" in text) == (term == "xterm" and not flags)
+    if shown is None:
+        assert text.count("\n") == 1
+    else:
+        assert re.search(shown, text, re.M)

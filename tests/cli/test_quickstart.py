@@ -13,8 +13,9 @@ import pytest
 from in_process_engine import Here
 from short import SHORT
 
+from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.progress import Plain, Silent, describe, format_seconds
+from anchor_interp._util.progress import Silent, describe, format_seconds, reporting
 from anchor_interp.cli import quickstart as module
 from anchor_interp.cli.quickstart import print_table, train_phases
 from anchor_interp.pages.run_figures import RunView, overview
@@ -51,9 +52,11 @@ def test_quickstart_trains_prints_draws_and_resumes(
         assert f"checkpoints: {run.folder.path / 'checkpoints'}" in shown
     assert "undertrained" in shown
 
-    before = [run.folder.path.stat().st_mtime_ns for run in runs.values()]
+    before = [(run.folder.path / "result.json").stat().st_mtime_ns for run in runs.values()]
     again = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
-    assert [run.folder.path.stat().st_mtime_ns for run in again.values()] == before
+    assert before == [
+        (run.folder.path / "result.json").stat().st_mtime_ns for run in again.values()
+    ]
     assert reports == [tmp_path / "out/report.html"] * 2
 
 
@@ -62,17 +65,19 @@ def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
     finished_run: Run,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
     configs = {"bad": SMALL["memorizing"], "run": finished_run.config}
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/thesis.tex").write_text("precious")
     shutil.copytree(finished_run.folder.path, tmp_path / "run")
     (tmp_path / "run/result.json").unlink()
     shutil.rmtree(tmp_path / "run/checkpoints/00000040")  # the only one to go on from
-    progress = {name: Plain(name, 40, 32) for name in configs}
-    with caplog.at_level(logging.INFO, "anchor_interp"):
+    sizes = dict.fromkeys(configs, (40, 32))
+    with caplog.at_level(logging.INFO, "anchor_interp"), reporting(sizes) as meters:
         engine = LocalEngine(workers=1, device="cpu")
-        ended = engine.run(each_alone(configs), tmp_path, progress.__getitem__)
+        ended = engine.run(each_alone(configs), tmp_path, meters.__getitem__)
         results = {result.name: result for result in ended}
     assert "run: step 40/40" in capsys.readouterr().err
     assert isinstance(results["bad"].error, StoreError)

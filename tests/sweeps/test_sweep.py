@@ -25,7 +25,7 @@ from short import SHORT
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp._util.lock import is_held
-from anchor_interp._util.progress import Overall, Silent
+from anchor_interp._util.progress import Silent, reporting_all
 from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.cli.main import main
 from anchor_interp.runs.config import RunConfig, override, run_id
@@ -426,11 +426,11 @@ def test_waiting_for_another_process_is_said_once(
     (copy.runs / first / "result.json").unlink()
     with writing(copy.runs / first, SMALL.configs()[first]):
         measures = dict.fromkeys(SMALL.configs(), ())
-        overall = Overall(4, 4.0, None)
-        todo = driver_module._Todo(copy, SMALL.configs(), measures, 1, "cpu", overall)
-        todo.begin()
-        jobs = todo.jobs()
-        assert [next(jobs) for _ in range(3)] == [None] * 3
+        with reporting_all(4, 4.0, quiet=True) as overall:
+            todo = driver_module._Todo(copy, SMALL.configs(), measures, 1, "cpu", overall)
+            todo.begin()
+            jobs = todo.jobs()
+            assert [next(jobs) for _ in range(3)] == [None] * 3
     said = [record.message for record in caplog.records if "waiting for 1 run" in record.message]
     assert len(said) == 1
     assert str(copy.runs / first / ".lock") in said[0]
@@ -586,22 +586,6 @@ def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_pat
     )
     assert asked == [128, 128]
     assert 10 < whole / some < 100  # 32 on a quiet machine
-
-
-def test_the_time_left_counts_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    overall = Overall(total=4, work=40.0, bars=None)
-    overall.begin(1, 10.0)
-    assert overall.seconds_left() is None
-    part = overall.run("a", 100, 10.0)
-    part.update(50, {})  # resumed there
-    assert overall.seconds_left() is None
-    clock[0] = 10.0
-    part.update(100, {})
-    assert overall.seconds_left() == pytest.approx(40)  # 20 units left at 5 in 10 seconds
-    overall.end("a", 10.0)
-    assert overall.seconds_left() == pytest.approx(40)
 
 
 def test_ten_thousand_configurations(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_work_speaks_once_it_has_become_long(
             now += 0.6
             long.update(step, {"doing": f"part {step}"})
     first, second, last = spoken(capsys)
-    assert first == "long: step 4/30  part 4"  # after 2.4 seconds
+    assert first == "long: step 4/30  part 4  0m16s left"  # after 2.4 seconds
     assert second.startswith("long: step 21/30  part 21")  # ten seconds later
     assert last == "long: step 30/30  part 30"
 
@@ -72,4 +72,39 @@ def test_a_part_of_long_work_is_what_that_work_is_doing(
         ["outer: step 1/2", "prune"],
         ["outer: step 1/2", "prune", "7 edges left"],
         ["outer: step 2/2", "done"],
+    ]
+
+
+def test_the_time_left_counts_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with reporting_all(4, 40.0, quiet=True) as overall:
+        overall.begin(1, 10.0)
+        assert overall.seconds_left() is None
+        part = overall.run("a", 100, 10.0)
+        part.update(50, {})  # resumed there
+        assert overall.seconds_left() is None
+        clock[0] = 10.0
+        part.update(100, {})
+        assert overall.seconds_left() == pytest.approx(40)  # 20 units left at 5 in 10 seconds
+        overall.end("a", 10.0)
+        assert overall.seconds_left() == pytest.approx(40)
+
+
+def test_many_runs_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with reporting_all(3, 30.0) as overall:
+        for clock[0], step in ((1.0, 0), (3.0, 50), (4.0, 100)):
+            overall.run("a", 100, 10.0).update(step, {"loss": 1.0})
+        overall.end("a", 10.0)
+        clock[0] = 30.0
+        overall.end("b", 10.0, failed=True)
+        overall.end("c", 10.0)
+    assert spoken(capsys) == [
+        "0/3 runs  1 under way  0m15s left",
+        "2/3 runs  1 failed  0m15s left",
+        "3/3 runs  1 failed",
     ]

@@ -1,7 +1,9 @@
-"""Progress on standard error: rich bars on a terminal, plain lines elsewhere."""
+"""Progress on standard error: rich's bars on a terminal, plain lines elsewhere.
+
+Work that ends within two seconds reports nothing. Work inside other work has no line of its own.
+"""
 
 import contextlib
-import math
 import os
 import sys
 import time
@@ -9,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
 PLAIN_SECONDS = 10.0
 """Seconds between plain lines."""
 LATE_SECONDS = 2.0
-"""Work that ends sooner than this need not report."""
-_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
-_WHOLE: ContextVar["_Late | None"] = ContextVar("whole", default=None)
-"""The work whose parts report through it."""
+"""Seconds of work before anything is shown."""
+_SPEED_SECONDS = 3600.0  # steps may be slow: the speed is that of the last 1000 or of an hour
 
 Facts = Mapping[str, Any]
 """The latest line of metrics."""
@@ -36,176 +41,116 @@ class Silent:
         """Do nothing."""
 
 
-class _Rate:
-    """Steps per second since the first report, which may come long after the start."""
+class Meter:
+    """One piece of work with its steps; without a batch size it has no throughput."""
 
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
-        self._first: tuple[int, float] | None = None
-
-    def update(self, step: int) -> tuple[float, str]:
-        """Steps per second, and the text in sequences per second; 0 and "" while unknown."""
-        now = time.monotonic()
-        if self._first is None:
-            self._first = step, now
-        first_step, began = self._first
-        rate = (step - first_step) / (now - began) if step > first_step else 0.0
-        throughput = rate * self._batch_size
-        return rate, f"{throughput:,.0f} sequences/s" if throughput else ""
-
-
-class Plain:
-    """A line every few seconds: step, numbers, throughput and time left.
-
-    The first one comes after these seconds, or ``at_once``.
-    """
-
-    def __init__(self, name: str, steps: int, batch_size: int, *, at_once: bool = False) -> None:
-        self._name, self._steps, self._rate = name, steps, _Rate(batch_size)
-        self._last = -math.inf if at_once else time.monotonic()
-        self._ended = False
+    def __init__(self, display: Bars, name: str, steps: int, batch_size: int) -> None:
+        self._display, self._doing = display, ""
+        self._task = display.add_task(
+            name, total=steps, batch_size=batch_size, facts="waiting", line=f"{name}: step #"
+        )
 
     def update(self, step: int, facts: Facts) -> None:
-        """Print a line if the last one is old enough, and once at the end."""
-        rate, throughput = self._rate.update(step)
-        now, ends = time.monotonic(), step >= self._steps
-        if self._ended or (not ends and now - self._last < PLAIN_SECONDS):
-            return
-        self._last, self._ended = now, ends
-        left = f"{format_seconds((self._steps - step) / rate)} left" if rate and not ends else ""
-        text = _joined(f"step {step}/{self._steps}", describe(facts), throughput, left)
-        _print(f"{self._name}: {text}")
+        """Report that a step is done."""
+        self._doing = describe(facts)
+        self._display.update(self._task, completed=step, facts=self._doing)
+
+    def update_part(self, facts: Facts) -> None:
+        """Report what a part of the work is doing."""
+        self._display.update(self._task, facts=_joined(self._doing, describe(facts)))
 
 
-class Bar:
-    """A rich progress bar with throughput and time left."""
+class _Part:
+    """A part of longer work; its own steps do not matter to the whole."""
 
-    def __init__(self, bars: Any, name: str, steps: int, batch_size: int) -> None:
-        self._bars, self._rate = bars, _Rate(batch_size)
-        self._task = bars.add_task(name, total=steps, facts="waiting", rate="")
+    def __init__(self, whole: Meter) -> None:
+        self._whole = whole
 
     def update(self, step: int, facts: Facts) -> None:
-        """Move the bar."""
-        _, throughput = self._rate.update(step)
-        self._bars.update(self._task, completed=step, facts=describe(facts), rate=throughput)
+        del step
+        self._whole.update_part(facts)
+
+
+_OUTER: ContextVar[Meter | Silent | None] = ContextVar("outer", default=None)
+"""The work under way, to which its parts report; None if there is none."""
 
 
 @contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Within the ``with`` block :func:`reporting_late` reports nothing."""
-    token, whole = _SILENT.set(True), _WHOLE.set(None)
+def _inside(outer: Meter | Silent) -> Iterator[None]:
+    token = _OUTER.set(outer)
     try:
         yield
     finally:
-        _SILENT.reset(token)
-        _WHOLE.reset(whole)
+        _OUTER.reset(token)
+
+
+def silence() -> contextlib.AbstractContextManager[None]:
+    """Within the ``with`` block :func:`reporting_late` reports nothing."""
+    return _inside(Silent())
 
 
 @contextlib.contextmanager
 def reporting(
-    runs: Mapping[str, tuple[int, int]], *, quiet: bool = False, at_once: bool = False
+    runs: Mapping[str, tuple[int, int]], *, quiet: bool = False
 ) -> Iterator[dict[str, Progress]]:
-    """Report the progress of named runs, each given by its steps and its batch size.
-
-    The batch size of other work is 0. ``at_once`` prints the first plain line without delay.
-    """
-    with silence():
-        if quiet:
-            yield {name: Silent() for name in runs}
-        elif _is_redrawable():
-            with _rich_bars() as bars:
-                yield {name: Bar(bars, name, *shape) for name, shape in runs.items()}
-        else:
-            yield {name: Plain(name, *shape, at_once=at_once) for name, shape in runs.items()}
+    """Report the progress of named runs, each given by its steps and its batch size."""
+    with silence(), _display(quiet=quiet) as display:
+        yield {name: Meter(display, name, *shape) for name, shape in runs.items()}
 
 
 @contextlib.contextmanager
 def reporting_late(
     name: str, steps: int, *, batch_size: int = 0, quiet: bool = False
 ) -> Iterator[Progress]:
-    """Report the progress of one piece of work, if it takes longer than :data:`LATE_SECONDS`.
+    """Report the progress of one piece of work.
 
-    Work that is part of such work reports through it, as what it is ``doing``. Parts of
+    If it is part of such work, it reports through it, as what that work is ``doing``. Parts of
     other reported work, and of ``quiet`` work, are silent.
     """
-    whole = _WHOLE.get()
-    if quiet or _SILENT.get():
+    outer = _OUTER.get()
+    if quiet or outer is not None:
         with silence():
-            yield Silent() if quiet or whole is None else _PartOf(whole)
-        return
-    with silence(), contextlib.ExitStack() as shown:
-        late = _Late(shown, name, (steps, batch_size))
-        _WHOLE.set(late)
-        yield late
+            yield _Part(outer) if isinstance(outer, Meter) and not quiet else Silent()
+    else:
+        with _display() as display:
+            meter = Meter(display, name, steps, batch_size)
+            with _inside(meter):
+                yield meter
 
 
-class _Late:
-    """Reports from the moment on that the work has become long."""
-
-    def __init__(self, shown: contextlib.ExitStack, name: str, shape: tuple[int, int]) -> None:
-        self._shown, self._run, self._began = shown, {name: shape}, time.monotonic()
-        self._progress: Progress | None = None
-        self.last: tuple[int, Facts] = 0, {}
-
-    def update(self, step: int, facts: Facts) -> None:
-        """Report that a step is done."""
-        self.last = step, facts
-        self.show(step, facts)
-
-    def show(self, step: int, facts: Facts) -> None:
-        """Report if the work is long."""
-        if self._progress is None and time.monotonic() - self._began > LATE_SECONDS:
-            bars = self._shown.enter_context(reporting(self._run, at_once=True))
-            _WHOLE.set(self)  # which the bars have unset
-            (self._progress,) = bars.values()
-        if self._progress is not None:
-            self._progress.update(step, facts)
-
-
-class _PartOf:
-    """Reports a part of longer work as what that work is doing."""
-
-    def __init__(self, whole: _Late) -> None:
-        self._whole = whole
-
-    def update(self, step: int, facts: Facts) -> None:
-        """Report that a step of the part is done; its number does not matter to the whole."""
-        del step
-        of_whole, doing = self._whole.last
-        self._whole.show(of_whole, {"doing": _joined(describe(doing), describe(facts))})
+@contextlib.contextmanager
+def reporting_all(
+    total: int, work: float, *, what: str = "runs", quiet: bool = False
+) -> Iterator["Overall"]:
+    """Report the progress of many runs of which a few are under way; see :class:`Overall`."""
+    with silence(), _display(quiet=quiet) as display:
+        yield Overall(display, total, work, what)
 
 
 class Overall:
     """Progress of many runs: how many have ended, how many are under way, the time left.
 
     The time left follows from the work done since the start. A run's work is in any unit.
-
-    Args:
-        total: number of runs.
-        work: the work of all of them.
-        bars: rich's bars; None for plain lines.
-        what: what to call the runs.
     """
 
-    def __init__(self, total: int, work: float, bars: Any, what: str = "runs") -> None:
-        self._total, self._what = total, what
+    def __init__(self, display: Bars, total: int, work: float, what: str) -> None:
+        self._display = display
+        self._whole = display.add_task(what, total=total, facts="", line=f"# {what}")
         self._work_left, self._work_done = work, 0.0
         self._ended = self._failed = 0
-        self._began = self._last = time.monotonic()
+        self._began = time.monotonic()
         self._under_way: dict[str, float] = {}  # work done of each run
-        self._bars = bars
-        self._whole = bars.add_task(what, total=total, facts="", rate="") if bars else None
-        self._tasks: dict[str, Any] = {}  # rich's bar of each run
+        self._bars: dict[str, TaskID] = {}
 
     def begin(self, ended: int, work: float) -> None:
         """Count runs that ended earlier; their work costs no time."""
         self._ended += ended
         self._work_left -= work
-        self._show(now=True)
+        self._show()
 
     def run(self, name: str, steps: int, work: float) -> Progress:
         """What one run reports to."""
-        return _Part(self, name, steps, work)
+        return _Run(self, name, steps, work)
 
     def update(self, name: str, steps: int, work: float, step: int, facts: Facts) -> None:
         """Report that a run has reached a step."""
@@ -213,12 +158,10 @@ class Overall:
         if name not in self._under_way:  # what was done before costs no time
             self._under_way[name] = done
             self._work_left -= done
+            self._bars[name] = self._display.add_task(f"  {name}", total=steps, facts="")
         self._work_done += done - self._under_way[name]
         self._under_way[name] = done
-        if self._bars:
-            if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(f"  {name}", total=steps, facts="", rate="")
-            self._bars.update(self._tasks[name], completed=step, facts=describe(facts))
+        self._display.update(self._bars[name], completed=step, facts=describe(facts))
         self._show()
 
     def end(self, name: str, work: float, *, failed: bool = False) -> None:
@@ -226,7 +169,7 @@ class Overall:
         self._work_done += work - self._forget(name)
         self._ended += 1
         self._failed += failed
-        self._show(now=self._ended == self._total)
+        self._show()
 
     def lose(self, name: str) -> None:
         """Forget a run that is no longer under way and has not ended."""
@@ -241,25 +184,18 @@ class Overall:
 
     def _forget(self, name: str) -> float:
         """Remove a run's bar; returns its work done."""
-        if name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(name))
+        if name in self._bars:
+            self._display.remove_task(self._bars.pop(name))
         return self._under_way.pop(name, 0.0)
 
-    def _show(self, *, now: bool = False) -> None:
+    def _show(self) -> None:
         failed = f"{self._failed} failed" if self._failed else ""
-        if self._bars:
-            self._bars.update(self._whole, completed=self._ended, facts=failed)
-            return
-        if not now and time.monotonic() - self._last < PLAIN_SECONDS:
-            return
-        self._last = time.monotonic()
-        ended = f"{self._ended}/{self._total} {self._what}"
         under_way = f"{len(self._under_way)} under way" if self._under_way else ""
-        left = self.seconds_left()
-        _print(_joined(ended, failed, under_way, f"{format_seconds(left)} left" if left else ""))
+        facts, left = _joined(failed, under_way), self.seconds_left()
+        self._display.update(self._whole, completed=self._ended, facts=facts, seconds_left=left)
 
 
-class _Part:
+class _Run:
     """One run of :class:`Overall`."""
 
     def __init__(self, overall: Overall, name: str, steps: int, work: float) -> None:
@@ -269,37 +205,14 @@ class _Part:
         self._overall.update(*self._run, step, facts)
 
 
-class _NoBars:
-    """Stands in for rich's bars and shows nothing."""
-
-    def add_task(self, *_: Any, **__: Any) -> int:
-        return 0
-
-    update = remove_task = add_task
-
-
-@contextlib.contextmanager
-def reporting_all(
-    total: int, work: float, *, what: str = "runs", quiet: bool = False
-) -> Iterator[Overall]:
-    """Report the progress of many runs of which a few are under way; see :class:`Overall`."""
-    with silence():
-        if quiet:
-            yield Overall(total, work, _NoBars(), what)
-        elif _is_redrawable():
-            with _rich_bars() as bars:
-                yield Overall(total, work, bars, what)
-        else:
-            yield Overall(total, work, None, what)
-
-
 def describe(facts: Facts) -> str:
     """What is ``doing``, or the numbers of a line of metrics that say how a run is doing."""
     if "doing" in facts:
         return str(facts["doing"])
     shown = (("loss", "loss", ".3f"), ("id_accuracy", "ID", ".2f"), ("ood_accuracy", "OOD", ".2f"))
-    found = [(label, facts.get(key), form) for key, label, form in shown]
-    return " ".join(f"{label} {value:{form}}" for label, value, form in found if value is not None)
+    return " ".join(
+        f"{label} {facts[key]:{form}}" for key, label, form in shown if facts.get(key) is not None
+    )
 
 
 def format_seconds(seconds: float) -> str:
@@ -310,32 +223,72 @@ def format_seconds(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _rich_bars() -> Iterator[Any]:
-    """Rich progress bars on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
+def _display(*, quiet: bool = False) -> Iterator[Bars]:
+    """Rich's bars on a terminal that can redraw a line, else plain lines."""
+    if quiet:
+        display = Bars(disable=True)
+    elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):
+        display = _LateBars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            _Details(),
+            console=Console(stderr=True),
+            refresh_per_second=4,
+            speed_estimate_period=_SPEED_SECONDS,
+        )
+    else:
+        clock = time.monotonic
+        display = _Lines(disable=True, get_time=clock, speed_estimate_period=_SPEED_SECONDS)
+    try:
+        yield display
+    finally:
+        display.stop()
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}  {task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with RichProgress(*columns, console=Console(stderr=True), refresh_per_second=4) as bars:
-        yield bars
+
+class _LateBars(Bars):
+    """Rich's bars, which appear once the work has become long."""
+
+    def update(self, task_id: TaskID, *args: Any, **changes: Any) -> None:
+        super().update(task_id, *args, **changes)
+        if (self._tasks[task_id].elapsed or 0.0) > LATE_SECONDS:
+            self.start()
 
 
-def _is_redrawable() -> bool:
-    """Whether standard error is a terminal that can redraw a line."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+class _Details(ProgressColumn):
+    """What work is doing, its throughput and the time left."""
+
+    def render(self, task: Task) -> Text:
+        return Text(_details(task))
+
+
+class _Lines(Bars):
+    """Rich's counts as lines; a task without a ``line`` has none."""
+
+    def update(self, task_id: TaskID, *args: Any, **changes: Any) -> None:
+        """Print a line if the last one is old enough, and once at the end."""
+        task = self._tasks[task_id]
+        had_ended = task.finished
+        super().update(task_id, *args, **changes)
+        if "line" not in task.fields or had_ended:
+            return
+        elapsed = task.elapsed or 0.0
+        ends = task.finished and "due" in task.fields  # work without a line needs no last one
+        if ends or elapsed > task.fields.get("due", LATE_SECONDS):
+            task.fields["due"] = elapsed + PLAIN_SECONDS
+            count = task.fields["line"].replace("#", f"{task.completed:.0f}/{task.total:.0f}")
+            with contextlib.suppress(OSError):  # a full disk behind the stream stops no training
+                print(_joined(count, _details(task)), file=sys.stderr, flush=True)
+
+
+def _details(task: Task) -> str:
+    """What is done now, the throughput and the time left of a task."""
+    throughput = (task.speed or 0.0) * task.fields.get("batch_size", 0)
+    rate = f"{throughput:,.0f} sequences/s" if throughput else ""
+    seconds = task.fields.get("seconds_left", task.time_remaining)
+    left = f"{format_seconds(seconds)} left" if seconds and not task.finished else ""
+    return _joined(task.fields["facts"], rate, left)
 
 
 def _joined(*parts: str) -> str:
     return "  ".join(part for part in parts if part)
-
-
-def _print(text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk behind the stream stops no training
-        print(text, file=sys.stderr, flush=True)
