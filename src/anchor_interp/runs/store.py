@@ -207,13 +207,12 @@ class RunFolder:
 
 def _lacks(path: Path) -> str:
     """Why it is not a run folder, and what to do."""
-    if path.suffix == ".safetensors" and path.is_file():
+    if path.is_file():
         return (
-            "it is a file of weights; open it with load_weights if a run exported it, otherwise "
-            "with anchor_interp.runs.export.load_transformer, or analyze it with its --task"
+            "it is a file; weights in safetensors are opened with load_weights if a run exported "
+            "them, otherwise with anchor_interp.runs.export.load_transformer, or analyze them with "
+            "their --task"
         )
-    if files.is_pickled(path):
-        return files.ONLY_SAFETENSORS
     if not files.is_there(path):
         return "there is nothing of this name"
     if inside := sorted(of.parent.name for of in path.glob("*/config.json")):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from anchor_interp._util import files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.config import RunConfig
@@ -145,7 +144,7 @@ class _Meter:
         """Report the new lines; whatever is wrong with the file, the run's own process reports."""
         self.last = time.monotonic()
         with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
-            with files.open_regular(path) as file:
+            with open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < self.position:
                     self.position = 0  # the run resumed and cut the lines after its checkpoint
                 file.seek(self.position)
