@@ -47,10 +47,11 @@ def _of_study(data: section.Data, study: str) -> Rows:
 
 def _task(effect: AcrossTasks, of: TaskRuns, rows: Rows, label: str) -> Figure:
     found = effect.within(of, rows).finding()
-    if found.effect is None or found.low is None or found.high is None:
+    if found.found is None:
         return _points(effect.x, of, rows, label, str(found.note))
-    low, high = sorted((effect.sign * found.low, effect.sign * found.high))
-    told = f"rho {effect.sign * found.effect:.2f} ({low:.2f} to {high:.2f}), {found.n[0]} runs"
+    one = found.found
+    low, high = sorted((effect.sign * one.low, effect.sign * one.high))
+    told = f"rho {effect.sign * one.effect:.2f} ({low:.2f} to {high:.2f}), {found.n[0]} runs"
     return _points(effect.x, of, rows, label, told)
 
 

@@ -18,6 +18,7 @@ import torch
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.effects import LEVEL
 from measured import (
     Measured,
     comparisons,
@@ -28,7 +29,7 @@ from measured import (
     table,
     tell_filled,
 )
-from papers.judging import LEVEL, Family
+from papers.judging import Family
 from papers.rows import Row
 from papers.rule_contrasts import recipe_claim
 

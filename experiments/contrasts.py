@@ -11,9 +11,10 @@ from statistics import median
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis.contrast import SimilarityContrast
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.effects import LEVEL
 from measured import Measured, experiment, interval, spread, table, tell_filled
 from papers.effects import Recipes
-from papers.judging import LEVEL, judge
+from papers.judging import judge
 from papers.rows import Row
 from papers.rule_contrasts import CONTRASTS, NUMBERS, Grouping, RuleContrasts, rule_contrasts
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 import section
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.pages.style import QUALITATIVE, single
-from papers.rows import Row, Rows
-from papers.section_7_runs import CORNERS, held_out_at_random, held_out_square
+from papers.rows import Row, Rows, pairs_at_random, square_alone
+from papers.section_7_runs import CORNERS
 
 SHOWN = {
     "scan": {"ID": "id_accuracy", "turn left held out (OOD)": "ood_accuracy"},
@@ -29,10 +29,10 @@ def draw(data: section.Data) -> section.Panels:
     panels = []
     for study, shown in SHOWN.items():
         rows = data.tables.get(study, ())
-        of_task = {title: (held_out_square(rows) if study == "addition" else rows, column)
+        of_task = {title: (square_alone(rows) if study == "addition" else rows, column)
                    for title, column in shown.items()}  # fmt: skip
         if study == "addition":
-            of_task["pairs held out at random"] = (held_out_at_random(rows), "id_accuracy")
+            of_task["pairs held out at random"] = (pairs_at_random(rows), "id_accuracy")
         if rows:
             panels.append(
                 [

@@ -1,16 +1,18 @@
 """The ledger as pages show it: counts, a line for each of the papers' figures, every claim."""
 
+import csv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError
 from measured import table
-from papers.claims import CLAIMS
+from papers.claims import CLAIMS, REGISTERED
 from papers.figures import VERDICT_STYLES
-from papers.judging import REVERSED, Claim, Judgement
+from papers.judging import Claim, Judgement
 from papers.page import Ledger, known_before, told
 
 ROOT = Path(__file__).parent.parent
+BEFORE = Path(__file__).parent / "papers" / "before.csv"
 PICTURES, TABLES = "figures/papers", "experiments/tables/tiny"
 
 FIGURES: Mapping[str, str] = {
@@ -36,23 +38,23 @@ FIGURES: Mapping[str, str] = {
     "own": "none: limits, and questions of our own",
 }
 """The papers' figures by the script that draws ours, or by a claim that has none."""
-_DECIDED = ("supported", "not supported", "inconclusive", "nothing comparable")
-_OPEN = ("not supported", "inconclusive", "nothing comparable")
+_AGAINST = ("not supported", "reversed")
+_OPEN = ("mixed", *_AGAINST, "inconclusive", "not answerable here", "nothing comparable", "not run")
 
 
 def counts(ledger: Ledger) -> str:
-    """How many claims have each verdict."""
-    found = [f"**{_count(ledger, verdict)}** {verdict}" for verdict in VERDICT_STYLES]
-    papers = [of for of in _judged(ledger) if not of[0].source.startswith("our ")]
-    theirs = [f"{sum(of[1].verdict == each for of in papers)} {each}" for each in _DECIDED]
-    missed = [of for of in _judged(ledger) if of[1].verdict == "not supported"]
-    opposite = sum(_reversed(judged) != "" and not claim.limit for claim, judged in missed)
-    weak = sum(claim.limit != "" for claim, _ in missed)
+    """How many claims have each verdict, the papers' and ours."""
+
+    def counted(ours: bool) -> str:
+        found: list[str] = [of[1].verdict for of in _judged(ledger) if of[0].ours == ours]
+        return ", ".join(f"**{n}** {each}" for each in VERDICT_STYLES if (n := found.count(each)))
+
+    ours = sum(claim.ours for claim in CLAIMS)
+    waiting = len(REGISTERED.keys() - {claim.name for claim in CLAIMS})
     return (
-        f"{len(CLAIMS)} claims: {', '.join(found)}.\n\n{len(papers)} of these are the papers' "
-        f"({', '.join(theirs)}), the others are ours. Of all that are not supported {opposite} are "
-        f"reversed: the effect is the opposite. {weak} others are no evidence against the claim: "
-        "on COGS, PrOntoQA and text our models are too small or learn too little.\n"
+        f"{len(CLAIMS)} claims. {len(CLAIMS) - ours} are the papers': {counted(ours=False)}.\n\n"
+        f"{ours} are ours: {counted(ours=True)}. {waiting} more are "
+        "[written down](claims.md#written-down-before-their-runs), and their runs are to come.\n"
     )
 
 
@@ -69,27 +71,22 @@ ELSEWHERE = ("control_7", "control_7_concepts", "control_7d", "neurips_4")
 
 
 def open_table(ledger: Ledger) -> str:
-    """The claims that were run and are not supported, the clearest verdict first; links in docs.
+    """The papers' claims that are not supported, the clearest verdict first; links in docs.
 
     Those on realistic tasks have a page of their own, those on figure 2 a section.
     """
     lines = [
         [
-            f"**{verdict}**{_reversed(judged)}",
+            f"**{verdict}**",
             f"[{claim.short}](claims.md#{claim.name})",
             told(judged)["effect"] or judged.reason,
             f"{claim.minimum:.2g}",
         ]
         for verdict in _OPEN
         for claim, judged in _judged(ledger)
-        if judged.verdict == verdict and claim.section not in ELSEWHERE
+        if judged.verdict == verdict and not claim.ours and claim.section not in ELSEWHERE
     ]
     return table(["verdict", "claim", "effect (95 %)", "least"], lines)
-
-
-def _reversed(judged: Judgement) -> str:
-    """Whether the effect is the opposite of the claim, in a word."""
-    return ", reversed" if judged.reason == REVERSED else ""
 
 
 def claims_table(ledger: Ledger) -> str:
@@ -99,17 +96,67 @@ def claims_table(ledger: Ledger) -> str:
         shown = told(judged)
         tables = [_link(f"{TABLES}/{name}.csv", name) for name in claim.studies]
         seen = [_picture(claim.section or "", "../"), *tables]
-        said = f"{claim.sentence}{_reason(claim, judged)}"
+        said = f"{claim.sentence}{_reason(judged)}"
+        whose = "ours" if claim.ours else "the paper's"
         lines.append([
             f'<a id="{claim.name}"></a>{judged.verdict}',
-            f"**{claim.short}**<br>{said} {_details(claim, judged)}",
+            f"**{claim.short}** ({whose})<br>{said} {_details(claim, judged)}",
             shown["effect"],
             f"{claim.minimum:.2g}",
+            shown["power"],
             shown["p"],
             shown["n"],
             "<br>".join(filter(None, seen)),
         ])  # fmt: skip
-    head = ["verdict", "claim", "effect (95 %)", "least", "p / q", "runs", "figure and runs"]
+    head = ["verdict", "claim", "effect (95 %)", "least", "finds", "p / q", "runs"]
+    head.append("figure and runs")
+    return table(head, lines)
+
+
+def before_table(ledger: Ledger) -> str:
+    """Every claim before and after its wording was the paper's; links in docs."""
+    was = {row["claim"]: row for row in csv.DictReader(
+        BEFORE.read_text(encoding="utf-8").splitlines())}  # fmt: skip
+    kept = [
+        [
+            f"[`{claim.name}`](claims.md#{claim.name})",
+            f"{before['verdict']} {before['effect']}" if (before := was.get(claim.name)) else "",
+            f"**{judged.verdict}** {told(judged)['effect']}",
+            f"{told(judged)['power'] or '-'} / {claim.minimum:.2g}",
+            "ours" if claim.ours else "paper",
+            claim.predictor,
+            claim.stratum,
+            claim.before or ("" if claim.name in was else "new"),
+        ]
+        for claim, judged in _judged(ledger)
+    ]
+    head = ["claim", "before", "now", "finds / least", "whose", "predictor", "stratum"]
+    return table([*head, "judged before"], kept) + _dropped(was)
+
+
+def _dropped(was: Mapping[str, Mapping[str, str]]) -> str:
+    gone = [f"`{name}` ({row['verdict']})" for name, row in was.items()
+            if name not in {claim.name for claim in CLAIMS}]  # fmt: skip
+    return f"\nDropped, since the claims themselves ask for fitted runs: {', '.join(gone)}.\n"
+
+
+def registered_table(_: Ledger) -> str:
+    """The claims whose runs are to come, or have only begun."""
+    lines = [
+        [
+            f"`{name}`",
+            f"{said['sentence']}<br>*{said['figure']}*",
+            said["predictor"],
+            said["statistic"],
+            said["stratum"],
+            f"{said['least']:g}",
+            f"{said['n']}",
+            f"{said['finds']:g}",
+            {"paper": "paper"}.get(said["by"], "ours"),
+        ]
+        for name, said in REGISTERED.items()
+    ]
+    head = ["name", "claim", "predictor", "statistic", "stratum", "least", "n", "finds", "whose"]
     return table(head, lines)
 
 
@@ -126,15 +173,16 @@ def claim_text(ledger: Ledger, name: str) -> str:
 
 
 def part_text(ledger: Ledger, name_and_part: str) -> str:
-    """The verdict on a claim in one layout, or in one task and layout: ``c4-gamma pre``."""
+    """The verdict on a claim in another task and layout: ``c4-gamma neurips, post``."""
     name, _, part = name_and_part.partition(" ")
     judged = ledger.judgements[name]
-    if judged.verdict == "not run":
+    if judged.finding is None:
         return judged.verdict
-    if part not in judged.parts:
-        known = "; ".join(judged.parts) or "none"
+    found = {**judged.parts, **judged.also}
+    if part not in found:
+        known = "; ".join(found) or "none"
         raise ConfigError(f"the claim {name} has no part {part!r}; expected one of: {known}")
-    return judged.parts[part].verdict
+    return found[part].verdict
 
 
 def accuracy_text(ledger: Ledger, rule: str) -> str:
@@ -163,8 +211,7 @@ def by_figure(ledger: Ledger) -> Iterator[tuple[str, str, list[tuple[Claim, Judg
 
 
 def _figure_of(claim: Claim) -> str:
-    is_ours = claim.source.startswith(("our prediction", "our question"))
-    return "own" if is_ours else claim.section or claim.name
+    return claim.section or claim.name
 
 
 def _count(ledger: Ledger, verdict: str) -> int:
@@ -172,56 +219,24 @@ def _count(ledger: Ledger, verdict: str) -> int:
 
 
 def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
-    """One line: every verdict with its first claim, and how many more there are."""
+    """One line: every verdict of the paper's claims with the first, and how many more there are."""
     parts = []
     for verdict in VERDICT_STYLES:
-        mine = [of for of in claims if of[1].verdict == verdict]
-        if not mine:
+        theirs = [of for of in claims if of[1].verdict == verdict and not of[0].ours]
+        if not theirs:
             continue
-        said, more = mine[0][0].short, len(mine) - 1
-        fails = [name for name, part in mine[0][1].parts.items() if part.verdict == _OPEN[0]]
+        said, more = theirs[0][0].short, len(theirs) - 1
+        fails = [name for name, part in theirs[0][1].also.items() if part.verdict in _AGAINST]
         if verdict == "supported" and fails:
             said += f" (not in {' and '.join(fails)})"
-        if verdict == "not run":
-            said, more = f"{len(mine)} claim{'s' * (more > 0)}", 0
-        if pooled := told(mine[0][1])["effect"] if verdict == "nothing comparable" else "":
-            said += f" ({pooled})"
-        said += f", and {more} more" if more else ""
-        limits = " and ".join(filter(None, (_partly(mine[1:]), _ours(mine), _weak(mine))))
-        said += f" ({limits})" if limits else ""
-        parts.append(f"**{verdict}**: {said}")
+        parts.append(f"**{verdict}**: {said}" + (f", and {more} more" if more else ""))
+    if n := sum(claim.ours for claim, _ in claims):
+        parts.append(f"{n} of our own")
     return "; ".join(parts)
 
 
-def _partly(others: list[tuple[Claim, Judgement]]) -> str:
-    """How many of the supported claims that are counted as more fail in a task or layout."""
-    found = sum(
-        judged.verdict == "supported" and any(p.verdict == _OPEN[0] for p in judged.parts.values())
-        for _, judged in others
-    )
-    return f"{found} of these not everywhere" if found else ""
-
-
-def _ours(claims: list[tuple[Claim, Judgement]]) -> str:
-    """How many of the claims on a figure of the papers are our own."""
-    found = sum(claim.source.startswith("our claim") for claim, _ in claims)
-    return (
-        "" if not found else f"{found} of {len(claims)} our own" if found < len(claims) else "ours"
-    )
-
-
-def _weak(claims: list[tuple[Claim, Judgement]]) -> str:
-    """How many of the claims that are not supported are no evidence against the paper."""
-    found = sum(claim.limit != "" and judged.verdict == _OPEN[0] for claim, judged in claims)
-    of = "" if found == len(claims) else f"{found} of {len(claims)} "
-    return f"{of}no evidence against the paper" if found else ""
-
-
-def _reason(claim: Claim, judged: Judgement) -> str:
-    if judged.verdict not in ("not supported", "inconclusive"):
-        return ""
-    limit = f"; no evidence against it: {claim.limit}" if claim.limit else ""
-    return f"<br>*{judged.reason}{limit}*"
+def _reason(judged: Judgement) -> str:
+    return "" if judged.verdict in ("supported", "not run") else f"<br>*{judged.reason}*"
 
 
 def _details(claim: Claim, judged: Judgement) -> str:
@@ -229,13 +244,17 @@ def _details(claim: Claim, judged: Judgement) -> str:
     shown = told(judged)
     said = {
         "name": f"`{claim.name}`",
-        "source": claim.source,
+        "figure": claim.source,
+        "the paper": f"“{claim.quote}”" if claim.quote else "",
+        "predictor": claim.predictor,
         "statistic": claim.statistic,
+        "stratum": claim.stratum,
         "why this statistic": claim.why,
         "note": claim.note,
-        "because": judged.reason if judged.verdict == "nothing comparable" else "",
+        "judged before": claim.before,
         "at equal settings": shown["equal"],
-        "parts": ". ".join(filter(None, (shown["where"], shown["parts"]))),
+        "in parts of the stratum": shown["parts"],
+        "also tested in": shown["also"],
     }
     lines = "".join(f"<br>{title}: {text}" for title, text in said.items() if text)
     return f"<details><summary>how it is judged</summary>{lines.removeprefix('<br>')}</details>"

@@ -15,9 +15,10 @@ from anchor_interp._util.files import write_text
 from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import load
+from anchor_interp.sweeps.effects import LEVEL
 from margins import FRESH_SEEDS, MARGINS
 from papers.effects import Recipes
-from papers.judging import LEVEL, Family, judge
+from papers.judging import Family, judge
 from papers.rows import Row, Rows
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"

@@ -16,8 +16,9 @@ import section
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, single
 from anchor_interp.sweeps.diagrams import phase_diagrams
+from papers.effects import grouped
 from papers.figure2_runs import SEEDS_A_CELL
-from papers.rises import SEED, best, grouped, in_zone, mean
+from papers.rises import SEED, best, in_zone, mean
 from papers.rows import Rows, having
 
 ANSWERS = {

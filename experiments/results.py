@@ -30,16 +30,26 @@ from anchor_interp._util.files import write_text
 from anchor_interp.analysis.routes import RouteName
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.runs.phase import PAPER
-from ledger_text import TEXTS, claims_table, counts, figures_table, known_table, open_table
+from ledger_text import (
+    TEXTS,
+    before_table,
+    claims_table,
+    counts,
+    figures_table,
+    known_table,
+    open_table,
+    registered_table,
+)
 from measured import table
 from neurips_4 import zone_text
 from neurips_4_factors import ANSWERS, levels
 from papers import page
 from papers.claims import PHASE_2, RANDOM, judge_ledger
 from papers.detection import detection
+from papers.effects import grouped
 from papers.figure2_runs import BASES, distance
 from papers.page import Ledger, told
-from papers.rises import CELL, SEED, best, grouped, spread
+from papers.rises import CELL, SEED, best, spread
 from papers.rises import mean as mean_of_rates
 from papers.rows import Row
 from papers.studies import SCALES, STUDIES
@@ -348,6 +358,8 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "open": open_table,
     "claims": claims_table,
     "known": known_table,
+    "before": before_table,
+    "registered": registered_table,
     "routes": routes_table,
     "pre-layernorm": pre_table,
     "commuting": commuting_table,

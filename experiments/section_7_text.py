@@ -11,15 +11,15 @@ from papers.across_tasks import STUDIES, TASK_RUNS, AcrossTasks
 from papers.claims import LEDGER
 from papers.effects import grouped
 from papers.language_runs import crossing, curve
-from papers.rows import Row, Rows, columns_of
-from papers.section_7_runs import CORNERS, held_out_at_random, held_out_square
+from papers.rows import Row, Rows, columns_of, pairs_at_random, square_alone
+from papers.section_7_runs import CORNERS
 from papers.tables import read_tables
 
 ACCURACIES = ("train_accuracy", "id_accuracy", "ood_accuracy")
 PARTS: Mapping[str, Mapping[str, Callable[[Rows], Rows]]] = {
     "scan": {"SCAN": tuple},
     "cogs": {"COGS": tuple},
-    "addition": {"addition, a square": held_out_square, "addition, at random": held_out_at_random},
+    "addition": {"addition, a square": square_alone, "addition, at random": pairs_at_random},
     "prontoqa": {"PrOntoQA": tuple},
 }
 
@@ -100,11 +100,12 @@ def across_table(place: Path) -> str:
             effect = LEDGER.named(name).effect
             assert isinstance(effect, AcrossTasks)
             found = effect.within(of, rows).finding()
-            if found.effect is None or found.low is None or found.high is None:
+            if found.found is None:
                 line.append(str(found.note))
                 continue
-            low, high = sorted((effect.sign * found.low, effect.sign * found.high))
-            line.append(f"{effect.sign * found.effect:.2f} ({low:.2f} to {high:.2f})")
+            one = found.found
+            low, high = sorted((effect.sign * one.low, effect.sign * one.high))
+            line.append(f"{effect.sign * one.effect:.2f} ({low:.2f} to {high:.2f})")
         lines.append(line)
     head = ["task", "runs that have fitted", *(f"{title} of W_Q" for title in names.values())]
     return table(head, lines) if lines else "not run\n"

@@ -7,28 +7,22 @@ Spearman's correlation is taken inside each number of examples, among runs that 
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import norm
 
-from anchor_interp.analysis.statistics import CONFIDENCE, DRAWN, permutation_p
+from anchor_interp.analysis import statistics
+from anchor_interp.analysis.comparisons import POWER
+from anchor_interp.analysis.statistics import Floats, permutation_p
+from anchor_interp.sweeps.effects import Estimate, Stratum, shuffles, standard
 
-from .effects import (
-    Effect,
-    Finding,
-    Floats,
-    Number,
-    finding_of,
-    grouped,
-    standard,
-    value_of,
-    values_of,
-)
-from .rows import Row, Rows
-from .section_7_runs import FITTED, held_out_at_random, held_out_square
+from .effects import Effect, Finding, Number, finding_of, grouped, value_of, values_of
+from .rows import Row, Rows, columns_of, pairs_at_random, square_alone
+from .section_7_runs import FITTED
 
 FEWEST_TASKS = 3
+_TOGETHER = ("gamma", "weight_decay", "seed")  # runs on several numbers of examples belong together
 
 
 @dataclass(frozen=True)
@@ -53,9 +47,9 @@ class TaskRuns:
 TASK_RUNS: Mapping[str, TaskRuns] = {
     "SCAN": TaskRuns("scan"),
     "COGS": TaskRuns("cogs"),
-    "addition, a square": TaskRuns("addition", prepare=held_out_square),
+    "addition, a square": TaskRuns("addition", prepare=square_alone),
     "addition, at random": TaskRuns(
-        "addition", "id_accuracy", "train_accuracy", prepare=held_out_at_random
+        "addition", "id_accuracy", "train_accuracy", prepare=pairs_at_random
     ),
     "PrOntoQA": TaskRuns("prontoqa", "id_accuracy", "train_accuracy"),
     "concepts": TaskRuns("concepts", fit="train_accuracy"),  # of a U-Net's layers, in the mean
@@ -69,17 +63,20 @@ class AcrossTasks(Effect):
 
     A group is a task's runs on one number of examples. A task is compared if its groups leave a
     degree of freedom; a group in which a number never changes counts as 0. For p, values change
-    places inside groups. The intervals are Fisher's. ``parts`` of the finding are the tasks.
+    places inside groups, those of a seed and setting together. The intervals are Fisher's. ``also``
+    of the finding are the tasks.
     """
 
     x: Number  # the measure of complexity
     sign: int = 1  # -1 if it is claimed to be lower where a run generalises
-    studies: tuple[str, ...] = field(default=STUDIES, kw_only=True)
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        return self.find(rows)
 
     def find(self, rows: Rows) -> Finding:
         """See the class."""
-        parts = {name: self.within(of, rows) for name, of in TASK_RUNS.items()}
-        return self._together(parts)
+        return self._together({name: self.within(of, rows) for name, of in TASK_RUNS.items()})
 
     def within(self, of: TaskRuns, rows: Rows) -> "TaskCorrelation":
         """The correlation inside a task."""
@@ -95,18 +92,21 @@ class AcrossTasks(Effect):
         used = [row for group in groups for row in group]
         freedom = len(used) - 3 * len(groups)
         if freedom < 1:
-            return TaskCorrelation(tuple(used), 0.0, 0, np.zeros(DRAWN))
-        pairs = [
-            (standard(values_of(group, self.x)), standard(values_of(group, of.unseen)))
+            return TaskCorrelation(tuple(used), 0.0, 0, np.zeros(statistics.DRAWN))
+        strata = [
+            Stratum(
+                standard(np.array(values_of(group, self.x))),
+                standard(np.array(values_of(group, of.unseen))),
+                [columns_of(row, _TOGETHER) for row in group],
+            )
             for group in groups
         ]
-        rho = self.sign * sum(float(a @ b) * len(a) for a, b in pairs) / len(used)
-        # by task, whose settings come in one order: the same shuffles would make draws agree
-        generator = np.random.default_rng(zlib.crc32(f"{of.study} {of.fit}".encode()))
-        drawn = np.zeros(DRAWN)
-        for a, b in pairs:
-            orders = generator.permuted(np.tile(a, (DRAWN, 1)), axis=1)
-            drawn += orders @ b * len(a) / len(used)
+        rho = self.sign * sum(float(one.x @ one.y) * len(one.x) for one in strata) / len(used)
+        # a seed by task, whose settings come in one order: the same shuffles would make draws agree
+        seed = zlib.crc32(f"{of.study} {of.fit}".encode())
+        drawn = np.zeros(statistics.DRAWN)
+        for one, orders in zip(strata, shuffles(strata, seed=seed), strict=True):
+            drawn += one.x[orders] @ one.y * len(one.x) / len(used)
         return TaskCorrelation(tuple(used), rho, freedom, drawn)
 
     def _together(self, parts: Mapping[str, "TaskCorrelation"]) -> Finding:
@@ -115,12 +115,13 @@ class AcrossTasks(Effect):
         runs = [[row for part in compared for row in part.runs]]
         if len(compared) < FEWEST_TASKS:
             note = f"{len(compared)} tasks have enough runs that have fitted; expected at least "
-            return finding_of(runs, 0, comparable=False, note=f"{note}{FEWEST_TASKS}", parts=told)
+            note += str(FEWEST_TASKS)
+            return finding_of(runs, 0, problem="not answerable here", note=note, also=told)
         mean = float(np.mean([part.z for part in compared]))
         error = math.sqrt(sum(1 / part.freedom for part in compared)) / len(compared)
         drawn = np.mean([np.arctanh(_inside(part.drawn)) for part in compared], axis=0)
         p = permutation_p(abs(mean), np.abs(drawn), exact=False)
-        return finding_of(runs, 0, (*_interval(mean, error), p), parts=told)
+        return finding_of(runs, 0, _estimate(mean, error, p), also=told)
 
 
 @dataclass(frozen=True)
@@ -141,16 +142,18 @@ class TaskCorrelation:
         """The correlation with its interval and p."""
         if not self.freedom:
             note = "too few runs have fitted"
-            return replace(finding_of([self.runs], 0, comparable=False, note=note), runs=())
+            found = finding_of([self.runs], 0, problem="not answerable here", note=note)
+            return replace(found, runs=())
         p = permutation_p(abs(self.rho), np.abs(self.drawn), exact=False)
-        interval = _interval(self.z, 1 / math.sqrt(self.freedom))
-        return replace(finding_of([self.runs], 0, (*interval, p)), runs=())
+        estimate = _estimate(self.z, 1 / math.sqrt(self.freedom), p)
+        return replace(finding_of([self.runs], 0, estimate), runs=())
 
 
-def _interval(z: float, error: float) -> tuple[float, float, float]:
-    """A correlation and the ends of its interval, from Fisher's scale."""
-    reach = float(norm.ppf((1 + CONFIDENCE) / 2)) * error
-    return math.tanh(z), math.tanh(z - reach), math.tanh(z + reach)
+def _estimate(z: float, error: float, p: float) -> Estimate:
+    """A correlation with its interval, from Fisher's scale."""
+    reach, power = float(norm.ppf(0.975)) * error, float(norm.ppf(POWER)) * error
+    ends = (math.tanh(z - reach), math.tanh(z + reach))
+    return Estimate(math.tanh(z), *ends, p, math.tanh(reach + power))
 
 
 def _inside(rho: Floats) -> Floats:

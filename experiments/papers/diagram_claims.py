@@ -14,9 +14,10 @@ from scipy.stats import permutation_test, rankdata
 
 from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.runs.phase import PAPER
+from anchor_interp.sweeps.effects import LEVEL
 
 from .effects import Effect, Observation
-from .judging import LEVEL, Claim, Family
+from .judging import Claim, Family
 from .rows import Row, Rows, Test, having, number_of, phase, rank_share
 
 Check = Callable[[Rows], tuple[bool, str]]
@@ -29,7 +30,7 @@ class Criterion(Effect):
 
     check: Check  # says whether the rows meet it, and what was seen
 
-    def find(self, rows: Rows) -> Observation:
+    def measure(self, rows: Rows) -> Observation:
         """See the class."""
         return Observation(*self.check(rows))
 

@@ -1,11 +1,16 @@
 """Effects: what a claim measures over runs, signed so that a positive effect is what it claims.
 
-Tests are two-sided permutation tests (:mod:`anchor_interp.analysis.comparisons`). Runs that failed
-or did not converge are *censored*: they are counted and stand in no sample, unless the effect is
-``untrained``. :mod:`papers.strata` compares phases. A number that is not finite is refused.
+The numbers are those of :mod:`anchor_interp.sweeps.effects`. An effect is measured in the paper's
+*stratum* (task, layout); runs of other strata are measured by themselves (``also``), and so are
+parts that all belong to the paper (``apart``). Runs that failed or did not converge are *censored*:
+they are counted and stand in no sample, unless the effect is ``untrained``. A number that is not
+finite is refused.
+
+One rule says what is *not answerable here*, whichever way an effect points. Where a claim is about
+what runs have learned, half of each kind have to be ``fitted`` and the better kind above ``chance``
+by the least effect; a number that most runs of a kind never reach is a bound.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.stats import rankdata
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.comparisons import MeanComparison, against_zero, two_samples
-from anchor_interp.analysis.statistics import DRAWN, permutation_p
+from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, line, trend
 
-from .rows import Row, Rows, Test, columns_of, every, finite, having, never, number_of
+from .rows import SETTINGS, Row, Rows, Test, columns_of, every, finite, never, number_of, setting_of
 
 Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column
-Floats = npt.NDArray[np.float64]
-Interval = tuple[float, float, float, float]  # an effect, the ends of its interval, and p
-FEWEST = 5  # runs of a kind, below which nothing is compared
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,25 @@ class Finding:
     n: tuple[int, ...]  # runs in each sample
     seeds: int  # different seeds in the sample that has fewest
     censored: int  # relevant runs that failed or did not converge
-    effect: float | None  # the effect; None where it cannot be computed
-    low: float | None  # lower end of its 95 % interval
-    high: float | None  # upper end
-    p_value: float | None  # two-sided
+    found: Estimate | None  # the effect with its interval, p and power; None if there is none
     runs: tuple[str, ...]  # the runs in the samples
-    parts: Mapping[str, "Finding"] = field(default_factory=dict)  # by stratum, or by phase
-    adjusted: "Finding | None" = None  # the effect with the settings regressed out
-    comparable: bool = True  # whether there is anything to compare; ``note`` says why not
-    pooled: float | None = None  # the effect over all runs of other studies, if nothing is
-    is_margin: bool = False  # a margin to a limit: below 0 it is missed, not reversed
-    with_censored: float | None = None  # the effect with the censored runs, where they have one
-    with_censored_p: float | None = None  # its p
+    parts: Mapping[str, "Finding"] = field(default_factory=dict)  # inside the paper's stratum
+    also: Mapping[str, "Finding"] = field(default_factory=dict)  # other strata
+    adjusted: Estimate | None = None  # the effect with the settings regressed out
+    problem: str = ""  # the verdict if there is no effect: such as nothing comparable
     note: str | None = None  # why there is no effect
+    is_margin: bool = False  # a margin to a limit: below 0 it is missed, not reversed
+    with_censored: Estimate | None = None  # the effect with the censored runs, where they have one
+
+    @property
+    def effect(self) -> float | None:
+        """The effect; None if there is none."""
+        return None if self.found is None else self.found.effect
+
+    @property
+    def p_value(self) -> float | None:
+        """Its p, two-sided."""
+        return None if self.found is None else self.found.p
 
 
 @dataclass(frozen=True)
@@ -65,38 +71,92 @@ class Effect(ABC):
     studies: tuple[str, ...] = ()  # the studies; a run of several counts once
     prepare: Callable[[Rows], Rows] = tuple  # selects runs, or adds columns
     untrained: bool = False  # also counts runs that did not converge
+    stratum: Test = every  # the runs that the paper's sentence is about
+    apart: tuple[str, ...] = ()  # columns whose values all belong to the paper
+    also: tuple[str, ...] = ()  # columns that tell the other strata apart
 
     def find_in(self, tables: Mapping[str, Rows]) -> Finding | Observation | None:
-        """The finding of the studies' tables; None if one of them is missing or empty."""
-        if not all(tables.get(name) for name in self.studies):
+        """The finding of the studies' tables; None if one is missing, or all are empty."""
+        if not all(name in tables for name in self.studies):
             return None
-        return self.find(runs_of(self.studies, tables))
+        rows = runs_of(self.studies, tables)
+        return self.find(rows) if rows else None
+
+    def find(self, rows: Rows) -> Finding | Observation:
+        """The finding in the paper's stratum, in its parts, and in the other strata."""
+        theirs: list[Row] = []
+        others: list[Row] = []
+        for row in self.prepare(rows):
+            (theirs if self.stratum(row) else others).append(row)
+        whole = self.measure(theirs)
+        if isinstance(whole, Observation):
+            return whole
+        parts = grouped(theirs, self.apart) if self.apart else {}
+        also = grouped(others, self.also) if others else {}
+        return replace(whole, parts=self._by_name(parts), also=self._by_name(also))
+
+    def _by_name(self, groups: Mapping[tuple[Any, ...], Rows]) -> dict[str, Finding]:
+        found = {_name(values): self.measure(rows) for values, rows in groups.items()}
+        return {at: replace(one, runs=()) for at, one in found.items() if isinstance(one, Finding)}
 
     @abstractmethod
-    def find(self, rows: Rows) -> Finding | Observation:
-        """The finding of these runs."""
+    def measure(self, rows: Rows) -> Finding | Observation:
+        """The finding of runs of one stratum, or of several of the paper."""
 
     def split(self, rows: Rows) -> tuple[list[Row], list[Row]]:
         """The runs that count, and the censored ones."""
         parts: tuple[list[Row], list[Row]] = ([], [])
-        for row in self.prepare(rows):
+        for row in rows:
             parts[row["status"] != "done" or (row["censored"] and not self.untrained)].append(row)
         return parts
 
 
 @dataclass(frozen=True)
-class Difference(Effect):
-    """The mean of a number in some runs minus that in others, with Welch's interval.
+class Answerable:
+    """Where what two kinds of runs have learned can be compared."""
 
-    Runs that are ``unreached`` have a lower bound only, such as the last step where a loss is never
-    reached. If they are more than half of ``more`` the true difference is larger, and if of
-    ``less`` it is smaller: there is an effect only if the interval lies above 0, or below 0.
+    fitted: tuple[str, float] | None = None  # a column, and from which value a run has fitted
+    above: tuple[str, float] | None = None  # a column, and what it has to exceed in either kind
+    unreached: Test = never  # runs that have a bound only, such as the last step
+
+    def problem(self, *kinds: Rows) -> str:
+        """Why some kinds of runs cannot be compared; empty if they can."""
+        if self.fitted is not None:
+            column, least = self.fitted
+            shares = [[(row[column] or 0.0) >= least for row in runs] for runs in kinds]
+            if any(2 * sum(share) < len(share) for share in shares):
+                counts = " and ".join(f"{sum(share)} of {len(share)}" for share in shares)
+                return f"unfitted: {counts} runs have {column} {least:g}"
+        if self.above is not None:
+            column, least = self.above
+            best = max(float(np.mean([row[column] or 0.0 for row in runs])) for runs in kinds)
+            if best < least:
+                return f"at chance: {column} is {best:.2f} at best, below {least:g}"
+        bounds = [sum(map(self.unreached, runs)) for runs in kinds]
+        if any(2 * bound > len(runs) for bound, runs in zip(bounds, kinds, strict=True)):
+            counts = " and ".join(f"{n} of {len(r)}" for n, r in zip(bounds, kinds, strict=True))
+            return f"unfitted: {counts} runs never came there"
+        return ""
+
+
+@dataclass(frozen=True)
+class Difference(Effect):
+    """The mean of a number in runs of one kind minus that in runs of another.
+
+    Without ``within`` the interval is Welch's and p exact. With it runs are compared inside strata
+    of equal ``within`` that have five of each kind (:func:`anchor_interp.sweeps.effects.line`).
+    ``adjusted`` is the effect at equal settings, but for those that are ``free``: every stratum has
+    a slope for each setting. It takes the strata with two runs for each coefficient. In a grid that
+    varies nothing else it is the effect itself.
     """
 
     number: Number
     more: Test  # the runs in which the number is larger, as claimed
     less: Test  # the runs in which it is smaller
-    unreached: Test = never
+    within: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()  # columns of runs that belong together, with their kind
+    answerable: Answerable = Answerable()
 
     def compare(self, rows: Rows) -> MeanComparison | None:
         """The two samples compared; None if one has fewer than two runs."""
@@ -104,16 +164,47 @@ class Difference(Effect):
         one, two = (values_of(sample, self.number) for sample in samples)
         return two_samples(one, two) if min(len(one), len(two)) > 1 else None
 
-    def find(self, rows: Rows) -> Finding:
+    def measure(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.more, self.less)
-        found = _interval(self.compare(rows))
-        more, less = (mostly(self.unreached, sample) for sample in samples)
-        _, low, high, _ = found or (0.0,) * 4
-        if (more and low <= 0) or (less and high >= 0):
-            which = "both samples" if more and less else "a sample"
-            return finding_of(samples, censored, note=f"most runs of {which} never came there")
-        return finding_of(samples, censored, found)
+        if self.within:
+            return self._in_strata(samples, censored)
+        if min(map(len, samples)) and (problem := self.answerable.problem(*samples)):
+            return finding_of(samples, censored, problem="not answerable here", note=problem)
+        return finding_of(samples, censored, estimate_of(self.compare(rows)))
+
+    def _in_strata(self, samples: Sequence[list[Row]], censored: int) -> Finding:
+        kinds = [grouped(sample, self.within) for sample in samples]
+        used: list[tuple[list[Row], list[Row]]] = []
+        notes: list[str] = []
+        both_kinds = any(at in kinds[1] for at in kinds[0])
+        problem = "not answerable here" if both_kinds else "nothing comparable"
+        for at in sorted({*kinds[0], *kinds[1]}, key=str):
+            more, less = (kind.get(at, []) for kind in kinds)
+            if min(len(more), len(less)) < FEWEST:
+                notes.append(f"{_name(at)}: {len(more)} and {len(less)} runs, {FEWEST} are needed")
+            elif said := self.answerable.problem(more, less):
+                notes.append(f"{_name(at)}: {said}")
+            else:
+                used.append((more, less))
+        if not used:
+            note = "; ".join(notes) or "no runs of either kind"
+            return finding_of(samples, censored, problem=problem, note=note)
+        found = line([self._stratum(*pair, ()) for pair in used])
+        left_out = ("task", "normalization", *self.within, *self.free)
+        columns = [name for name in SETTINGS if name not in left_out]
+        given = [self._stratum(*pair, columns) for pair in used]
+        enough = [s for s in given if s.given is not None and len(s.x) >= 2 * (2 + _rank(s.given))]
+        both = [[row for pair in used for row in pair[side]] for side in (0, 1)]
+        return finding_of(both, censored, found, adjusted=line(enough))
+
+    def _stratum(self, more: Rows, less: Rows, columns: Sequence[str]) -> Stratum:
+        rows = [*more, *less]
+        x = np.repeat([1.0, 0.0], [len(more), len(less)])
+        varying = [name for name in columns if len({row.get(name) for row in rows}) > 1]
+        given = np.array([[setting_of(row, name) for name in varying] for row in rows])
+        clusters = [(kind, clustered(row, self.cluster)) for kind, row in zip(x, rows, strict=True)]
+        return Stratum(x, np.array(values_of(rows, self.number)), clusters, given)
 
 
 @dataclass(frozen=True)
@@ -130,9 +221,10 @@ class Mean(Effect):
         values = [value - self.reference for value in values_of(sample, self.number)]
         return against_zero(values) if len(values) > 1 else None
 
-    def find(self, rows: Rows) -> Finding:
+    def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        return finding_of(*samples_of(self, rows, self.only), _interval(self.compare(rows)))
+        samples, censored = samples_of(self, rows, self.only)
+        return finding_of(samples, censored, estimate_of(self.compare(rows)))
 
 
 @dataclass(frozen=True)
@@ -147,39 +239,39 @@ class Recipes(Effect):
         """The recipes compared; None if one has fewer than two runs."""
         return self._as_effect().compare(rows)
 
-    def find(self, rows: Rows) -> Finding:
+    def measure(self, rows: Rows) -> Finding:
         """See the class; every run that counts needs the number."""
         for row in self.split(rows)[0]:
             if row["recipe"] in (self.larger, self.smaller) and row[self.number] is None:
                 raise ConfigError(f"{row['run_id']} has no {self.number}; leave the run out")
-        return self._as_effect().find(rows)
+        return self._as_effect().measure(rows)
 
     def _as_effect(self) -> Difference | Mean:
-        larger = having(recipe=self.larger)
+        def of(recipe: str) -> Test:
+            return lambda row: row["recipe"] == recipe
+
         if self.smaller is None:
-            return Mean(self.number, larger)
-        return Difference(self.number, larger, having(recipe=self.smaller))
+            return Mean(self.number, of(self.larger))
+        return Difference(self.number, of(self.larger), of(self.smaller))
 
 
 @dataclass(frozen=True)
 class Trend(Effect):
     """Spearman's correlation of a number with a setting while other settings are held.
 
-    It is the mean over groups of equal ``within``, weighted by their runs; a group whose number
-    never changes counts as 0. For p, values change places within groups. The interval is Fisher's,
-    with the degrees of freedom of the groups. ``parts`` of the finding are the runs of equal
-    ``apart``, by themselves.
+    It is the mean over groups of equal ``within``, weighted by their runs
+    (:func:`anchor_interp.sweeps.effects.trend`).
     """
 
     x: str  # the column of the setting
     y: Number
     within: tuple[str, ...] = ()  # columns that are held
-    apart: tuple[str, ...] = ()  # columns whose values are also told by themselves
     only: Test = every
     sign: int = 1  # -1 where the claim is that the number falls
-    unreached: Test = never  # a bound only; if more than half of the runs, there is no effect
+    cluster: tuple[str, ...] = ()  # columns of runs that belong together, with their setting
+    answerable: Answerable = Answerable()
 
-    def find(self, rows: Rows) -> Finding:
+    def measure(self, rows: Rows) -> Finding:
         """See the class."""
         (sample,), censored = samples_of(self, rows, self.only, number=self.y)
         sample = [row for row in sample if value_of(row, self.x) is not None]
@@ -189,37 +281,25 @@ class Trend(Effect):
             if len(group) > 2 and len({row[self.x] for row in group}) > 1
         ]
         used = [row for group in groups for row in group]
-        n = len(used)
-        if n - 3 * len(groups) < 1:
-            return finding_of([used], censored)
-        if 2 * (bounds := sum(map(self.unreached, used))) > n:
-            return finding_of([used], censored, note=f"{bounds} of {n} runs never came there")
-        ranks = [
-            (standard([row[self.x] for row in group]), standard(values_of(group, self.y)))
-            for group in groups
-        ]
-        rho = self.sign * sum(float(a @ b) * len(a) for a, b in ranks) / n
-        generator = np.random.default_rng(0)
-        drawn = np.zeros(DRAWN)
-        for a, b in ranks:
-            orders = generator.permuted(np.tile(a, (DRAWN, 1)), axis=1)
-            drawn += orders @ b * len(a) / n
-        z = math.atanh(max(-0.999999, min(0.999999, rho)))
-        error = 1 / math.sqrt(n - 3 * len(groups))
-        low, high = math.tanh(z - 1.96 * error), math.tanh(z + 1.96 * error)
+        if used and (problem := self.answerable.problem(used)):
+            return finding_of([used], censored, problem="not answerable here", note=problem)
+        found = trend([self._stratum(group) for group in groups])
+        if found is None:
+            note = f"{len(used)} runs at several values of {self.x}"
+            return finding_of([used], censored, problem="nothing comparable", note=note)
         again = censored and not self.untrained
-        alone = replace(self, apart=())
-        whole = replace(alone, untrained=True).find(rows) if again else None
-        apart = grouped(rows, self.apart) if self.apart else {}
-        parts = {
-            ", ".join(map(str, values)): replace(alone.find(some), runs=())
-            for values, some in sorted(apart.items())
-        }
-        return finding_of(
-            [used], censored, (rho, low, high, permutation_p(abs(rho), np.abs(drawn), exact=False)),
-            parts=parts,
-            with_censored=whole and whole.effect, with_censored_p=whole and whole.p_value,
-        )  # fmt: skip
+        whole = replace(self, untrained=True).measure(rows) if again else None
+        return finding_of([used], censored, found, with_censored=whole and whole.found)
+
+    def _stratum(self, group: Rows) -> Stratum:
+        x = np.array(values_of(group, self.x))
+        y = self.sign * np.array(values_of(group, self.y))
+        return Stratum(x, y, [(row[self.x], clustered(row, self.cluster)) for row in group])
+
+
+def clustered(row: Row, columns: Sequence[str]) -> Any:
+    """What a run shares with those that belong to it; the run itself without columns."""
+    return columns_of(row, columns) if columns else row["run_id"]
 
 
 def runs_of(studies: Sequence[str], tables: Mapping[str, Rows]) -> Rows:
@@ -254,37 +334,34 @@ def values_of(rows: Rows, number: Number) -> list[float]:
     return [value for row in rows if (value := value_of(row, number)) is not None]
 
 
-def mostly(test: Test, rows: Rows) -> bool:
-    """Whether more than half of the runs pass."""
-    return 2 * sum(map(test, rows)) > len(rows)
-
-
 def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    """Runs by the values of some columns."""
+    """Runs by the values of some columns, in the order of the values."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[columns_of(row, columns)].append(row)
-    return groups
+    return dict(sorted(groups.items(), key=lambda item: [(v is None, v) for v in item[0]]))
 
 
-def _interval(found: MeanComparison | None) -> Interval | None:
-    return None if found is None else (found.mean, found.low, found.high, found.p_value)
+def estimate_of(found: MeanComparison | None) -> Estimate | None:
+    """A mean or a difference of means as an estimate."""
+    if found is None:
+        return None
+    return Estimate(found.mean, found.low, found.high, found.p_value, found.finds)
 
 
 def finding_of(
-    samples: Sequence[Rows], censored: int, effect: Interval | None = None, **more: Any
+    samples: Sequence[Rows], censored: int, found: Estimate | None = None, **more: Any
 ) -> Finding:
-    """A finding about samples; ``effect`` is the effect, the ends of its interval, and p."""
-    value, low, high, p_value = effect or (None,) * 4
+    """A finding about samples."""
     seeds = min((len({row["seed"] for row in sample}) for sample in samples), default=0)
     runs = tuple(sorted({row["run_id"] for sample in samples for row in sample}))
-    n = tuple(map(len, samples))
-    return Finding(n, seeds, censored, value, low, high, p_value, runs, **more)
+    return Finding(tuple(map(len, samples)), seeds, censored, found, runs, **more)
 
 
-def standard(values: Sequence[float]) -> Floats:
-    """Ranks of mean 0 and length 1; zeros where all are equal."""
-    ranks: Floats = rankdata(np.array(values, dtype=np.float64))
-    ranks -= ranks.mean()
-    length = float(np.linalg.norm(ranks))
-    return ranks / length if length else ranks
+def _rank(given: Any) -> int:
+    return int(np.linalg.matrix_rank(given - given.mean(0))) if given.size else 0
+
+
+def _name(values: Sequence[Any]) -> str:
+    shown = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return ", ".join(shown) or "elsewhere"

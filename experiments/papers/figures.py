@@ -22,8 +22,11 @@ from .verdict_score import PHASES, EarlyScore, VerdictScore
 
 VERDICT_STYLES = {
     "supported": ("#009E73", "o"),
+    "mixed": ("#CC79A7", "P"),
     "not supported": ("#D55E00", "X"),
+    "reversed": ("#8C2D04", "v"),
     "inconclusive": ("#E69F00", "s"),
+    "not answerable here": ("#0072B2", "*"),
     "nothing comparable": ("#56B4E9", "d"),
     "not run": ("#999999", "_"),
 }
@@ -40,30 +43,26 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
     A claim whose smallest effect is 0 is shown in tenths. An arrowhead is where something goes on
-    beyond the axis. What has nothing comparable is a hollow mark at the effect over all runs.
+    beyond the axis.
     """
     shown = [
-        (judged, judged.finding, effect)
+        (judged, judged.finding.found)
         for judged in reversed([*judgements.values()])
-        if (effect := _effect_shown(judged)) is not None and judged.finding is not None
+        if judged.finding is not None and judged.finding.found is not None
     ]
     with single(4.4, 1.3 + 0.235 * len(shown)) as figure:
         axes = figure.subplots()
-        for place, (judged, found, effect) in enumerate(shown):
+        for place, (judged, found) in enumerate(shown):
             claim, (colour, mark) = LEDGER.named(judged.claim), VERDICT_STYLES[judged.verdict]
             low, middle, high = (
                 max(-_MOST, min(_MOST, value / (claim.minimum or 0.1)))
-                for value in (
-                    (effect,) * 3 if found.low is None or found.high is None
-                    else (found.low, effect, found.high)
-                )
-            )  # fmt: skip
+                for value in (found.low, found.effect, found.high)
+            )
             if place % 2:  # a band behind every other claim joins its words to its mark
                 axes.axhspan(place - 0.33, place + 0.67, color=INK, alpha=0.07, linewidth=0)
             axes.text(-_MOST, place + 0.27, claim.short, fontsize=_LABEL)
             axes.plot([low, high], [place, place], color=colour, linewidth=1.6, zorder=1)
-            face = "none" if found.effect is None else colour
-            axes.plot(middle, place, mark, color=colour, markersize=6, markerfacecolor=face)
+            axes.plot(middle, place, mark, color=colour, markersize=6)
             for end in {low, high} & {-_MOST, _MOST}:
                 mark = "<" if end < 0 else ">"
                 axes.plot(_EDGE * end, place, mark, color=colour, markersize=4, clip_on=False)
@@ -73,21 +72,12 @@ def forest(judgements: Mapping[str, Judgement]) -> Figure:
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("effect as claimed, in units of\nthe smallest that counts (dotted)")
         handles = [
-            Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict,
-                   mfc="none" if verdict == "nothing comparable" else colour)
+            Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
             for verdict, (colour, mark) in VERDICT_STYLES.items()
-            if any(judged.verdict == verdict for judged, *_ in shown)
-        ]  # fmt: skip
+            if any(judged.verdict == verdict for judged, _ in shown)
+        ]
         _legend(figure, handles, columns=2, place="outside upper center", size=_LABEL)
     return figure
-
-
-def _effect_shown(judged: Judgement) -> float | None:
-    """The effect, or that over all runs where nothing is comparable."""
-    found = judged.finding
-    if found is None:
-        return None
-    return found.pooled if found.effect is None else found.effect
 
 
 def confusion(score: VerdictScore) -> Figure:

@@ -1,10 +1,10 @@
-"""Claims, and how runs judge them: the effect as claimed, its interval and an adjusted p-value.
+"""Claims, and how runs judge them: the effect as claimed, its interval, power and an adjusted p.
 
-A verdict is one of five. *Supported*: the effect is at least the smallest that counts, and its
-adjusted p is 0.05 or less. *Not supported*: the effect is the other way round, or its interval ends
-below that size. *Nothing comparable*: the runs to be compared do not occur under the same task and
-layout. *Not run*: there is no study, or no table. *Inconclusive*: anything else. Every document and
-page uses these words in this sense alone.
+The verdicts are those of :func:`anchor_interp.sweeps.effects.decide`, and more. *Mixed*: parts
+that both belong to the paper's stratum disagree. *Not run*: there is no study, or no table.
+*Nothing comparable*: the runs to be compared do not occur. *Not answerable here* is also what runs
+are that have not fitted, are at chance or are fewer than five of a kind (:mod:`papers.effects`).
+Every document and page uses these words in this sense alone.
 
 A *family* is a set of claims whose p-values are adjusted together. The ledger's adjustment is that
 of Benjamini and Hochberg (1995): of the claims it supports, one in twenty is expected to be chance.
@@ -20,15 +20,17 @@ from scipy.stats import false_discovery_control
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.comparisons import smallest_p
+from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, decide
 
-from .effects import FEWEST, Effect, Finding, Observation
+from .effects import Effect, Finding, Observation
 from .rows import Row, Rows, was_known
 
-Verdict = Literal["supported", "not supported", "inconclusive", "nothing comparable", "not run"]
-
-LEVEL = 0.05  # largest adjusted p of a supported claim
-REVERSED = "the effect is the other way round"
+Verdict = Literal[
+    "supported", "mixed", "not supported", "reversed", "inconclusive", "not answerable here",
+    "nothing comparable", "not run",
+]  # fmt: skip
 TOO_FEW = "not even runs without any overlap could show it"
+_MISSED = "the limit is missed, and a limit has no other way round"
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,19 @@ class Claim:
 
     name: str
     sentence: str
-    source: str
+    source: str  # the figure or section
     statistic: str
     minimum: float = 0.0  # the smallest effect that counts
     section: str | None = None  # the script under ``experiments/`` that shows it
     effect: Effect | None = None  # None for a claim that no study tests
+    ours: bool = False  # a statistic the paper does not use, a stricter reading, or a question
+    quote: str = ""  # the paper's words
+    predictor: str = ""  # what differs between the runs that are compared
+    stratum: str = ""  # the task, layout and heads in which the sentence stands
     short: str = ""  # the sentence in a few words, for figures and short tables
     why: str = ""  # why the statistic measures what the sentence says
     note: str = ""  # what a reader of the verdict should know
-    limit: str = ""  # why "not supported" is no evidence against the claim, if it is none
+    before: str = ""  # what was judged before the sentence was the paper's, if that was another
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
 
     @property
@@ -82,7 +88,9 @@ class Judgement:
     at_equal_settings: bool | None = None
     """Whether the effect also counts, with p <= 0.05, when the settings are regressed out."""
     parts: Mapping[str, "Judgement"] = field(default_factory=dict)
-    """The same by stratum or by phase; q is Holm's over these."""
+    """The same in parts of the paper's stratum; q is Holm's over these."""
+    also: Mapping[str, "Judgement"] = field(default_factory=dict)
+    """The same in other strata; q is Holm's over these."""
     known: int = 0  # runs that were known when the claim was written
     without_known: Finding | None = None  # what the other runs say, if there are known ones
 
@@ -90,18 +98,16 @@ class Judgement:
 def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
     """The judgement of every claim, by name; ``tables`` holds the rows by study."""
     findings = {claim.name: _found(claim, tables) for claim in family.claims}
-    p_values, smallest = {}, {}
-    for name, found in findings.items():
-        if isinstance(found, Finding) and found.p_value is not None:
-            p_values[name], smallest[name] = found.p_value, found.n
+    tested = {name: found for name, found in findings.items()
+              if isinstance(found, Finding) and found.found is not None}  # fmt: skip
+    p_values = [found.found.p for found in tested.values() if found.found]
     best: tuple[float, ...] = (0.0,) * len(p_values)
     if family.adjustment == "holm":
-        adjusted = holm([*p_values.values()])
-        best = holm([smallest_p(n) for n in smallest.values()])
+        adjusted = holm(p_values)
+        best = holm([smallest_p(found.n) for found in tested.values()])
     else:
-        p = [*p_values.values()]
-        adjusted = tuple(map(float, false_discovery_control(p))) if p else ()
-    q_values = dict(zip(p_values, zip(adjusted, best, strict=True), strict=True))
+        adjusted = tuple(map(float, false_discovery_control(p_values))) if p_values else ()
+    q_values = dict(zip(tested, zip(adjusted, best, strict=True), strict=True))
     judgements = {}
     for claim in family.claims:
         name, found = claim.name, findings[claim.name]
@@ -110,14 +116,21 @@ def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
         if not isinstance(found, Finding):
             judgements[name] = Judgement(name, verdict, reason, None, q)
             continue
+        parts = _judged_parts(found.parts, claim.minimum, family.fewest)
+        decided = {part.verdict: at for at, part in parts.items()}
+        against = decided.get("reversed") or decided.get("not supported")
+        if "supported" in decided and against is not None:
+            verdict = "mixed"
+            reason = f"supported in {decided['supported']}, not in {against}"
         known = _known(claim, tables)
         n_known = len(known & set(found.runs))
         rest = {n: [r for r in tables[n] if r["run_id"] not in known] for n in claim.studies}
         others = _found(claim, rest) if n_known else None
         judgements[name] = Judgement(
-            name, verdict, reason, replace(found, parts={}), q,
+            name, verdict, reason, replace(found, parts={}, also={}), q,
             at_equal_settings=_holds(found.adjusted, claim.minimum),
-            parts=_judged_parts(found.parts, claim.minimum, family.fewest),
+            parts=parts,
+            also=_judged_parts(found.also, claim.minimum, family.fewest),
             known=n_known,
             without_known=replace(others, runs=()) if isinstance(others, Finding) else None,
         )  # fmt: skip
@@ -135,16 +148,14 @@ def _known(claim: Claim, tables: Mapping[str, Rows]) -> frozenset[str]:
     )
 
 
-def _holds(found: Finding | None, minimum: float) -> bool | None:
-    if found is None or found.effect is None or found.p_value is None:
-        return None
-    return found.effect >= minimum and found.p_value <= LEVEL
+def _holds(found: Estimate | None, minimum: float) -> bool | None:
+    return None if found is None else found.effect >= minimum and found.p <= LEVEL
 
 
 def _judged_parts(
     parts: Mapping[str, Finding], minimum: float, fewest: int
 ) -> dict[str, Judgement]:
-    p_values = {name: part.p_value for name, part in parts.items() if part.p_value is not None}
+    p_values = {name: part.found.p for name, part in parts.items() if part.found is not None}
     q_values = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     judged = {}
     for name, part in parts.items():
@@ -174,43 +185,37 @@ def _decide(
 ) -> tuple[Verdict, str]:
     """The verdict and its reason; ``possible`` is the smallest adjusted p that so few runs give."""
     if isinstance(found, Observation):
-        return "supported" if found.holds else "not supported", found.text
-    if found is not None and not found.comparable:
-        return "nothing comparable", found.note or ""
-    if found is not None and found.note is not None:
-        return "inconclusive", found.note
-    if found is None or not (sum(found.n) or found.censored):
+        return ("supported" if found.holds else "not supported"), found.text
+    compares = found is not None and found.problem == "not answerable here"
+    if found is None or not (sum(found.n) or found.censored or compares):
         return "not run", "no run of it is there"
+    if found.problem:
+        return _as_verdict(found.problem), found.note or ""
     if min(found.n, default=0) < fewest or found.seeds < fewest:
         runs = " and ".join(map(str, found.n))
-        return "inconclusive", f"{runs} runs, {found.seeds} seeds; {fewest} of each are needed"
-    if found.effect is None or found.high is None or q is None:
-        return "inconclusive", "the number does not vary between these runs"
-    least = f"{minimum:.2g}, the smallest effect that counts"
-    other = found.effect if found.with_censored is None else found.with_censored
-    unless = f"{other:+.2f} with the runs that did not converge"
-    if q <= LEVEL and found.effect >= minimum:
-        if other < minimum:
-            return "inconclusive", unless
-        return "supported", f"at least {minimum:.2g}, q <= {LEVEL:g}"
-    holds = found.with_censored_p is None or found.with_censored_p <= LEVEL
-    reversed_ = found.high < 0 and other < 0 and holds and not found.is_margin
-    if q <= LEVEL and reversed_:
-        return "not supported", REVERSED
-    if possible > LEVEL:
-        return "inconclusive", TOO_FEW
-    if found.high < minimum:
-        if other >= minimum:
-            return "inconclusive", unless
-        if found.is_margin:
-            return "not supported", (
-                f"the interval ends below {minimum:.2g}: the limit is missed, and a limit has no "
-                "other way round"
-            )
-        return "not supported", f"the interval ends below {least}"
-    if q <= LEVEL:
-        return "inconclusive", f"q <= {LEVEL:g}, but the effect is below {least}"
-    return "inconclusive", f"q > {LEVEL:g}, and the interval reaches {least}"
+        return "not answerable here", f"{runs} runs, {found.seeds} seeds; {fewest} are needed"
+    if found.found is None or q is None:
+        return "nothing comparable", "the number does not vary between these runs"
+    verdict: Verdict
+    verdict, reason = decide(found.found, minimum, q)
+    if verdict == "reversed" and found.is_margin:
+        return "not supported", f"the interval ends below {minimum:.2g}: {_MISSED}"
+    if verdict not in ("supported", "reversed") and possible > LEVEL:
+        return "not answerable here", TOO_FEW
+    other = found.with_censored
+    if other is None:
+        return verdict, reason
+    unless = f"{other.effect:+.2f} with the runs that did not converge"
+    if verdict == "reversed" and (other.effect >= 0 or other.p > LEVEL):
+        verdict, reason = decide(found.found, minimum, 1.0)
+    against = verdict == "not supported" and other.effect >= minimum
+    if against or (verdict == "supported" and other.effect < minimum):
+        return "inconclusive", unless
+    return verdict, reason
+
+
+def _as_verdict(problem: str) -> Verdict:
+    return "nothing comparable" if problem == "nothing comparable" else "not answerable here"
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

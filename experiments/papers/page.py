@@ -10,10 +10,10 @@ from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.pages import style
 from anchor_interp.pages.page import fill_page, output_folder
+from anchor_interp.sweeps.effects import Estimate
 
 from . import figures
 from .claims import CLAIMS, judge_ledger
-from .effects import Finding
 from .judging import Judgement
 from .rows import Rows, cell
 from .tables import checkpoints_table, read_checkpoints, read_tables
@@ -117,7 +117,7 @@ def render_ledger(ledger: Ledger) -> str:
 def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
     """The ledger's figures: a name, a caption and the figure."""
     found: list[tuple[str, str, Any]] = []
-    if any(j.finding and j.finding.effect is not None for j in ledger.judgements.values()):
+    if any(j.finding and j.finding.found for j in ledger.judgements.values()):
         caption = (
             "Every claim's effect with its 95 % interval, positive as claimed, in units of the "
             "smallest effect that counts; an arrowhead where it goes on beyond the axis."
@@ -137,33 +137,29 @@ def told(judged: Judgement) -> dict[str, str]:
     """The numbers of a judgement as text."""
     found = judged.finding
     if found is None:
-        return dict.fromkeys(("n", "effect", "p", "equal", "parts", "where"), "")
+        return dict.fromkeys(("n", "effect", "p", "power", "equal", "parts", "also"), "")
     censored = f", {found.censored} censored" if found.censored else ""
     seeds = f", {found.seeds} seeds" if found.seeds else ""  # none where a sample is empty
-    equal = ""
-    if found.adjusted is not None and found.adjusted.p_value is not None:
+    p, equal = "", ""
+    if found.found is not None:
+        p = f"{_p(found.found.p)} / {_p(judged.q_value or 0.0)}"
+    if found.adjusted is not None:
         holds = "yes" if judged.at_equal_settings else "no"
-        equal = f"{effect_text(found.adjusted)}, p {_p(found.adjusted.p_value)}: {holds}"
+        equal = f"{estimate_text(found.adjusted)}, p {_p(found.adjusted.p)}: {holds}"
     return {
         "n": f"{' + '.join(map(str, found.n))} runs{seeds}{censored}",
-        "effect": effect_text(found) or _pooled(found),
-        "p": "" if found.p_value is None else f"{_p(found.p_value)} / {_p(judged.q_value or 0.0)}",
+        "effect": estimate_text(found.found),
+        "p": p,
+        "power": "" if found.found is None else f"{found.found.finds:.2g}",
         "equal": equal,
         "parts": "; ".join(f"{name}: {_part(part)}" for name, part in judged.parts.items()),
-        "where": _where(judged),
+        "also": "; ".join(f"{name}: {_part(part)}" for name, part in judged.also.items()),
     }
 
 
-def effect_text(found: Finding | None) -> str:
+def estimate_text(found: Estimate | None) -> str:
     """An effect with its interval; empty if there is none."""
-    if found is None or found.effect is None or found.low is None or found.high is None:
-        return ""
-    return f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
-
-
-def _pooled(found: Finding) -> str:
-    """The effect over runs of other tasks and layouts, which decides nothing."""
-    return "" if found.pooled is None else f"pooled {found.pooled:+.2f}"
+    return "" if found is None else f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def known_before(ledger: Ledger) -> list[tuple[str, str, str, str]]:
@@ -172,27 +168,20 @@ def known_before(ledger: Ledger) -> list[tuple[str, str, str, str]]:
     for name, judged in ledger.judgements.items():
         if judged.known and judged.finding is not None:
             others, runs = judged.without_known, f"{judged.known} of {len(judged.finding.runs)}"
-            rest = "no other runs" if others is None else effect_text(others) or "too few runs"
-            if others is not None and others.p_value is not None:
-                rest += f", p {_p(others.p_value)}, {others.seeds} seeds"
-            lines.append((name, runs, effect_text(judged.finding), rest))
+            rest = "no other runs" if others is None else "too few runs"
+            if others is not None and others.found is not None:
+                p, seeds = _p(others.found.p), others.seeds
+                rest = f"{estimate_text(others.found)}, p {p}, {seeds} seeds"
+            lines.append((name, runs, estimate_text(judged.finding.found), rest))
     return lines
 
 
 def _part(judged: Judgement) -> str:
-    if judged.finding is None or judged.finding.effect is None:
+    found = judged.finding
+    if found is None or found.found is None:
         return f"{judged.verdict} ({judged.reason})"
-    runs = " + ".join(map(str, judged.finding.n))
-    return f"{judged.finding.effect:+.2f} of {runs} runs, {judged.verdict}"
-
-
-def _where(judged: Judgement) -> str:
-    """Where a claim holds and where it does not, if it holds in some part and not in another."""
-    holds, fails = (
-        " and ".join(f"({name})" for name, part in judged.parts.items() if part.verdict == verdict)
-        for verdict in ("supported", "not supported")
-    )
-    return f"holds in {holds}, not in {fails}" if holds and fails else ""
+    runs = " + ".join(map(str, found.n))
+    return f"{found.found.effect:+.2f} of {runs} runs, {judged.verdict}"
 
 
 def _p(value: float) -> str:

@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.stats import t
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
-from anchor_interp.analysis.statistics import CONFIDENCE, DRAWN, permutation_p
+from anchor_interp.analysis.statistics import Floats
 from anchor_interp.runs.phase import PAPER
+from anchor_interp.sweeps.effects import Stratum, line
 
-from .effects import Effect, Finding
+from .effects import Effect, Finding, finding_of, grouped
 from .rows import Row, Rows, columns_of, with_side
 
-Floats = npt.NDArray[np.float64]
-_Line = tuple[float | None, float | None, float | None, float | None]
 Summary = Callable[[Rows], float]  # one number of the runs of a unit
 CELL = ("n_layers", "gamma")
 SEED = (*CELL, "seed")
@@ -55,14 +52,6 @@ def _numbers(runs: Rows, column: str) -> Floats:
             what = f"{column} of the run {row['run_id']} is {shown(row[column])}"
             raise StoreError(f"{what}; expected a finite number: restore the table's line")
     return np.array([float(row[column]) for row in runs])
-
-
-def grouped(rows: Rows, columns: tuple[str, ...]) -> dict[tuple[Any, ...], list[Row]]:
-    """The rows by their values in these columns, in the order of the values."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(columns_of(row, columns), []).append(row)
-    return dict(sorted(groups.items()))
 
 
 def in_zone(rows: Rows, summary: Callable[[str], Summary]) -> list[tuple[Any, ...]]:
@@ -101,9 +90,8 @@ class Rise(Effect):
     """How far a number rises from the smallest to the largest value of a setting, others held.
 
     It is the slope of a straight line over units times the range of the setting, with a level for
-    each group of equal ``within``; a group with fewer than three units or with one value is left
-    out. For p, numbers change places within groups. The interval is Student's with HC3 standard
-    errors, which allow for unequal variances (MacKinnon and White 1985).
+    each group of equal ``within`` (:func:`anchor_interp.sweeps.effects.line`); a group with fewer
+    than three units or with one value is left out.
     """
 
     number: Summary
@@ -112,7 +100,7 @@ class Rise(Effect):
     unit: tuple[str, ...] = SEED  # columns that tell units apart
     sign: int = 1  # -1 where the claim is that the number falls
 
-    def find(self, rows: Rows) -> Finding:
+    def measure(self, rows: Rows) -> Finding:
         """See the class."""
         kept, censored = self.split(rows)
         groups = [
@@ -124,39 +112,16 @@ class Rise(Effect):
             for units in groups
             if len(units) > 2 and len({runs[0][self.x] for runs in units}) > 1
         ]
+        found = line([self._stratum(units) for units in groups])
         used = [row for units in groups for runs in units for row in runs]
-        found = _line([
-            (
-                np.array([float(runs[0][self.x]) for runs in units]),
-                self.sign * np.array([self.number(runs) for runs in units]),
+        if found is None:
+            note = f"no group has three units at several values of {self.x}"
+            return finding_of(
+                [used], len(censored), problem="not answerable here" if kept else "", note=note
             )
-            for units in groups
-        ])  # fmt: skip
-        seeds = len({row["seed"] for row in used})
-        runs = tuple(sorted(row["run_id"] for row in used))
-        note = None if groups else f"no group has three units at several values of {self.x}"
-        return Finding((len(used),), seeds, len(censored), *found, runs, note=note)
+        return finding_of([used], len(censored), found)
 
-
-def _line(groups: list[tuple[Floats, Floats]]) -> _Line:
-    """The rise of a common line, the ends of its interval, and p; None of each without groups."""
-    if not groups:
-        return None, None, None, None
-    span = max(x.max() for x, _ in groups) - min(x.min() for x, _ in groups)
-    centred = [((x - x.mean()) / span, y - y.mean()) for x, y in groups]
-    power = sum(float(x @ x) for x, _ in centred)
-    rise = sum(float(x @ y) for x, y in centred) / power
-    # a unit that alone has its value lies on the line: leverage 1, a residual of rounding
-    variance = sum(
-        float((x**2) @ ((y - rise * x) / np.maximum(1 - 1 / len(x) - x**2 / power, 1e-6)) ** 2)
-        for x, y in centred
-    )
-    free = sum(len(x) - 1 for x, _ in centred) - 1
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, free)) * math.sqrt(variance) / power
-    generator = np.random.default_rng(0)
-    drawn = np.zeros(DRAWN)
-    for x, y in centred:
-        drawn += generator.permuted(np.tile(x, (DRAWN, 1)), axis=1) @ y / power
-    size = max(float(np.abs(y).max()) for _, y in groups)
-    p_value = permutation_p(abs(rise), np.abs(drawn), exact=False, size=size)
-    return rise, rise - reach, rise + reach, p_value
+    def _stratum(self, units: list[list[Row]]) -> Stratum:
+        x = np.array([float(runs[0][self.x]) for runs in units])
+        y = self.sign * np.array([self.number(runs) for runs in units])
+        return Stratum(x, y, [columns_of(runs[0], self.unit) for runs in units])

@@ -3,12 +3,16 @@
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
 from anchor_interp.tasks.anchor import Pair
+
+from .detection import detection
 
 Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]
@@ -166,11 +170,6 @@ def fresh(rows: Rows) -> Rows:
     return [row for row in rows if not was_known(row)]
 
 
-def fresh_on_control(rows: Rows) -> Rows:
-    """Those on the complexity-control task."""
-    return [row for row in fresh(rows) if row["task"] == "complexity-control"]
-
-
 def with_side(rows: Rows) -> Rows:
     """The rows with the ``side`` of the middle gamma on which they stand: -1, 0 or 1."""
     gammas = [number_of(row, "gamma") or 0.0 for row in rows]
@@ -182,7 +181,7 @@ def with_side(rows: Rows) -> Rows:
 def with_end(rows: Rows) -> Rows:
     """The rows with the ``end`` of the gammas at which they stand: smallest -1, largest 1."""
     gammas = [number_of(row, "gamma") or 0.0 for row in rows]
-    low, high = min(gammas), max(gammas)
+    low, high = min(gammas, default=0.0), max(gammas, default=0.0)
     ends = [(gamma == high) - (gamma == low) for gamma in gammas]
     return [row | {"end": end} for row, end in zip(rows, ends, strict=True)]
 
@@ -190,3 +189,132 @@ def with_end(rows: Rows) -> Rows:
 def with_numbered_phase(rows: Rows) -> Rows:
     """The rows of phases 1 to 3, with the phase's number."""
     return [row | {"phase": _NUMBERED[row["phase"]]} for row in rows if row["phase"] in _NUMBERED]
+
+
+def with_held(setting: str) -> Callable[[Rows], Rows]:
+    """The rows with their design, and what is held in a grid: a setting, nothing at random."""
+
+    def held(rows: Rows) -> Rows:
+        grids = [row["study"] == "decay" for row in rows]
+        return [
+            row | ({"design": "grid", "held": row[setting]} if grid
+                   else {"design": "random settings", "held": None})
+            for row, grid in zip(rows, grids, strict=True)
+        ]  # fmt: skip
+
+    return held
+
+
+def with_branch(rows: Rows) -> Rows:
+    """The rows of weight decay 1 from a third of the steps on (late), and of little throughout."""
+
+    def branch(row: Row) -> str | None:
+        if row["branch_step"] is None:
+            return "none" if row["weight_decay"] < 1 else None
+        late = row["branch_weight_decay"] == 1.0 and row["branch_step"] * 4 > row["steps"]
+        return "late" if late else None
+
+    return [row | {"branch": branch(row)} for row in rows]
+
+
+def with_tokens(rows: Rows) -> Rows:
+    """The rows with the tokens that a language model has seen in training."""
+    return [row | {"tokens_seen": row["steps"] * row["batch_size"] * row["length"]} for row in rows]
+
+
+def on_control(rows: Rows) -> Rows:
+    """The runs on the complexity-control task."""
+    return [row for row in rows if row["task"] == "complexity-control"]
+
+
+def square_alone(rows: Rows) -> Rows:
+    """Runs on addition without a square of operands."""
+    return [row for row in rows if not row["task"].endswith("random")]
+
+
+def pairs_at_random(rows: Rows) -> Rows:
+    """Runs on addition without pairs drawn at random."""
+    return [row for row in rows if row["task"].endswith("random")]
+
+
+def log_epochs(row: Row) -> float | None:
+    """Natural logarithm of the passes over the training set until its loss is at most 0.05."""
+    steps = log_steps("steps_to_loss")(row)
+    return None if steps is None else steps + math.log(row["batch_size"] / row["n_sequences"])
+
+
+def slowed_unequal(row: Row) -> float | None:
+    """:func:`slowed` of pairs of unequal anchors alone, which have equal data."""
+    return slowed({name: v for name, v in row.items()
+                   if not ((m := _LATE_PAIR.fullmatch(name)) and m[1] == m[2])})  # fmt: skip
+
+
+def found_late(row: Row) -> float | None:
+    """How well lateness finds broken pairs among those of unequal anchors, above chance.
+
+    Innocent pairs share no anchor set with broken ones; a pair of equal anchors has half the data.
+    """
+    late = {pair: n for pair, n in pair_steps(row).items() if pair[0] != pair[1]}
+    broken = [(int(word[0]), int(word[1])) for word in (row.get("broken") or "").split()]
+    broken = [pair for pair in late if pair in broken or pair[::-1] in broken]
+    area = detection(np.array([*late.values()]), [*late], broken).strangers if broken else None
+    return None if area is None else area - 0.5
+
+
+def of_this_name(name: str) -> Callable[[Row], float | None] | str:
+    """A number by its name: one of :data:`NUMBERS`, or a column."""
+    return NUMBERS.get(name, name)
+
+
+def matching(wanted: Mapping[str, Any]) -> Test:
+    """Runs whose columns have these values, or one of a list.
+
+    ``gamma>`` and ``gamma<`` are larger and smaller values, and ``task!`` is any other.
+    """
+
+    def holds(row: Row, name: str, value: Any) -> bool:
+        there = row.get(name.rstrip("<>!"))
+        if name[-1] in "<>":
+            return there is not None and (there > value if name[-1] == ">" else there < value)
+        if name[-1] == "!":
+            return bool(there != value)
+        return there in value if isinstance(value, list) else bool(there == value)
+
+    return lambda row: all(holds(row, name, value) for name, value in wanted.items())
+
+
+NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
+    "rank_share": rank_share,
+    "log_rank_share": log_rank_share,
+    "order_apart": lambda row: _from_one(row, "order_first"),
+    "embedding_small": lambda row: _from_one(row, "embedding_dimension"),
+    "log_steps_to_loss": log_steps("steps_to_loss"),
+    "log_steps_to_half": log_steps("steps_to_half"),
+    "log_epochs": log_epochs,
+    "log_final_loss": log_final_loss,
+    "slowed": slowed,
+    "slowed_unequal": slowed_unequal,
+    "found_late": found_late,
+    "moved": moved,
+}
+"""Numbers that are computed from a row's columns."""
+
+
+def _from_one(row: Row, column: str) -> float | None:
+    value = number_of(row, column) if column in row else None
+    return None if value is None else 1 - value
+
+
+PREPARED: Mapping[str, Callable[[Rows], Rows]] = {
+    "fresh": fresh,
+    "numbered": with_numbered_phase,
+    "ends": with_end,
+    "branch": with_branch,
+    "tokens": with_tokens,
+    "on-control": on_control,
+    "square": square_alone,
+    "at-random": pairs_at_random,
+    "held:gamma": with_held("gamma"),
+    "held:weight_decay": with_held("weight_decay"),
+}
+"""What is done to rows before they are compared."""

@@ -9,7 +9,6 @@ had ID accuracies of 0.86 and 0.87, and at the preset's rate 0.86 and 0.67. The 
 bear this out: 0.92 and 0.75 with 24,155 examples.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.catalog import named_task
 
-from .rows import Row, Rows, Test, having, log_steps
+from .rows import Test, having
 
 SEEDS = tuple(range(1000, 1005))
 JUDGING_SEEDS = tuple(range(1005, 1015))
@@ -123,33 +122,7 @@ def _drawing(scale: str) -> RunConfig:
     return config
 
 
-def composing(*, small: bool) -> Test:
-    """Runs on concepts of a small initialisation, or of PyTorch's default."""
-    return having(gamma=CONCEPT_GAMMAS[-1 if small else 0])
-
-
 def corner(study: str, *, small: bool) -> Test:
     """Runs of a small initialisation with much weight decay, or of a large one with little."""
     of = CORNERS[study]
     return having(gamma=of.gammas[small], weight_decay=of.decays[small])
-
-
-def fitted(test: Test, column: str) -> Test:
-    """Those of these runs in which an accuracy reaches :data:`FITTED`."""
-    return lambda row: test(row) and (row[column] or 0.0) >= FITTED
-
-
-def held_out_square(rows: Rows) -> Rows:
-    """Runs on addition without a square of operands."""
-    return [row for row in rows if not row["task"].endswith("random")]
-
-
-def held_out_at_random(rows: Rows) -> Rows:
-    """Runs on addition without pairs drawn at random."""
-    return [row for row in rows if row["task"].endswith("random")]
-
-
-def log_epochs(row: Row) -> float | None:
-    """Natural logarithm of the passes over the training set until its loss is at most 0.05."""
-    steps = log_steps("steps_to_loss")(row)
-    return None if steps is None else steps + math.log(row["batch_size"] / row["n_sequences"])

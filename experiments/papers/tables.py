@@ -21,6 +21,7 @@ from anchor_interp.sweeps.folder import STATES
 from anchor_interp.sweeps.table_files import kind_of_texts, parsed
 from anchor_interp.tasks.anchor import TASKS
 
+from . import wide
 from .rows import Row
 from .studies import STUDIES
 
@@ -63,6 +64,8 @@ def read_tables(
     found = {name: read_study(path) for name, path in paths.items() if path.is_file()}
     for name, rows in found.items():
         check_scale(rows, scale, paths[name])
+    if (curves := wide.curves_table(Path(folder))).is_file() and set(names) >= set(STUDIES):
+        found[wide.STUDY] = wide.read_witnesses(curves)
     return found
 
 

@@ -29,11 +29,11 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.progress import reporting_late
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.statistics import permutation_p
+from anchor_interp.analysis.statistics import Floats, permutation_p
 from anchor_interp.analysis.verdict import THRESHOLDS, VerdictThresholds, verdict
 from anchor_interp.runs.phase import PAPER, Phase
 
-from .effects import Floats, value_of
+from .effects import value_of
 from .rows import Row, Rows, cell
 from .studies import NEW
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from papers.across_tasks import STUDIES, TASK_RUNS, AcrossTasks
+from papers.across_tasks import TASK_RUNS, AcrossTasks
 from papers.claims import LEDGER
 from papers.effects import Finding
 from papers.judging import Family, judge
@@ -20,7 +20,7 @@ _TASKS = {"addition": ("addition-100", "addition-100-random")}
 def made_up(follows: float, *, fitted: float = 1.0) -> dict[str, list[Row]]:
     """Runs whose accuracy follows complexity (1), does not (0) or is opposed to it (-1)."""
     generator, tables = np.random.default_rng(0), dict[str, list[Row]]()
-    for study in STUDIES:
+    for study in dict.fromkeys(of.study for of in TASK_RUNS.values()):
         rows = tables[study] = []
         tasks = _TASKS.get(study, (study,))
         for task, size, seed in itertools.product(tasks, (1_000, 4_000), range(12)):
@@ -29,7 +29,8 @@ def made_up(follows: float, *, fitted: float = 1.0) -> dict[str, list[Row]]:
             accuracy = float(np.clip(0.5 + 0.1 * (follows * order + 0.5 * noise), 0, 1))
             rows.append({
                 "run_id": f"{task}-{size}-{seed}", "status": "done", "censored": False,
-                "seed": seed, "scale": "tiny", "task": task, "n_sequences": size,
+                "seed": seed, "gamma": 0.5, "weight_decay": 0.1, "scale": "tiny", "task": task,
+                "n_sequences": size,
                 "train_accuracy": fitted, "id_accuracy": accuracy if about_id else fitted,
                 "ood_accuracy": None if about_id else accuracy, "stable_rank_at_init": 10.0,
                 "stable_rank": 5 - order, "condensation": 0.5 + 0.1 * order,
@@ -37,18 +38,18 @@ def made_up(follows: float, *, fitted: float = 1.0) -> dict[str, list[Row]]:
     return tables
 
 
-@pytest.mark.parametrize(("follows", "verdict"), [(1, "supported"), (-1, "not supported")])
+@pytest.mark.parametrize(("follows", "verdict"), [(1, "supported"), (-1, "reversed")])
 def test_the_claims_can_be_supported_and_refuted(follows: float, verdict: str) -> None:
     found = judge(FAMILY, made_up(follows))
     assert {found[name].verdict for name in NAMES} == {verdict}
-    parts = found[NAMES[0]].parts
+    parts = found[NAMES[0]].also
     assert set(parts) == set(TASK_RUNS)
     assert {part.verdict for part in parts.values()} == {verdict}
 
 
 def test_runs_that_have_not_fitted_do_not_count() -> None:
     found = judge(FAMILY, made_up(1, fitted=0.9))[NAMES[0]]
-    assert found.verdict == "nothing comparable"
+    assert found.verdict == "not answerable here"
     assert "0 tasks have enough runs that have fitted" in found.reason
 
 
@@ -84,7 +85,7 @@ def test_each_task_counts_alike_on_fishers_scale() -> None:
     rows = [row | {"study": study} for study, of in tables.items() for row in of]
     whole = AcrossTasks("condensation").find(rows)
     assert isinstance(whole, Finding)
-    zs = [np.arctanh(part.effect) for part in whole.parts.values() if part.effect is not None]
+    zs = [np.arctanh(part.effect) for part in whole.also.values() if part.effect is not None]
     assert whole.effect == pytest.approx(np.tanh(np.mean(zs)))
     assert len(zs) == len(TASK_RUNS)
 
@@ -96,7 +97,6 @@ def test_the_interval_covers_no_correlation_as_often_as_it_says() -> None:
     for _ in range(200):
         drawn = [row | {"condensation": float(generator.normal())} for row in rows]
         found = AcrossTasks("condensation").find(drawn)
-        assert found.low is not None
-        assert found.high is not None
-        missed += not found.low <= 0 <= found.high
+        assert found.found is not None
+        missed += not found.found.low <= 0 <= found.found.high
     assert 2 <= missed <= 22

@@ -48,11 +48,11 @@ def test_every_claim_can_be_supported_and_not_supported() -> None:
     as_claimed = judged(made_up({default: 0.05, **middle, small: 0.95}))
     assert {found.verdict for found in as_claimed} == {"supported"}
     otherwise = judged(made_up({default: 0.95, **middle, small: 0.9}))
-    assert {found.verdict for found in otherwise} == {"not supported"}
+    assert {found.verdict for found in otherwise} <= {"not supported", "reversed"}
 
 
 def test_the_papers_gamma_is_judged_on_other_seeds() -> None:
-    for small, verdict in ((0.6, "supported"), (0.0, "not supported")):
+    for small, verdict in ((0.6, "supported"), (0.0, "reversed")):
         rows = made_up({0.5: 0.2, 0.8: small})
         more = [row | {"run_id": f"{row['run_id']}-b", "seed": row["seed"] + 9} for row in rows]
         found = judge(LEDGER, {"concepts-judging": rows + more})["c7-concepts-again"]

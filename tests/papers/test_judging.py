@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis import comparisons
+from anchor_interp.analysis import statistics
 from anchor_interp.analysis.comparisons import against_zero, smallest_p, two_samples
-from papers import effects, strata
-from papers.across_tasks import AcrossTasks
+from anchor_interp.sweeps.effects import Estimate
+from papers import wide
 from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
-from papers.effects import Difference, Effect, Finding, Mean, Trend
+from papers.effects import Answerable, Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, holm, judge
 from papers.page import Ledger
 from papers.rows import Row, Rows, having, phase
-from papers.strata import Alike, Between
 from papers.studies import STUDIES
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +50,7 @@ class Given(Effect):
     def find_in(self, _: Any) -> Finding | None:
         return self.finding
 
-    def find(self, _: Rows) -> Finding:
+    def measure(self, _: Rows) -> Finding:
         assert self.finding is not None
         return self.finding
 
@@ -75,58 +74,82 @@ def noisy(i: int) -> float:
 
 def test_a_difference_is_the_one_of_statistics() -> None:
     found = rows(y=lambda i: noisy(i) + (i % 2), kind=lambda i: i % 2)
-    judged = Difference("y", having(kind=1), having(kind=0)).find(found)
+    judged = Difference("y", having(kind=1), having(kind=0)).measure(found)
     one, two = ([row["y"] for row in found if row["kind"] == kind] for kind in (1, 0))
     expected = two_samples(one, two)
     assert (judged.effect, judged.p_value) == (expected.mean, expected.p_value)
     assert judged.n == (20, 20)
     assert judged.seeds == 5  # odd ones in one sample, even ones in the other
-    turned = Difference("y", having(kind=0), having(kind=1)).find(found)
+    turned = Difference("y", having(kind=0), having(kind=1)).measure(found)
     assert turned.effect == pytest.approx(-expected.mean)
 
 
 def test_a_trend_tells_groups_that_disagree() -> None:
     found = rows(x=lambda i: i % 10, g=lambda i: i // 20, y=lambda i: i % 10 * (1 - 2 * (i // 20)))
-    judged = Trend("x", "y", ("g",), ("g",)).find(found)
+    judged = Trend("x", "y", ("g",), apart=("g",)).find(found)
+    assert isinstance(judged, Finding)
     assert judged.effect == pytest.approx(0)
     assert {name: part.effect for name, part in judged.parts.items()} == pytest.approx(
         {"0": 1, "1": -1}
     )
-    assert not Trend("x", "y", ("g",)).find(found).parts
+    mixed = judged_alone(judged, 0.3)
+    assert (mixed.verdict, mixed.reason) == ("mixed", "supported in 0, not in 1")
+
+
+def test_a_claim_is_judged_in_the_papers_stratum_and_others_are_told_beside_it() -> None:
+    """In the paper's layout y rises, in the other it falls: the claim is supported there."""
+    found = rows(layout=lambda i: "pre" if i < 20 else "post", x=lambda i: i % 10,
+                 y=lambda i: i % 10 * (1 if i < 20 else -1))  # fmt: skip
+    effect = Trend("x", "y", stratum=having(layout="pre"), also=("layout",), studies=("made",))
+    claim = Claim("claim", "", "", "", 0.3, effect=effect)
+    judged = judge(Family((claim,)), {"made": found})["claim"]
+    assert (judged.verdict, judged.also["post"].verdict) == ("supported", "reversed")
+    assert judged.finding is not None
+    assert judged.finding.n == (20,)
+
+
+def test_runs_of_a_seed_do_not_count_as_witnesses_of_their_own() -> None:
+    """Forty runs of five seeds, alike within a seed: five seeds are five witnesses."""
+    found = rows(40, x=lambda i: i % 2, g=lambda i: i // 10,
+                 y=lambda i: noisy(i % 10) + 0.8 * (i % 2),
+                 seed=lambda i: (i % 10) // 2)  # fmt: skip
+    alone, together = (Trend("x", "y", ("g",), cluster=of).measure(found).p_value
+                       for of in ((), ("seed",)))  # fmt: skip
+    assert alone is not None
+    assert together is not None
+    assert alone < 0.01 < together
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("column", "answerable"), [
+    ("fitted", Answerable(fitted=("fitted", 0.95))),
+    ("chance", Answerable(above=("chance", 0.6))),
+    ("reached", Answerable(unreached=lambda row: row["reached"] < 1)),
+])  # fmt: skip
+def test_what_is_not_answerable_is_so_whichever_way_it_points(
+    sign: int, column: str, answerable: Answerable
+) -> None:
+    found = [row | {column: 1.0} for row in
+             rows(y=lambda i: sign * (i % 2) + 0.1 * noisy(i), kind=lambda i: i % 2)]  # fmt: skip
+    effect = Difference("y", having(kind=1), having(kind=0), answerable=answerable)
+    verdict = judged_alone(effect.measure(found), 0.5).verdict
+    assert verdict == ("supported" if sign > 0 else "reversed")
+    unlearned = [row | {column: 0.5} for row in found]
+    assert judged_alone(effect.measure(unlearned), 0.5).verdict == "not answerable here"
 
 
 def test_a_trend_is_taken_within_groups() -> None:
     """Between groups y falls, within each it rises with x: Simpson's paradox."""
     found = rows(x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: i % 10 - 20 * (i // 10))
-    judged = Trend("x", "y", ("g",)).find(found)
+    judged = Trend("x", "y", ("g",)).measure(found)
     assert judged.effect == pytest.approx(1)
     assert judged.p_value == pytest.approx(0.0001)
-    assert Trend("g", "y").find(found).effect == pytest.approx(-1, abs=0.05)
-    nothing = Trend("x", "y").find(rows(x=lambda i: i, y=noisy))
+    assert Trend("g", "y").measure(found).effect == pytest.approx(-1, abs=0.05)
+    nothing = Trend("x", "y").measure(rows(x=lambda i: i, y=noisy))
     assert nothing.p_value is not None
     assert nothing.p_value > 0.05
-    assert nothing.low is not None
-    assert nothing.high is not None
-    assert nothing.low < 0 < nothing.high
-
-
-def test_numbers_that_both_samples_never_reach_decide_nothing() -> None:
-    """Bounds alone are not measurements: they show neither a difference nor its absence."""
-    found = rows(y=lambda i: 8.0 - (i % 2) * noisy(i), kind=lambda i: i % 2)
-    judged = Difference("y", having(kind=1), having(kind=0), unreached=lambda _: True).find(found)
-    assert judged_alone(judged, 0.1).verdict == "inconclusive"
-    assert "never came there" in (judged.note or "")
-    assert Trend("seed", "y", unreached=lambda _: True).find(found).effect is None
-
-
-def test_a_number_that_one_sample_never_reaches_is_a_difference() -> None:
-    """All of one sample are still on their way when all of the other are there."""
-    found = rows(10, y=lambda i: 3.0 if i % 2 else 1.0 + 0.1 * noisy(i), kind=lambda i: i % 2)
-    judged = Difference(
-        "y", having(kind=1), having(kind=0), unreached=lambda row: row["y"] == 3.0
-    ).find(found)
-    assert judged.p_value == pytest.approx(2 / 252)
-    assert judged_alone(judged, 0.5).verdict == "supported"
+    assert nothing.found is not None
+    assert nothing.found.low < 0 < nothing.found.high
 
 
 def test_a_trend_due_to_censoring_decides_nothing() -> None:
@@ -137,14 +160,15 @@ def test_a_trend_due_to_censoring_decides_nothing() -> None:
         y=lambda i: i % 10 if i % 3 else 9.0 - 3 * (i % 10),
         censored=lambda i: i % 3 == 0,
     )
-    judged = Trend("x", "y").find(found)
+    judged = Trend("x", "y").measure(found)
     assert judged.effect == pytest.approx(1)
     assert judged.censored == 20
-    assert (judged.with_censored or 1) < 0.5
+    assert judged.with_censored is not None
+    assert judged.with_censored.effect < 0.5
     verdict = judged_alone(judged, 0.5)
     assert verdict.verdict == "inconclusive"
     assert "with the runs that did not converge" in verdict.reason
-    converged = Trend("x", "y", only=lambda row: not row["censored"]).find(found)
+    converged = Trend("x", "y", only=lambda row: not row["censored"]).measure(found)
     assert judged_alone(converged, 0.5).verdict == "supported"
 
 
@@ -156,72 +180,68 @@ def test_a_trend_reversed_only_without_censored_runs_is_not_called_reversed() ->
         y=lambda i: -(i % 10) if i % 3 else 5.0 * noisy(i) - 4.5,
         censored=lambda i: i % 3 == 0,
     )
-    judged = Trend("x", "y").find(found)
+    judged = Trend("x", "y").measure(found)
     assert judged.effect == pytest.approx(-1)
-    weaker = replace(judged, with_censored=-0.1, with_censored_p=0.4)
-    least = "0.3, the smallest effect that counts"
-    assert judged_alone(weaker, 0.3).reason == f"the interval ends below {least}"
-    assert judged_alone(judged, 0.3).reason == ("the effect is the other way round")
+    weaker = replace(judged, with_censored=Estimate(-0.1, -0.3, 0.1, 0.4, 0.2))
+    assert judged_alone(weaker, 0.5).verdict == "not supported"
+    assert judged_alone(judged, 0.5).verdict == "reversed"
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
 def test_a_trend_with_a_run_that_has_no_number(status: str) -> None:
     found = rows(30, x=lambda i: i % 10, y=lambda i: i % 10)
     found[3] |= {"status": status, "y": None}
-    judged = Trend("x", "y").find(found)
+    judged = Trend("x", "y").measure(found)
     assert (judged.n, judged.censored) == ((29,), 1)
-    assert judged.with_censored == pytest.approx(1)
+    assert judged.with_censored is not None
+    assert judged.with_censored.effect == pytest.approx(1)
 
 
 def test_a_group_whose_number_never_changes_counts_as_no_trend() -> None:
     found = rows(30, x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: (i % 10) * (i < 10))
-    assert Trend("x", "y", ("g",)).find(found).effect == pytest.approx(1 / 3)
+    assert Trend("x", "y", ("g",)).measure(found).effect == pytest.approx(1 / 3)
 
 
 def test_censored_runs_are_counted_and_stand_in_no_sample() -> None:
     found = rows(y=lambda i: 1.0 + noisy(i), censored=lambda i: i < 8)
     found[39]["status"], found[38]["y"] = "diverged", None
-    judged = Mean("y").find(found)
+    judged = Mean("y").measure(found)
     assert judged.n == (30,)
     assert judged.censored == 9
     assert set(judged.runs) == {f"{i:04d}" for i in range(8, 38)}
     kept = Difference(
         "y", lambda row: row["seed"] < 5, lambda row: row["seed"] >= 5, untrained=True
-    ).find(found)
+    ).measure(found)
     assert sum(kept.n) == 38
 
 
-def test_the_other_way_round_is_said_only_where_it_is() -> None:
-    """The interval has to lie below 0, and a margin to a limit is missed and not reversed."""
+def test_a_margin_is_missed_and_not_reversed() -> None:
     below = finding(-0.5, -0.7, -0.3, 0.001)
-    assert judged_alone(below, 0.2).reason == "the effect is the other way round"
-    reaches = finding(-0.2, -0.5, 0.1, 0.001)
-    assert judged_alone(reaches, 0.2).reason.startswith(
-        "the interval ends below 0.2, the smallest effect that counts"
-    )
-    margin = replace(below, is_margin=True)
-    assert judged_alone(margin, 0.0).reason.startswith(
-        "the interval ends below 0: the limit is missed"
-    )
-    assert judged_alone(margin, 0.0).verdict == "not supported"
+    assert judged_alone(below, 0.2).verdict == "reversed"
+    missed = judged_alone(replace(below, is_margin=True), 0.0)
+    assert missed.verdict == "not supported"
+    assert missed.reason.startswith("the interval ends below 0: the limit is missed")
 
 
-def finding(effect: float, low: float, high: float, p: float, n: int = 10) -> Finding:
-    return Finding((n, n), n, 0, effect, low, high, p, ())
+def finding(
+    effect: float, low: float, high: float, p: float, n: int = 10, finds: float = 0.1
+) -> Finding:
+    return Finding((n, n), n, 0, Estimate(effect, low, high, p, finds), ())
 
 
 @pytest.mark.parametrize(("found", "verdict"), [
     (finding(0.5, 0.3, 0.7, 0.001), "supported"),
     (finding(0.15, 0.1, 0.19, 0.001), "not supported"),  # there, but smaller than what counts
-    (finding(-0.5, -0.7, -0.3, 0.001), "not supported"),  # the other way round
+    (finding(-0.5, -0.7, -0.3, 0.001), "reversed"),
     (finding(0.15, 0.1, 0.25, 0.001), "inconclusive"),  # there, perhaps as large as counts
     (finding(0.05, -0.1, 0.19, 0.4), "not supported"),  # what would count is excluded
+    (finding(0.05, -0.1, 0.19, 0.4, finds=0.3), "not answerable here"),  # too few would find it
     (finding(0.05, -0.3, 0.4, 0.4), "inconclusive"),
-    (finding(0.5, 0.3, 0.7, 0.001, n=4), "inconclusive"),
+    (finding(0.5, 0.3, 0.7, 0.001, n=4), "not answerable here"),
     (None, "not run"),
-    (Finding((0,), 0, 12, None, None, None, None, ()), "inconclusive"),  # all censored
-    (Finding((0,), 0, 0, None, None, None, None, ()), "not run"),
-    (Finding((9, 0), 0, 0, None, None, None, None, (), comparable=False), "nothing comparable"),
+    (Finding((0,), 0, 12, None, ()), "not answerable here"),  # all censored
+    (Finding((0,), 0, 0, None, ()), "not run"),
+    (Finding((9, 0), 0, 0, None, (), problem="nothing comparable"), "nothing comparable"),
 ])  # fmt: skip
 def test_verdicts(found: Finding | None, verdict: str) -> None:
     assert judged_alone(found, 0.2).verdict == verdict
@@ -240,16 +260,18 @@ def test_p_values_are_adjusted_for_all_claims_together() -> None:
 def test_every_claim_is_complete() -> None:
     names = [claim.name for claim in CLAIMS]
     assert len(names) == len(set(names))
-    assert 25 <= len(names) <= 80
+    assert sum(not claim.ours for claim in CLAIMS) > 40
     for claim in CLAIMS:
         assert claim.sentence
         assert claim.statistic
         assert claim.source
         assert claim.minimum >= 0
-        assert set(claim.studies) <= set(STUDIES)
+        assert claim.predictor
+        assert claim.stratum
+        assert claim.quote or claim.ours, "a paper's claim quotes the paper"
+        assert set(claim.studies) <= {*STUDIES, wide.STUDY}
         assert (claim.section is None) == (claim.effect is None) == (not claim.studies)
         assert set(claim.known) <= set(claim.studies)
-        assert claim.why or not isinstance(claim.effect, Between | Alike | AcrossTasks)
         if claim.section is not None:
             assert (ROOT / "experiments" / f"{claim.section}.py").is_file()
             assert claim in section_claims(claim.section)
@@ -264,8 +286,9 @@ SET_OR_NAMED = (
     "branch_step", "branch_weight_decay",
 )  # fmt: skip
 """What is set before training, and the phase: what claims compare numbers by."""
-BY_THEMSELVES = {"c8b-pairs", "c4-phase-2", "c4-phase-3"}
-"""Claims that hold pairs of one run against each other, or gamma against the phase: labels both."""
+BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phase-2", "c4-phase-3", "n51-merged"}
+"""Claims that hold pairs of one run against each other, gamma against the phase (labels both), or
+a level of one phase, which other phases have as well."""
 
 
 def test_permuted_labels_support_nothing(
@@ -276,8 +299,7 @@ def test_permuted_labels_support_nothing(
     Of eight tables more than two would support a claim once in two hundred times, if one of twenty
     does. ``test_phase_claims`` does the same inside strata.
     """
-    for module in (effects, strata, comparisons):
-        monkeypatch.setattr(module, "DRAWN", 999)
+    monkeypatch.setattr(statistics, "DRAWN", 999)
     generator, tables_that_support = np.random.default_rng(1), 0
     for _ in range(8):
         mutated = {}

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import StoreError
+from anchor_interp.analysis import statistics
 from anchor_interp.analysis.comparisons import two_samples
-from papers import strata
-from papers.claims import CLAIMS, HALF_A_STEP, LEDGER, RANDOM
+from papers.claims import CLAIMS, HALF_A_STEP, LEDGER, RANDOM, Alike
 from papers.effects import Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, judge
-from papers.page import make_ledger, render_ledger, told
+from papers.page import make_ledger, render_ledger
 from papers.rows import Row, Rows, having, log_rank_share, number_of, phase, rank_share
-from papers.strata import Alike, Between
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 STRATA = tuple((task, layout) for task in ("neurips", "complexity-control")
@@ -29,7 +28,12 @@ AS_CLAIMED = {
     "key_mask_pairs": (-0.2, 0.6, 0.6, 0.6), "key_mask_order": (0, 0.5, 0.05, 0.1),
     "blocks": (0, 0, 0, 0.6), "embedding_steps": (0, 0, 0, 6), "distance": (0.2, 1, 1, 2),
 }  # fmt: skip
-BY_PHASE = {claim.name for claim in CLAIMS if claim.why and claim.studies == RANDOM}
+BY_PHASE = {claim.name for claim in CLAIMS if set(claim.studies) & set(RANDOM)}
+# What these made-up runs have no number or too few runs for, and what they do not show.
+OPEN = {"n52-raw", "c4-gamma", "c4-decay", "cc-decay", "c4-commutativity",
+        "n53-condensation-caption", "n53-order-caption", "nb-eigenvalues-caption"}  # fmt: skip
+COMPARED = {claim.name for claim in CLAIMS if claim.name in BY_PHASE
+            and isinstance(claim.effect, Difference)}  # fmt: skip
 
 
 def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[Row]:
@@ -65,18 +69,11 @@ def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[R
 
 
 def in_two_studies(rows: Rows) -> dict[str, Rows]:
-    return {"settings": rows[::2], "settings-judging": rows[1::2]}
+    return {"settings": rows[::2], "settings-judging": rows[1::2], "decay": []}
 
 
 def judged(rows: Rows) -> dict[str, Judgement]:
     return judge(LEDGER, in_two_studies(rows))
-
-
-def test_a_number_that_was_not_measured_is_not_called_incomparable() -> None:
-    rows = [{k: v for k, v in row.items() if k != "order_first"} for row in random_settings()]
-    found = judged(rows)["n51-merged"]
-    assert (found.verdict, found.finding and found.finding.effect) == ("inconclusive", None)
-    assert found.reason == "no run has this number: it is not measured"
 
 
 def supported(judgements: dict[str, Judgement]) -> set[str]:
@@ -88,8 +85,11 @@ def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
     return judge(Family((claim,)), {"settings": rows})["claim"]
 
 
-def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Between:
-    return Between(number, phase(more), phase(less), studies=("settings",), **more_fields)
+def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Difference:
+    within = ("task", "normalization")
+    return Difference(
+        number, phase(more), phase(less), within, studies=("settings",), **more_fields
+    )
 
 
 def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1) -> list[Row]:
@@ -99,11 +99,11 @@ def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1
 
 
 def test_every_claim_about_phases_can_be_supported() -> None:
-    found = judged(random_settings())
-    assert len(BY_PHASE) == 21
-    assert supported(found) == BY_PHASE
-    for name in BY_PHASE - {"c6c-within"}:
-        assert set(found[name].parts) <= {", ".join(stratum) for stratum in STRATA}
+    found = judged(random_settings(90))
+    assert len(BY_PHASE) == 34
+    assert BY_PHASE - supported(found) <= OPEN
+    for name in BY_PHASE:
+        assert set(found[name].also) <= {", ".join(stratum) for stratum in STRATA}
 
 
 @pytest.mark.parametrize("made_up", [True, False])
@@ -115,7 +115,7 @@ def test_phases_permuted_inside_strata_support_nothing(
     More than five would do so once in three thousand times. The numbers differ between strata and
     phases do as well, so labels that are compared across strata would support claims.
     """
-    monkeypatch.setattr(strata, "DRAWN", 999)
+    monkeypatch.setattr(statistics, "DRAWN", 999)
     if not (made_up or set(RANDOM) <= set(committed)):
         pytest.skip("the random settings have no tables yet")
     rows = random_settings() if made_up else [row for name in RANDOM for row in committed[name]]
@@ -128,19 +128,18 @@ def test_phases_permuted_inside_strata_support_nothing(
             phases = generator.permutation([row["phase"] for row in mine])
             mixed += [row | {"phase": str(p)} for row, p in zip(mine, phases, strict=True)]
         found = judged(mixed)
-        tables_that_support += bool(supported(found))
+        tables_that_support += bool(supported(found) & COMPARED)
         p_values += [
             one.finding.p_value
             for name, one in found.items()
-            if name != "c6c-within" and one.finding and one.finding.p_value is not None
+            if name in COMPARED and one.finding and one.finding.p_value is not None
         ]
     assert tables_that_support <= 5
     assert np.mean(np.array(p_values) <= 0.05) < 0.1
     if not made_up:
         return
-    assert len(p_values) == 20 * 20
     across = Difference("blocks", phase("inferential"), phase("composite", "symmetric"))
-    assert (across.find(rows).p_value or 1) < 0.05
+    assert (across.measure(rows).p_value or 1) < 0.05
 
 
 def test_a_difference_between_strata_is_none_between_phases() -> None:
@@ -150,7 +149,7 @@ def test_a_difference_between_strata_is_none_between_phases() -> None:
         layout = row["normalization"] == "pre"
         row["y"] += 5 * layout
         row["phase"] = "inferential" if (hash_of(row) % 5 < 1 + 3 * layout) else "symmetric"
-    pooled = Difference("y", phase("inferential"), phase("symmetric")).find(rows)
+    pooled = Difference("y", phase("inferential"), phase("symmetric")).measure(rows)
     assert (pooled.effect or 0) > 2
     found = judged_alone(between("inferential", "symmetric"), rows, 1.0)
     assert found.finding is not None
@@ -167,7 +166,7 @@ def test_p_is_that_of_all_relabellings_in_one_stratum() -> None:
     for i, row in enumerate(rows):
         row["phase"] = "inferential" if i < 5 else "symmetric"
         row["y"] += 1.2 * (i < 5)
-    found = between("inferential", "symmetric").find(rows)
+    found = between("inferential", "symmetric").measure(rows)
     exact = two_samples([row["y"] for row in rows[:5]], [row["y"] for row in rows[5:]])
     assert found.effect == pytest.approx(exact.mean)
     assert found.p_value == pytest.approx(exact.p_value, abs=0.01)
@@ -178,7 +177,8 @@ def test_four_runs_of_a_kind_are_not_compared() -> None:
     for i, row in enumerate(rows):
         row |= {"phase": "inferential" if i < 4 else "symmetric", "y": float(i < 4)}
     found = judged_alone(between("inferential", "symmetric"), rows)
-    assert found.verdict == "nothing comparable"
+    assert found.verdict == "not answerable here"
+    assert found.reason == "neurips, post: 4 and 8 runs, 5 are needed"
     rows[4]["phase"] = "inferential"
     assert judged_alone(between("inferential", "symmetric"), rows).finding is not None
 
@@ -188,36 +188,14 @@ def test_phases_that_never_meet_leave_nothing_comparable() -> None:
     rows = with_number(random_settings(), lambda _, e: e)
     for row in rows:
         row["phase"] = {"post": "symmetric", "pre": "inferential"}[row["normalization"]]
-    effect = between("inferential", "symmetric", elsewhere=("phases",))
-    claim = Claim("claim", "", "", "", 0.2, effect=effect)
-    others = [row | {"y": float(row["phase"] == "inferential")} for row in rows[40:80]]
-    found = judge(Family((claim,)), {"settings": rows, "phases": others})["claim"]
+    found = judged_alone(between("inferential", "symmetric"), rows)
     assert found.verdict == "nothing comparable"
-    assert "neurips, post: 60 symmetric; neurips, pre: 60 inferential" in found.reason
-    assert "not within strata: +1.00 over 20 + 20 runs of phases" in found.reason
+    assert "neurips, post: 0 and 60 runs" in found.reason
     assert found.finding is not None
     assert (found.finding.effect, found.finding.p_value, found.q_value) == (None, None, None)
-    assert found.finding.pooled == 1
     ledger = make_ledger("tiny", in_two_studies([row | {"phase": "symmetric"} for row in rows]))
     assert ledger.judgements["n52-answers"].verdict == "nothing comparable"
     assert "nothing comparable" in render_ledger(ledger)
-
-
-def test_a_claim_that_holds_in_one_layout_says_so() -> None:
-    """Symmetric runs use the route in post-LayerNorm models, and no run does in others."""
-    rows = with_number(
-        random_settings(),
-        lambda row, e: 0.01 * e + (row["phase"] == "symmetric") * (row["normalization"] == "post"),
-    )
-    found = judged_alone(between("symmetric", "inferential"), rows)
-    assert {name: part.verdict for name, part in found.parts.items()} == {
-        "neurips, post": "supported", "complexity-control, post": "supported",
-        "neurips, pre": "not supported", "complexity-control, pre": "not supported",
-    }  # fmt: skip
-    assert told(found)["where"] == (
-        "holds in (complexity-control, post) and (neurips, post), "
-        "not in (complexity-control, pre) and (neurips, pre)"
-    )
 
 
 def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> None:
@@ -233,24 +211,23 @@ def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> No
     assert found.finding is not None
     assert found.finding.adjusted is not None
     assert found.finding.adjusted.effect == pytest.approx(1, abs=0.25)
-    assert (found.finding.adjusted.low or 9) < 1 < (found.finding.adjusted.high or 0)
+    assert found.finding.adjusted.low < 1 < found.finding.adjusted.high
     about_gamma = between("inferential", "composite", "gamma", free=("gamma", "gamma_qk"))
     assert judged_alone(about_gamma, rows, 0.05).at_equal_settings  # gamma is not held
 
 
 def test_the_test_at_equal_settings_keeps_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number follows gamma and not the phase, which follows gamma: one p in twenty is small."""
-    monkeypatch.setattr(strata, "DRAWN", 199)
+    monkeypatch.setattr(statistics, "DRAWN", 199)
     small = missed = 0
     for seed in range(100):
         rows = with_number(
             random_settings(seed=seed), lambda row, e: 3 * row["gamma"] + e, 1000 + seed
         )
-        found = between("inferential", "symmetric").find(rows).adjusted
+        found = between("inferential", "symmetric").measure(rows).adjusted
         assert found is not None
-        assert found.p_value is not None
-        small += found.p_value <= 0.05
-        missed += not (found.low or 0) <= 0 <= (found.high or 0)
+        small += found.p <= 0.05
+        missed += not found.low <= 0 <= found.high
     assert 1 <= small <= 11
     assert 1 <= missed <= 11
 
@@ -271,7 +248,7 @@ def test_a_number_that_never_changes_is_no_difference() -> None:
     assert found.finding is not None
     assert found.finding.p_value == 1
     assert found.verdict == "not supported"
-    assert found.reason == "the interval ends below 0.2, the smallest effect that counts"
+    assert found.reason == "the interval ends below 0.2, the least that counts"
 
 
 def ranked(share: Callable[[Row, float], float]) -> list[Row]:
@@ -303,12 +280,6 @@ def test_ranks_that_follow_the_settings_are_not() -> None:
     assert found.verdict == "not supported"
     assert found.reason.startswith("the interval ends below 0: the limit is missed")
     assert (found.q_value or 1) < 0.05  # missed, which is not the same as reversed
-    one = ranked(
-        lambda row, e: row["weight_decay"] ** -0.8 if row["gamma"] > 0.85 else 1 + 0.01 * e
-    )
-    parts = judged_alone(ALIKE, one, 0).parts
-    assert {parts[name].verdict for name in ("phase 0", "phase 1")} == {"supported"}
-    assert parts["phase 3"].verdict == "not supported"
 
 
 def spoilt(column: str) -> list[Row]:
@@ -329,7 +300,7 @@ def spoilt(column: str) -> list[Row]:
 ])  # fmt: skip
 def test_a_number_that_is_not_finite_names_its_column_and_run(effect: Effect, column: str) -> None:
     with pytest.raises(StoreError, match=f"{column} of the run neurips-post-007 is nan; expected"):
-        effect.find(spoilt(column))
+        effect.measure(spoilt(column))
 
 
 @pytest.mark.parametrize("value", [math.inf, "0.3"])
@@ -353,7 +324,7 @@ def test_claims_on_known_runs_are_counted_from_the_tables() -> None:
     assert [found[name].known for name in ("some", "all", "new")] == [10, 40, 0]
     others = found["some"].without_known
     assert isinstance(others, Finding)
-    assert others.effect == trend.find(rows[10:]).effect
+    assert others.effect == trend.measure(rows[10:]).effect
     assert found["all"].without_known is found["new"].without_known is None
     at_another_scale = [row | {"scale": "small"} for row in old]
     assert judge(Family(claims), {"settings": at_another_scale})["some"].known == 0

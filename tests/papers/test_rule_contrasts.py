@@ -19,7 +19,7 @@ from anchor_interp.models.exact import exact_model
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.tasks.anchor import Affine, Anchor, AnchorTask
 from papers.effects import Recipes
-from papers.judging import REVERSED, TOO_FEW, Family, Judgement, judge
+from papers.judging import TOO_FEW, Family, Judgement, judge
 from papers.rows import Row
 from papers.rule_contrasts import CONTRASTS, NUMBERS, RuleContrasts, recipe_claim, rule_contrasts
 
@@ -113,9 +113,8 @@ def test_runs_are_the_unit() -> None:
     assert p == pytest.approx([2 / 2**6, 1 / math.comb(11, 5), 1 / math.comb(11, 5)])
     assert [one.q_value for one in found] == pytest.approx([1 / 32, 3 / 462, 3 / 462, None])
     assert [one.verdict for one in found] == [
-        "supported", "supported", "not supported", "inconclusive"
+        "supported", "supported", "reversed", "not answerable here"
     ]  # fmt: skip
-    assert found[2].reason == REVERSED
     assert found[1].finding is not None
     assert found[1].finding.n == (6, 5)
     assert found[1].finding.effect == pytest.approx(3.62 / 6 - 0.35 / 5)
@@ -124,10 +123,10 @@ def test_runs_are_the_unit() -> None:
 def test_few_runs_show_nothing() -> None:
     (found,) = judged(table(a=(0.5, 0.6), b=(0.0, 0.1, 0.2)), LARGER)
     assert found.q_value == pytest.approx(1 / 10)
-    assert (found.verdict, found.reason) == ("inconclusive", TOO_FEW)
+    assert (found.verdict, found.reason) == ("not answerable here", TOO_FEW)
     for too_few in (table(a=(0.5, 0.6)), table(a=(0.5, 0.6), b=(0.0,)), table(b=(0.0, 0.1))):
         (found,) = judged(too_few, LARGER)
-        assert (found.q_value, found.verdict) == (None, "inconclusive")
+        assert (found.q_value, found.verdict) == (None, "not answerable here")
 
 
 def test_more_claims_need_more_runs() -> None:
@@ -137,7 +136,7 @@ def test_more_claims_need_more_runs() -> None:
     assert judged(rows, ABOVE, ("b", None))[0].reason == TOO_FEW
     scattered = table(a=(0.5, -0.6, 0.55, -0.7, 0.65, 0.62))
     found = judged(scattered, ABOVE)[0]
-    assert (found.verdict, found.reason[:8]) == ("inconclusive", "q > 0.05")
+    assert (found.verdict, found.reason[:8]) == ("inconclusive", "p > 0.05")
 
 
 def test_missing_numbers_are_refused() -> None:

@@ -9,7 +9,7 @@ find with 80 %: runs that cannot find the least effect that counts say nothing a
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -66,7 +66,7 @@ def trend(strata: Sequence[Stratum]) -> Estimate | None:
     ranks = [(standard(stratum.x), standard(stratum.y)) for stratum in strata]
     rho = sum(float(x @ y) * len(x) for x, y in ranks) / n
     drawn = np.zeros(statistics.DRAWN)
-    for (x, y), orders in zip(ranks, _orders(strata), strict=True):
+    for (x, y), orders in zip(ranks, shuffles(strata), strict=True):
         drawn += x[orders] @ y * len(x) / n
     z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(n - 3 * len(strata))
     reach = float(norm.ppf(0.975)) * error
@@ -101,7 +101,7 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     if not (y @ y):  # the number is the same in all runs of a stratum
         return Estimate(effect, effect, effect, 1.0, finds)
     products, squares = np.zeros(statistics.DRAWN), np.zeros(statistics.DRAWN)
-    for (one, number), basis, orders in zip(rests, bases, _orders(strata), strict=True):
+    for (one, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
         moved = number[orders]
         moved -= moved @ basis @ basis.T
         products += moved @ one / span
@@ -120,11 +120,11 @@ def standard(values: Floats) -> Floats:
     return ranks / length if length else ranks
 
 
-def _orders(strata: Sequence[Stratum]) -> Iterable[Any]:
-    """For each stratum the orders of its runs, draw by draw; a cluster has one key in all."""
+def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Iterator[Any]:
+    """For each stratum orders of its runs ([draw, run]), in which clusters move together."""
     names = {cluster: i for i, cluster in enumerate(dict.fromkeys(
         cluster for stratum in strata for cluster in stratum.clusters))}  # fmt: skip
-    keys = np.random.default_rng(0).random((statistics.DRAWN, len(names)))
+    keys = np.random.default_rng(seed).random((statistics.DRAWN, len(names)))
     for stratum in strata:
         places = np.array([names[cluster] for cluster in stratum.clusters])
         in_order = np.argsort(places, kind="stable")  # the same place in every stratum
@@ -156,17 +156,18 @@ def decide(found: Estimate, least: float, p: float | None = None) -> tuple[Verdi
     """The verdict on an effect, positive as claimed, and its reason.
 
     ``p`` is an adjusted one, if there is one. An effect that is there decides, whichever way it
-    points. Runs that could not find the least effect that counts decide nothing else.
+    points. Runs that could not find the least effect that counts decide nothing else. A least
+    effect of 0 asks for the direction alone, which has no power.
     """
     p = found.p if p is None else p
     if p <= LEVEL and found.effect >= least:
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
     if p <= LEVEL and found.high < 0:
         return "reversed", "the effect is the other way round"
-    if found.finds > least:
+    if least and found.finds > least:
         return "not answerable here", (
-            f"too few runs: an effect of {found.finds:.2g} is found with {POWER:.0%}, and "
-            f"{least:.2g} counts"
+            f"too few runs: an effect of {found.finds:.2g} is found with {POWER:.0%}; for "
+            f"{least:.2g}, which counts, it takes {(found.finds / least) ** 2:.1f} times as many"
         )
     if found.high < least:
         return "not supported", f"the interval ends below {least:.2g}, the least that counts"
@@ -279,8 +280,10 @@ def effect(
         n = sum(map(len, strata))
         kept = [_stratum(some, of, on, between, cluster) for some in strata]
         found = line(kept) if between else trend(kept)
-        nothing = ("nothing comparable", f"no stratum has {FEWEST} runs to compare")
-        verdict, reason = nothing if found is None else decide(found, least)
+        verdict: Verdict = "nothing comparable"
+        reason = f"no stratum has {FEWEST} runs to compare"
+        if found is not None:
+            verdict, reason = decide(found, least)
         return Effect(of, on, kind, n, len(rows) - n, found, least, verdict, reason, parts)
 
     parts = {at: judged([some], {}) for at, some in enough.items()} if within else {}
@@ -300,7 +303,7 @@ def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) 
     """Whether a stratum has enough runs of each kind, or enough at different settings."""
     if between is None:
         return len(rows) >= FEWEST and len({row[on] for row in rows}) > 1
-    return min(sum(row[on] == value for row in rows) for value in between) >= FEWEST
+    return all(sum(row[on] == value for row in rows) >= FEWEST for value in between)
 
 
 def _stratum(

@@ -1,0 +1,93 @@
+"""The curves of figure 2 at the paper's width, as one row for each seed of a cell.
+
+A row of the table is a run at a step. A seed at all its rates is one witness: what is best along
+training is the largest value in any row and the best of the rates, each number by itself; what is
+said of the end is that of runs that have fitted. The exception is learned at the first row whose
+training accuracy on (3, 4) is above one half.
+"""
+
+import csv
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from anchor_interp._util.files import read_bytes
+
+from .effects import grouped
+from .rows import Row, Rows
+
+STUDY = "figure2-wide"
+_CELL = ("n_layers", "gamma", "seed")
+_FITTED = 0.99  # training accuracy, twice
+_LIMIT = 1 << 28
+
+
+def curves_table(tables: Path) -> Path:
+    """The table of the curves, beside the tables of a scale."""
+    return tables.parent / "paper" / f"{STUDY}.csv"
+
+
+def read_witnesses(path: Path) -> list[Row]:
+    """One row for each seed of a cell, from the table of the curves."""
+    text = read_bytes(path, limit=_LIMIT).decode()
+    rows = [_numbers(line) for line in csv.DictReader(text.splitlines())]
+    return witnesses(rows)
+
+
+def _numbers(line: Mapping[str, str]) -> Row:
+    return {name: text if name == "run_id" else float(text) if text else None
+            for name, text in line.items()}  # fmt: skip
+
+
+def witnesses(rows: Rows) -> list[Row]:
+    """One row for each depth, gamma and seed."""
+    found = []
+    for (depth, gamma, seed), mine in grouped(rows, _CELL).items():
+        runs = [_run(curve) for curve in grouped(mine, ("run_id",)).values()]
+        fitted = [run for run in runs if run["fitted"]]
+        row: Row = {
+            "run_id": f"{depth:g}-{gamma:g}-{seed:g}", "status": "done", "censored": not fitted,
+            "seed": int(seed), "n_layers": int(depth), "gamma": gamma, "task": "neurips",
+            "normalization": "post", "phase": None, "rates": len(runs), "fitted": len(fitted),
+        }  # fmt: skip
+        for name in ("best_ood", "best_symmetric", "best_id"):
+            row[name] = max(run[name] for run in runs)
+        for name in ("end_ood", "end_symmetric"):
+            row[name] = max((run[name] for run in fitted), default=None)
+        row["end_ood_mean"] = mean(run["end_ood"] for run in fitted) if fitted else None
+        for name, of in (("before", runs), ("gives_way", runs), ("comes_back", fitted)):
+            values = [run[name] for run in of if run[name] is not None]
+            row[name] = mean(values) if values else None
+        found.append(row)
+    return found
+
+
+def _run(curve: Sequence[Row]) -> dict[str, Any]:
+    """What a run's curve says."""
+    curve = sorted(curve, key=lambda row: row["step"])
+    full = [row["train"] >= _FITTED for row in curve]
+    rule, symmetric = [row["x-10"] for row in curve], [row["x-6"] for row in curve]
+    learned = next((i for i, row in enumerate(curve) if row["broken"] > 0.5), None)
+    found: dict[str, Any] = {
+        "fitted": any(a and b for a, b in itertools.pairwise(full)),
+        "best_ood": max(rule),
+        "best_symmetric": max(symmetric),
+        "best_id": max(row["id"] for row in curve),
+        "end_ood": rule[-1],
+        "end_symmetric": symmetric[-1],
+        "before": None,
+        "gives_way": None,
+        "comes_back": None,
+    }
+    if learned is not None:
+        before, least = max(rule[:learned], default=0.0), min(rule[learned:])
+        found |= {"before": before, "gives_way": before - least, "comes_back": rule[-1] - least}
+    return found
+
+
+def outside_zone(rows: Rows) -> list[Row]:
+    """The rows without the shaded zone: cells whose best ID accuracy is below 0.9 on average."""
+    cells = grouped(rows, ("n_layers", "gamma")).values()
+    return [row for cell in cells if mean(row["best_id"] for row in cell) >= 0.9 for row in cell]
