@@ -1,5 +1,6 @@
 """Hooks that cannot fail silently."""
 
+import dataclasses
 from typing import Any
 
 import jaxtyping
@@ -10,6 +11,7 @@ import torch
 from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions import hooks
 from anchor_interp.interventions.hooks import activations, hooked
+from anchor_interp.interventions.passes import replaced_run
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model, layout, token_rows
 
@@ -72,6 +74,19 @@ def test_activations_are_copies_in_order(model: HookedTransformer) -> None:
         model(ROWS)
     assert whole.any()
     assert activations(model, ROWS[:0], [NAME])[NAME].shape == (0, 6, 8)
+
+
+@pytest.mark.parametrize("name", ["blocks.1.ln1.hook_normalized", "blocks.0.ln1.hook_scale"])
+def test_a_hook_that_fires_for_queries_keys_and_values_gives_one_row_a_sequence(name: str) -> None:
+    """TransformerLens calls ln1 three times in a forward pass of a pre-LayerNorm model."""
+    pre = dataclasses.replace(SHAPE, normalization="pre")
+    model = build_model(pre, InitConfig(), seed=0)
+    rows = torch.arange(24).reshape(4, 6)
+    _, cache = model.run_with_cache(rows)
+    found = activations(model, rows, [name], batch=2)[name]
+    torch.testing.assert_close(found, cache[name])
+    _, recorded = replaced_run(model, rows, (), record=[name], batch_size=3)
+    torch.testing.assert_close(recorded[name], cache[name])
 
 
 def test_a_large_vocabulary_takes_more_passes(

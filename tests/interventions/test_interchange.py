@@ -311,6 +311,26 @@ def test_a_search_leaves_the_model_unchanged_and_repeats(
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_search_takes_gradients_where_others_are_off(
+    searched: tuple[HookedTransformer, InterchangePairs, Subspace], without: Callable[[], Any]
+) -> None:
+    model, fitted, _ = searched
+    expected = search(model, fitted, steps=3)
+    with without():
+        found = search(model, fitted, steps=3)
+    assert np.array_equal(found.basis, expected.basis)
+
+
+def test_a_model_made_in_inference_mode_is_refused_before_the_search(
+    pairs: InterchangePairs,
+) -> None:
+    with torch.inference_mode():
+        model = build_model(ModelConfig(d_model=16), InitConfig(), seed=0)
+    with pytest.raises(ConfigError, match=r"made within torch.inference_mode.*load it outside"):
+        search(model, pairs)
+
+
 def test_a_search_finds_the_directions_that_are_wired() -> None:
     """In a small inferential model the search finds the directions of the value.
 

@@ -12,7 +12,14 @@ from small_models import LAYOUTS
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.init import gamma_std
-from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, Normalization
+from anchor_interp.models.networks import build_network
+from anchor_interp.models.shapes import (
+    MODELS,
+    InitConfig,
+    ModelConfig,
+    Normalization,
+    UNetConfig,
+)
 from anchor_interp.models.transformer import HookedTransformer, build_model
 
 SHAPE = ModelConfig(n_layers=2, n_heads=3, d_model=96, d_head=40, d_mlp=160, bias=True)
@@ -120,6 +127,30 @@ def test_float64_holds_the_float32_numbers() -> None:
     single = build_model(SHAPE, InitConfig(0.5), seed=7)
     double = build_model(SHAPE, InitConfig(0.5), seed=7, dtype=torch.float64)
     torch.testing.assert_close(double.W_Q, single.W_Q.double(), rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "init"),
+    [
+        (SHAPE, InitConfig()),
+        (dataclasses.replace(SHAPE, normalization="pre"), InitConfig(weights="uniform")),
+        (dataclasses.replace(SHAPE, bias=True), InitConfig(scheme="released")),
+        (UNetConfig(n_features=8, d_image=12), InitConfig(weights="uniform")),
+    ],
+)
+def test_the_default_dtype_changes_no_weight(
+    shape: ModelConfig | UNetConfig, init: InitConfig, default: torch.dtype
+) -> None:
+    expected = build_network(shape, init, seed=7).state_dict()
+    torch.set_default_dtype(default)
+    try:
+        found = build_network(shape, init, seed=7)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for name, parameter in found.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, expected[name])
 
 
 def test_building_leaves_global_generators_alone() -> None:

@@ -24,6 +24,7 @@ from anchor_interp.runs.loop import (
 )
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.run import Run
 from anchor_interp.runs.train import train
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import sample
@@ -153,6 +154,21 @@ def test_bf16_trains(short: RunConfig) -> None:
     )
     assert losses[-1] < losses[0] - 0.5
     assert all(p.dtype == torch.float32 for p in state.model.parameters())
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_changes_nothing(
+    short: RunConfig, finished_run: Run, default: torch.dtype, tmp_path: Path
+) -> None:
+    torch.set_default_dtype(default)
+    try:
+        run = train(short, tmp_path / "run", device="cpu", threads=1, quiet=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    expected = dict(finished_run.model.named_parameters())
+    for name, parameter in run.model.named_parameters():
+        assert torch.equal(parameter, expected[name])
+    assert run.evaluation == finished_run.evaluation
 
 
 def test_unknown_devices_are_refused() -> None:

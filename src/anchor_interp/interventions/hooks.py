@@ -6,7 +6,7 @@ happens to broadcast, and returns cached activations that a later hook may still
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,8 +79,10 @@ def activations(
 ) -> dict[str, Tensor]:
     """Copies of the activations at some hooks, by name, without gradients.
 
-    Other hooks attached to the model act. ``batch`` is the number of sequences per forward pass; if
-    None 4,096, or fewer if their logits at all positions would exceed 2^26 numbers.
+    Of a hook that fires more than once in a forward pass it is the last one, as in
+    ``run_with_cache``. Other hooks attached to the model act. ``batch`` is the number of sequences
+    per forward pass; if None 4,096, or fewer if their logits at all positions would exceed 2^26
+    numbers.
 
     Raises:
         HookError: the model does not have a hook, or a hook does not fire.
@@ -91,14 +93,15 @@ def activations(
     rows = token_rows(model, tokens)
     if batch is None:
         batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
-    kept: dict[str, list[Tensor]] = {name: [] for name in names}
-    edits = {name: recording(into) for name, into in kept.items()}
+    recorded: dict[str, Tensor] = {}
+    passes: list[dict[str, Tensor]] = []
     # hooks of others may sit in later layers, and must fire
     stop = None if has_hooks(model) else _layers_needed(names)
-    with torch.no_grad(), hooked(model, edits):
+    with torch.no_grad(), hooked(model, recording(names, recorded)):
         for start in range(0, max(len(rows), 1), batch):
             model(rows[start : start + batch], stop_at_layer=stop)
-    return {name: torch.cat(parts) for name, parts in kept.items()}
+            passes.append(recorded.copy())
+    return {name: torch.cat([each[name] for each in passes]) for name in names}
 
 
 def _layers_needed(names: Sequence[str]) -> int | None:
@@ -107,14 +110,21 @@ def _layers_needed(names: Sequence[str]) -> int | None:
     return max(map(int, layers)) + 1 if layers and len(layers) == len(names) else None
 
 
-def recording(into: list[Tensor]) -> Edit:
-    """An edit that changes nothing and appends a copy of each activation to a list."""
+def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
+    """Edits that change nothing and keep a copy of each activation by name.
 
-    def record(activation: Tensor) -> Tensor:
-        into.append(activation.detach().clone())
-        return activation
+    Some hooks fire more than once in a forward pass: ``ln1`` normalises for queries, keys and
+    values in turn. The last activation is kept, as in ``run_with_cache``.
+    """
 
-    return record
+    def record(name: str) -> Edit:
+        def keep(activation: Tensor) -> Tensor:
+            into[name] = activation.detach().clone()
+            return activation
+
+        return keep
+
+    return {name: record(name) for name in names}
 
 
 def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:

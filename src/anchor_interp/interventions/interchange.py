@@ -150,6 +150,8 @@ def interchange(
     )
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def learn_subspace(
     model: HookedTransformer,
     pairs: InterchangePairs,
@@ -170,10 +172,12 @@ def learn_subspace(
     fixes the start and the order of the sequences. Judge the result on other pairs and beside the
     controls of this module's text. Source: Geiger et al. 2023.
 
-    After ``max_seconds`` the directions found so far come back, with ``finished`` False.
+    After ``max_seconds`` the directions found so far come back, with ``finished`` False. It takes
+    gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
 
     Raises:
-        ConfigError: a number out of range, or a site or weights as in :func:`interchange`.
+        ConfigError: a number out of range, a site or weights as in :func:`interchange`, or a model
+            made within ``torch.inference_mode``.
         DivergedError: the loss is not finite.
     """
     checked(steps, int, "steps", low=1)
@@ -181,6 +185,11 @@ def learn_subspace(
     checked(max_seconds, float | None, "max_seconds", above=0)
     began = time.monotonic()
     exchange = _Exchange(model, pairs, site, batch_size)
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ConfigError(
+            "the model was made within torch.inference_mode, and no gradient can pass its weights; "
+            "make or load it outside"
+        )
     start = random_subspace(exchange.width, dimensions, seed=seed)
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
@@ -188,10 +197,9 @@ def learn_subspace(
     with reporting_late("subspace", steps, batch_size=batch_size, quiet=quiet) as progress:
         for step in range(steps):
             chosen = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
-            with torch.enable_grad():
-                basis = torch.linalg.qr(weights)[0]
-                logits = exchange.run(chosen, basis.to(exchange.base.dtype), batch_size)
-                loss = F.cross_entropy(at_least_float32(logits), exchange.counterfactual[chosen])
+            basis = torch.linalg.qr(weights)[0]
+            logits = exchange.run(chosen, basis.to(exchange.base.dtype), batch_size)
+            loss = F.cross_entropy(at_least_float32(logits), exchange.counterfactual[chosen])
             losses[step] = loss.item()
             if not np.isfinite(losses[step]):
                 raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")

@@ -71,16 +71,19 @@ def replaced_run(
     """
     for replacement in replacements:
         declare(replacement.pairs)
+    hooks = list(record)
     logits: list[Tensor] = []
-    recorded: dict[str, list[Tensor]] = {hook: [] for hook in record}
+    passes: list[dict[str, Tensor]] = []
     for start in range(0, len(rows), batch_size):
         part = slice(start, start + batch_size)
-        edits = {hook: recording(into) for hook, into in recorded.items()}
+        recorded: dict[str, Tensor] = {}
+        edits = recording(hooks, recorded)
         for hook in dict.fromkeys(each.hook for each in replacements):
             edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
         with hooked(model, edits):
             logits.append(last_logits(model, rows[part]))
-    return torch.cat(logits), {hook: torch.cat(found) for hook, found in recorded.items()}
+        passes.append(recorded)
+    return torch.cat(logits), {hook: torch.cat([p[hook] for p in passes]) for hook in hooks}
 
 
 def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:

@@ -27,6 +27,7 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     return values
 
 
+@torch.no_grad()
 def check_weights(model: nn.Module) -> None:
     """ConfigError that names the first parameter of a model with a value that is not finite.
 

@@ -9,7 +9,7 @@ its mirror image. Biases are drawn as the weights of their map are, which at gam
 default (the released code behind the complexity-control paper's figure 6).
 
 Each parameter has its own generator, seeded by (seed, name), which draws on the CPU in float32. So
-weights depend neither on device nor on dtype nor on the number of layers.
+weights depend neither on device nor on dtype (torch's default one too) nor on the number of layers.
 """
 
 import math
@@ -72,7 +72,7 @@ def initialize(
         else:
             generator = _generator(seed, name)
             if kind.startswith("b_"):  # PyTorch's default: +-1/sqrt(d_in) of the bias's matrix
-                drawn = 2 * torch.rand(parameter.shape, generator=generator) - 1
+                drawn = _uniform(parameter.shape, generator)
                 parameter.copy_(drawn * _input_width(kind, model) ** -0.5)
             else:
                 drawn = _drawn(parameter.shape, init, generator)
@@ -101,8 +101,13 @@ def _generator(seed: int, name: str) -> torch.Generator:
 def _drawn(shape: torch.Size, init: InitConfig, generator: torch.Generator) -> Tensor:
     """Values of standard deviation 1, or uniform ones from -1 to 1."""
     if init.weights == "normal":
-        return torch.randn(shape, generator=generator)
-    return 2 * torch.rand(shape, generator=generator) - 1
+        return torch.randn(shape, generator=generator, dtype=torch.float32)
+    return _uniform(shape, generator)
+
+
+def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Values from -1 to 1."""
+    return 2 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1
 
 
 def _input_width(kind: str, model: ModelConfig) -> int:

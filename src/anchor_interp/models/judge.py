@@ -7,6 +7,7 @@ sure. It takes seconds and is the same each time.
 
 import functools
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,14 +62,15 @@ class Judge(nn.Module):
         """Which attributes of pictures, -1 to 1, the judge is :data:`SURE` to be the nodes' own."""
         starts = range(0, len(pictures), 1024)
         parts = [self(pictures[start : start + 1024].cpu()) for start in starts]
-        odds = torch.cat([torch.empty(0, nodes.shape[1]), *parts]).numpy()
+        odds = torch.cat([torch.empty(0, nodes.shape[1], dtype=torch.float32), *parts]).numpy()
         found: Bool[np.ndarray, "n attribute"] = odds * (2 * nodes - 1) >= np.log(SURE / (1 - SURE))
         return found
 
     def accuracy(self, n: int, *, seed: int, noise: float = 0.0) -> Float[np.ndarray, " attribute"]:
         """Share of n real pictures whose attribute is read right, with noise of this strength."""
         pictures, nodes = _real(self.task, n, seed=seed, stream="judge/test")
-        extra = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        extra = torch.randn(pictures.shape, generator=generator, dtype=torch.float32)
         right = self.right(pictures + noise * extra, nodes.long().numpy())
         found: Float[np.ndarray, " attribute"] = right.mean(0)
         return found
@@ -87,8 +89,9 @@ def judge_of(task: Concepts) -> Judge:
         ConfigError: it cannot tell the values of an attribute apart in fresh real pictures.
     """
     generator = torch.Generator().manual_seed(0)
+    drawing: dict[str, Any] = {"generator": generator, "dtype": torch.float32}
     with torch.device("meta"):
-        judge = Judge(task)
+        judge = Judge(task).float()
     judge.to_empty(device="cpu")
     with torch.no_grad():
         for part in (*judge.convolutions, judge.values):
@@ -99,9 +102,9 @@ def judge_of(task: Concepts) -> Judge:
     found = np.zeros(len(task.attributes))
     for step in range(_MOST_STEPS):
         rows = torch.randint(_PICTURES, (_BATCH,), generator=generator)
-        noise = torch.randn((_BATCH, *pictures.shape[1:]), generator=generator)
-        strength = NOISE * torch.rand((_BATCH, 1, 1, 1), generator=generator)
-        tint = TINT * (2 * torch.rand((_BATCH, 3, 1, 1), generator=generator) - 1)
+        noise = torch.randn((_BATCH, *pictures.shape[1:]), **drawing)
+        strength = NOISE * torch.rand((_BATCH, 1, 1, 1), **drawing)
+        tint = TINT * (2 * torch.rand((_BATCH, 3, 1, 1), **drawing) - 1)
         shown, wanted = pictures[rows], nodes[rows]
         shown[:_EMPTY] = shown[:_EMPTY, :, :1, :1]  # the ground alone
         wanted[:_EMPTY] = 0.5

@@ -123,7 +123,7 @@ class Embedding(nn.Module):
 
 
 def _sum(embeddings: nn.ModuleList, told: Tensor, cfg: UNetConfig) -> Tensor:
-    total, start = torch.zeros((), device=told.device), 0
+    total, start = torch.zeros((), dtype=told.dtype, device=told.device), 0
     for embed, width in zip(embeddings, cfg.d_told, strict=True):
         total = total + embed(told[:, start : start + width])
         start += width
@@ -169,11 +169,13 @@ def sample(
     """Draw a picture for each row of ``told``, from noise drawn on the CPU."""
     shape = len(told), 3, side, side
     beta, left = betas(n_times).tolist(), kept(n_times).tolist()
-    x = torch.randn(shape, generator=generator).to(told)
+    x = torch.randn(shape, generator=generator, dtype=torch.float32).to(told)
     for t in range(n_times, 0, -1):
         times = told.new_full((len(told),), t / n_times)
         noise = denoiser(x, times, told)
         x = (x - beta[t] / math.sqrt(1 - left[t]) * noise) / math.sqrt(1 - beta[t])
         if t > 1:
-            x = x + math.sqrt(beta[t]) * torch.randn(shape, generator=generator).to(told)
+            x = x + math.sqrt(beta[t]) * torch.randn(
+                shape, generator=generator, dtype=torch.float32
+            ).to(told)
     return x

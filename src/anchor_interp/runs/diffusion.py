@@ -97,7 +97,7 @@ def draw(
             f"{network.cfg.d_told}; the task has {task.pixels} and {task.widths}"
         )
     told = torch.from_numpy(task.conditions(nodes)).to(next(network.parameters()))
-    parts = [torch.empty(0, 3, task.pixels, task.pixels)]
+    parts = [torch.empty(0, 3, task.pixels, task.pixels, dtype=torch.float32)]
     for start in range(0, len(told), _AT_ONCE):
         generator = _generator(seed, f"{stream}/{start}")
         side, n_times = network.cfg.d_image, network.cfg.n_times
@@ -140,7 +140,8 @@ def noise_loss(model: UNet, task: Concepts, examples: Examples, *, seed: int, st
 
 
 def _normal(shape: Sequence[int], seed: int, stream: str) -> Tensor:
-    return torch.randn(tuple(shape), generator=_generator(seed, stream))
+    generator = _generator(seed, stream)
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float32)
 
 
 def _generator(seed: int, stream: str) -> torch.Generator:
