@@ -5,7 +5,9 @@ TransformerLens.
 """
 
 import importlib
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,48 +74,10 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.sequences import sample as sample
     from anchor_interp.tasks.task import Task as Task
 
-_HOME = {
-    "_util.errors": ("AnchorInterpError", "ConfigError"),
-    "analysis.circuits": ("prune",),
-    "analysis.fingerprint": ("fingerprint", "fingerprint_model"),
-    "analysis.overview": ("analyze", "analyze_model"),
-    "analysis.routes": ("route_scores",),
-    "analysis.verdict": ("verdict",),
-    "interventions.ablation": ("Bench",),
-    "interventions.interchange": ("interchange", "learn_subspace"),
-    "interventions.masks": (
-        "mask_edges",
-        "mask_first_anchor",
-        "mask_key_token",
-        "mask_second_anchor",
-    ),
-    "interventions.patching": ("logit_difference", "patch"),
-    "interventions.sites": ("Site", "site_grid"),
-    "models.complexity": ("complexity",),
-    "models.exact": ("exact_model",),
-    "models.forward": ("last_logits",),
-    "models.shapes": ("InitConfig", "ModelConfig", "UNetConfig"),
-    "models.transformer": ("build_model",),
-    "runs.config": ("RunConfig", "TrainConfig", "run_id"),
-    "runs.evaluation": ("evaluate",),
-    "runs.export": ("load_transformer", "load_weights", "save_transformer"),
-    "runs.phase": ("Evaluation", "classify"),
-    "runs.presets": ("preset",),
-    "runs.run": ("Run", "load"),
-    "runs.train": ("train",),
-    "sweeps.effects": ("Effect", "effect"),
-    "tasks.addition": ("Addition",),
-    "tasks.anchor": ("Affine", "Anchor", "AnchorTask", "Override", "TASKS", "Table"),
-    "tasks.cogs": ("Cogs",),
-    "tasks.concepts": ("Concepts",),
-    "tasks.counterfactuals": ("contrast_pairs", "interchange_pairs"),
-    "tasks.examples": ("Examples", "Plane", "Split"),
-    "tasks.prontoqa": ("Prontoqa",),
-    "tasks.scan": ("Scan",),
-    "tasks.sequences": ("Sequences", "aligned_sequences", "sample"),
-    "tasks.task": ("Task",),
-}
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+# Each public name stands once, above, for type checkers and editors. Here it is read from there.
+_IMPORT = re.compile(r"^    from anchor_interp\.(\S+) import \w+ as (\w+)$", re.MULTILINE)
+_SOURCE = Path(__file__).read_text(encoding="utf-8")
+_MODULE_OF = {name: module for module, name in _IMPORT.findall(_SOURCE)}
 
 __version__ = "0.1.0"
 __all__ = tuple(sorted([*_MODULE_OF, "__version__"]))

@@ -47,10 +47,8 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
 
     assert main(["doctor", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert [line for line in text.splitlines() if "GB free" not in line] == [
-        line for line in facts["lines"] if "GB free" not in line
-    ]
-    assert re.findall(r"^package +(\S+)", text, re.M) == ["numpy", "torch", "wandb"]
+    assert text.split("folder  ")[0] == "\n".join(facts["lines"]).split("folder  ")[0]
+    assert re.findall(r"^package +(\S+)", text, re.M) == ["numpy", "torch"]
     assert f"package   torch              {metadata.version('torch'):<14} needs " in text
     assert re.search(r"^cpu  .*, [1-9]\d* cores usable, [1-9]\d* PyTorch threads, ", text, re.M)
     assert "device    cpu      usable: " in text
@@ -96,12 +94,6 @@ def test_reports_a_package_without_metadata(
     monkeypatch.setattr(metadata, "requires", requires)
     (problem,) = problems(tmp_path, capsys)
     assert problem.startswith("the installation of anchor-interp is incomplete")
-
-
-def test_reports_an_old_python(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:
-    monkeypatch.setattr("anchor_interp.cli.doctor.platform.python_version", lambda: "3.9.1")
-    (problem,) = problems(tmp_path, capsys)
-    assert problem == "Python is 3.9.1; expected >=3.11"
 
 
 def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:

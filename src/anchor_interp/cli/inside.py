@@ -96,39 +96,46 @@ def verdict(
     from anchor_interp.runs.run import load
 
     given = None if task is None else anchored(read_task(task), "verdict")
-    told, lines = {}, []
-    loaded: list[tuple[Any, Any]] = []
+    opened: list[Any] = []
     for path in runs:  # a wrong name is told before the work
-        if not _holds_weights(Path(path), given):
-            loaded.append((path, load(path, device=device)))
+        if not _holds_weights(path, given):
+            opened.append(load(path, device=device))
         elif given is None:
             raise ConfigError(f"{path} is a file of weights; say its task with --task")
         else:
-            loaded.append((path, load_transformer(path, device=device, to_run=True)))
-    for path, run in loaded:
-        known: dict[str, Any] = {"run_id": None, "step": None}
-        if given is not None:
-            numbers = fingerprint_model(run, given, quiet=output.quiet)
-            behaviour = decide(evaluate(run, given, n=200))
-            lines += [f"{path}:"]
+            opened.append(load_transformer(path, device=device, to_run=True))
+    results, lines = {}, []
+    for path, model in zip(runs, opened, strict=True):
+        if given is None:
+            identifier, step = run_id(model.config), model.step
+            title = f"{path} at step {step}"
+            kept = model.path and kept_fingerprint(model.path, identifier, step)
+            numbers = kept or fingerprint(model, quiet=output.quiet)
+            is_done = model.folder.result() is not None and model.evaluation.steps == step
+            behaviour = decide(model.evaluation if is_done else model.evaluate(n=200))
         else:
-            known = {"run_id": run_id(run.config), "step": run.step}
-            kept = run.path and kept_fingerprint(run.path, run_id(run.config), run.step)
-            numbers = kept or fingerprint(run, quiet=output.quiet)
-            is_done = run.folder.result() is not None and run.evaluation.steps == run.step
-            behaviour = decide(run.evaluation if is_done else run.evaluate(n=200))
-            lines += [f"{path} at step {run.step}:"]
+            identifier, step, title = None, None, str(path)
+            numbers = fingerprint_model(model, given, quiet=output.quiet)
+            behaviour = decide(evaluate(model, given, n=200))
         mechanism = verdict(numbers)
-        of_both = {"mechanism": mechanism, "behaviour": behaviour, "fingerprint": numbers}
-        told[str(path)] = known | to_dict(of_both)
-        lines += [f"  by mechanism  {mechanism.phase:<12} {mechanism.reason}"]
-        lines += [f"  by behaviour  {behaviour.phase:<12} {behaviour.reason}"]
-        lines += [f"  {conclude_phase(behaviour, mechanism)}"]
-    lines += [
+        results[str(path)] = {
+            "run_id": identifier,
+            "step": step,
+            "mechanism": to_dict(mechanism),
+            "behaviour": to_dict(behaviour),
+            "fingerprint": to_dict(numbers),
+        }
+        lines += [
+            f"{title}:",
+            f"  by mechanism  {mechanism.phase:<12} {mechanism.reason}",
+            f"  by behaviour  {behaviour.phase:<12} {behaviour.reason}",
+            f"  {conclude_phase(behaviour, mechanism)}",
+        ]
+    lines.append(
         f"On runs that set no threshold the verdict by mechanism names {ACCURACY:.2f} of the runs "
         f"of a phase rightly, in the mean over the phases; they are of {FITTED_ON}."
-    ]
-    output.show({"runs": told}, *lines)
+    )
+    output.show({"runs": results}, *lines)
 
 
 def _holds_weights(path: Path, task: AnchorTask | None) -> bool:

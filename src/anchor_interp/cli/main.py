@@ -9,9 +9,7 @@ import logging
 import os
 import re
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -41,9 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     with _messages():
         try:
-            with _interruptible():
-                code = _run(list(sys.argv[1:] if argv is None else argv))
-                sys.stdout.flush()
+            code = _run(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
         except KeyboardInterrupt:
             _LOGGER.error("interrupted; what was saved is kept")
             return 130
@@ -129,19 +126,9 @@ def _run(arguments: list[str]) -> int:
             raise ConfigError(f"no command; expected one of {commands}; see anchor-interp --help")
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        error.verbose = False
-        text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
-        if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
-            text = f"Unexpected argument {shown(error.unused_tokens[0])}."
-        elif isinstance(error, cyclopts.MissingArgumentError) and error.argument is not None:
-            missing = error.argument
-            if not missing.tokens and error.keyword is None:
-                flag = f"{missing.name} " if missing.name.startswith("-") else ""
-                name = f"{flag}{missing.field_info.name.upper()}."
-                about = missing.parameter.help or name
-                text = f"{missing.name} is missing. Expected: {about}"
-        name = "" if isinstance(error, cyclopts.UnknownCommandError) else f" {arguments[0]}"
-        raise ConfigError(f"{text} See anchor-interp{name} --help.") from None
+        is_command = not isinstance(error, cyclopts.UnknownCommandError)
+        help_of = f"anchor-interp{f' {arguments[0]}' if is_command else ''} --help"
+        raise ConfigError(f"{_explain(error)} See {help_of}.") from None
     output = bound.arguments.get("output", PLAIN)
     if output.quiet and output.verbose:
         raise ConfigError("--quiet and --verbose contradict each other; use one of them")
@@ -151,6 +138,20 @@ def _run(arguments: list[str]) -> int:
     except ConfigError as error:
         known = app[arguments[0]].assemble_argument_collection()
         raise ConfigError(_in_flags(str(error), known)) from error
+
+
+def _explain(error: CycloptsError) -> str:
+    """What is wrong with the arguments, in a sentence."""
+    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
+        return f"Unexpected argument {shown(error.unused_tokens[0])}."
+    missing = error.argument
+    is_absent = isinstance(error, cyclopts.MissingArgumentError) and error.keyword is None
+    if is_absent and missing is not None and not missing.tokens:
+        flag = f"{missing.name} " if missing.name.startswith("-") else ""
+        about = missing.parameter.help or f"{flag}{missing.field_info.name.upper()}."
+        return f"{missing.name} is missing. Expected: {about}"
+    error.verbose = False
+    return re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1...", str(error))
 
 
 def _in_flags(message: str, arguments: ArgumentCollection) -> str:
@@ -189,17 +190,3 @@ def _messages() -> Iterator[None]:
     finally:
         _LOGGER.removeHandler(handler)
         _LOGGER.setLevel(level)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, unless the program handles it already."""
-    main_thread = threading.current_thread() is threading.main_thread()
-    if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,17 +1,19 @@
 """Commands about many runs: sweep, status, table, diagram."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, to_dict
+from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
 
 if TYPE_CHECKING:
     from anchor_interp.sweeps.engine import Engine
     from anchor_interp.sweeps.folder import SweepFolder
+    from anchor_interp.sweeps.spec import Sweep
 
 _MOST_ERRORS = 20
 Folder = Annotated[Path, Parameter(help="The sweep folder.")]
@@ -52,49 +54,52 @@ def sweep(
         gpus: With ray. GPUs of each task, also a share such as 0.25.
         dry_run: Only say how many runs are missing, and how much time and disk they take.
     """
-    from anchor_interp.sweeps.spec import typed_sweep
-
-    plan = typed_sweep(spec, axes, seeds=seeds)
-    checked(batch, int, "batch", low=0)
-    if engine == "local" and (address is not None or gpus):
-        name = "gpus" if address is None else "address"
-        raise ConfigError(f"{name} is for the ray engine; add --engine ray")
-    if engine == "ray" and workers is not None:
-        raise ConfigError("workers is for the local engine; a cluster goes by its free resources")
-    if engine == "ray" and batch == 0:
-        raise ConfigError("batch is 0, which is for the local engine; expected a number of runs")
-    from anchor_interp.sweeps.folder import SweepFolder
     from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.measuring import own_measures, unmeasured
+    from anchor_interp.sweeps.ray import RayEngine
+    from anchor_interp.sweeps.spec import typed_sweep
+    from anchor_interp.sweeps.sweep import sweep
 
+    plan = typed_sweep(spec, axes, seeds=seeds)
     measures = own_measures(measure)
     runner: Engine
-    if engine == "ray":
-        from anchor_interp.sweeps.ray import RayEngine
-
-        runner = RayEngine(address=address, gpus=gpus, device=device)
-    else:
+    if engine == "local":
+        _refuse({"address": address is not None, "gpus": gpus != 0}, "ray")
         runner = LocalEngine(workers, device)
-    if not dry_run:
-        from anchor_interp.sweeps.sweep import sweep
+    else:
+        _refuse({"workers": workers is not None, "batch 0": batch == 0}, "local")
+        runner = RayEngine(address=address, gpus=gpus, device=device)
+    if dry_run:
+        # how much room a cluster will have is not known
+        at_a_time = runner.slots() if isinstance(runner, LocalEngine) else 1
+        _show_estimate(plan, out, at_a_time, device, output)
+        return 0
+    done = sweep(plan, out, engine=runner, measures=measures, batch=batch, quiet=output.quiet)
+    failed = bool(measures and unmeasured(done, measures, plan.configs()))
+    return max(_show_status(done, output), failed)
 
-        done = sweep(plan, out, engine=runner, measures=measures, batch=batch, quiet=output.quiet)
-        failed = bool(measures and unmeasured(done, measures, plan.configs()))
-        return max(_show_status(done, output), failed)
+
+def _refuse(flags: Mapping[str, bool], engine: str) -> None:
+    """Raise ConfigError if a flag is given that only this engine has."""
+    for flag, is_given in flags.items():
+        if is_given:
+            raise ConfigError(f"{flag} is for the {engine} engine; add --engine {engine}")
+
+
+def _show_estimate(plan: "Sweep", out: Path, workers: int, device: str, output: Output) -> None:
+    """Print how many runs are missing, and how much time and disk they take."""
     from anchor_interp._util.progress import format_seconds
     from anchor_interp.sweeps.estimate import estimate
+    from anchor_interp.sweeps.folder import SweepFolder
 
-    # how much room a cluster will have is not known
-    at_a_time = runner.slots() if isinstance(runner, LocalEngine) else 1
-    found = estimate(plan.configs(), SweepFolder(out), workers=at_a_time, device=device)
+    needs = estimate(plan.configs(), SweepFolder(out), workers=workers, device=device)
     output.show(
-        to_dict(found),
-        f"runs: {found.runs}, of which {found.todo} are to be done",
-        f"time: {format_seconds(found.seconds)} with {at_a_time} at a time "
-        f"({format_seconds(found.core_seconds)} one after the other), from {found.basis}",
-        f"disk: {found.disk_bytes / 1e6:,.0f} MB; free: {found.free_bytes / 1e6:,.0f} MB",
+        to_dict(needs),
+        f"runs: {needs.runs}, of which {needs.todo} are to be done",
+        f"time: {format_seconds(needs.seconds)} with {workers} at a time "
+        f"({format_seconds(needs.core_seconds)} one after the other), from {needs.basis}",
+        f"disk: {needs.disk_bytes / 1e6:,.0f} MB; free: {needs.free_bytes / 1e6:,.0f} MB",
     )
-    return 0
 
 
 def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
@@ -108,10 +113,10 @@ def _show_status(folder: "SweepFolder", output: Output) -> int:
     """Print how far a sweep is; returns 1 if a run failed."""
     from anchor_interp.sweeps.table import counts, phases, rows
 
-    found = rows(folder)
-    states, ended = counts(found), phases(found)
-    failed = [row for row in found if row["error"] is not None]
-    lines = [f"{folder.path}: {len(found)} runs"]
+    runs = rows(folder)
+    states, ended = counts(runs), phases(runs)
+    failed = [row for row in runs if row["error"] is not None]
+    lines = [f"{folder.path}: {len(runs)} runs"]
     for title, numbers in (("states", states), ("phases", ended)):
         shown = ", ".join(f"{number} {name}" for name, number in numbers.items())
         lines.append(f"{title}: {shown or 'none'}")
@@ -119,7 +124,7 @@ def _show_status(folder: "SweepFolder", output: Output) -> int:
     if len(failed) > _MOST_ERRORS:
         lines.append(f"and {len(failed) - _MOST_ERRORS} more; table --json has all")
     errors = {row["run_id"]: row["error"] for row in failed}
-    facts = {"runs": len(found), "states": states, "phases": ended, "errors": errors}
+    facts = {"runs": len(runs), "states": states, "phases": ended, "errors": errors}
     output.show({"path": str(folder.path), **facts}, *lines)
     return 1 if states.get("failed") else 0
 
