@@ -31,7 +31,7 @@ from transformer_lens import patching
 
 from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.ablation import Bench
+from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.interventions.masks import mask_edges, token_edges
 from anchor_interp.interventions.patching import logit_difference, patch
 from anchor_interp.interventions.sites import site_grid
@@ -143,7 +143,7 @@ def pruning(model: HookedTransformer, task: AnchorTask, n: int, turns: int) -> R
     )
 
     def pruned() -> None:
-        prune(Bench(model, sequences, "resample", references=references))
+        prune(EdgeAblation(model, sequences, "resample", references=references))
 
     return timed("pruning", n, pruned, turns)
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anchor_interp.models.decoding import greedy
+from anchor_interp.models.decoding import generate
 from anchor_interp.models.shapes import InitConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.loop import TrainState, learning_rate, train_step
@@ -99,7 +99,7 @@ def measure_decoding(turns: int) -> Row:
     tokens = np.random.default_rng(0).integers(1, shape.d_vocab, (_ROWS, _PROMPT)).tolist()
 
     def decoded(cache: bool) -> list[tuple[int, ...]]:
-        return greedy(model, tokens, end=0, most=_MOST, cache=cache)
+        return generate(model, tokens, end=0, most=_MOST, cache=cache)
 
     times = in_turns({"cached": lambda: decoded(True), "whole": lambda: decoded(False)}, turns)
     found = ratio(times["whole"], times["cached"])

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from anchor_interp.analysis.circuits import prune, rollouts, score_circuit
-from anchor_interp.interventions.ablation import Bench
+from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
@@ -29,13 +29,13 @@ JUDGED_ON = 1_000
 RECIPES = ("inferential", "neurips-inferential")
 
 
-def bench(run: Run, seed: int) -> Bench:
+def bench(run: Run, seed: int) -> EdgeAblation:
     """Sequences of a draw, with references of their own."""
     sequences, references = (
         aligned_sequences(run.config.anchor_task, PROBE_POSITION, N, seed=s)
         for s in (seed, seed + 1)
     )
-    return Bench(run.model, sequences, "resample", references=references)
+    return EdgeAblation(run.model, sequences, "resample", references=references)
 
 
 def measure(name: str) -> Row:

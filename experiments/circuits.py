@@ -18,7 +18,7 @@ from typing import Any
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import Performance, compare_circuit, prune, score_circuit
 from anchor_interp.analysis.routes import route_scores
-from anchor_interp.interventions.ablation import Ablation, Bench
+from anchor_interp.interventions.ablation import Ablation, EdgeAblation
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from measured import Measured, experiment, spread, table, tell_filled
@@ -42,10 +42,10 @@ def measure(run: Run) -> Row:
         found["no_routes"] = str(error)
     pruned_on, judged_on = (aligned_sequences(task, PROBE_POSITION, N, seed=s) for s in (0, 1))
     try:
-        circuit = prune(Bench(model, pruned_on))
+        circuit = prune(EdgeAblation(model, pruned_on))
         found |= {"size": circuit.size, "edges": list(circuit.names)}
         for ablation in JUDGED:
-            bench = Bench(model, judged_on, ablation)
+            bench = EdgeAblation(model, judged_on, ablation)
             scored = score_circuit(bench, circuit)
             compared = compare_circuit(bench, circuit, n_random=N_RANDOM)
             others = {other.name: _numbers(other.faithfulness) for other in compared.others}

@@ -5,7 +5,7 @@ judge``, prints JSON and writes ``docs/evidence/masks.md``. It resumes where it 
 
 Each of 40 sequences (every pair and key, second anchor before the last position) is run with all 80
 keys, or with all four anchors at the second anchor's place
-(:func:`anchor_interp.interventions.masks.leak`).
+(:func:`anchor_interp.interventions.masks.mask_leakage`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.interventions.masks import Paths, leak
+from anchor_interp.interventions.masks import Paths, mask_leakage
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from margins import FRESH_SEEDS
@@ -41,7 +41,9 @@ def measure(run: Run) -> Row:
     for place in HIDDEN:
         for name, (paths, renormalise) in MASKS.items():
             try:
-                left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)
+                left = mask_leakage(
+                    model, task, sequences, place, paths=paths, renormalise=renormalise
+                )
             except ConfigError as error:
                 found |= {f"{place}, {name}": None, "refused": str(error)}
             else:

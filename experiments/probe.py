@@ -13,7 +13,7 @@ import torch
 from anchor_interp import load
 from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.ablation import Bench
+from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.pages import mechanism_figures as plotting
 from anchor_interp.pages import style
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences
@@ -31,7 +31,7 @@ def main() -> None:
             aligned_sequences(run.config.anchor_task, PROBE_POSITION, SEQUENCES, seed=seed)
             for seed in (0, 1)
         )
-        circuit = prune(Bench(run.model, sequences, "resample", references=references))
+        circuit = prune(EdgeAblation(run.model, sequences, "resample", references=references))
         flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
         path = FIGURES / f"probe-{phase}.png"
         style.save(plotting.information_flow(flow, circuit), path)

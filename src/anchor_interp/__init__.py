@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anchor_interp.analysis.overview import analyze_model as analyze_model
     from anchor_interp.analysis.routes import route_scores as route_scores
     from anchor_interp.analysis.verdict import verdict as verdict
-    from anchor_interp.interventions.ablation import Bench as Bench
+    from anchor_interp.interventions.ablation import EdgeAblation as EdgeAblation
     from anchor_interp.interventions.interchange import interchange as interchange
     from anchor_interp.interventions.interchange import learn_subspace as learn_subspace
     from anchor_interp.interventions.masks import mask_edges as mask_edges

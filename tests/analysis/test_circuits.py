@@ -23,7 +23,7 @@ from anchor_interp.analysis.circuits import (
     score_circuit,
 )
 from anchor_interp.analysis.routes import ROUTES, RouteName
-from anchor_interp.interventions.ablation import Ablation, Bench, carried
+from anchor_interp.interventions.ablation import Ablation, EdgeAblation, edge_outputs
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_edges
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
@@ -53,11 +53,11 @@ def test_the_circuit_of_an_exact_model_is_its_wiring(
 ) -> None:
     """The wiring is faithful, complete and minimal; rival circuits give none of the answers."""
     model = small_exact(mechanism, normalization)
-    bench = Bench(model, SEQUENCES, "zero")
+    bench = EdgeAblation(model, SEQUENCES, "zero")
     circuit = prune(bench)
     assert (circuit.edges == exact_edges(mechanism, SEQUENCES)[:, 0].numpy()).all()
     assert (circuit.edges == route(model, OF[mechanism]).edges).all()
-    scores = score_circuit(Bench(model, OTHERS, "zero"), circuit, n_subsets=5)
+    scores = score_circuit(EdgeAblation(model, OTHERS, "zero"), circuit, n_subsets=5)
     assert (scores.size, scores.n_edges) == (circuit.size, 54)
     assert scores.faithfulness.accuracy == 1
     assert scores.faithfulness.logit_difference == pytest.approx(1, abs=1e-3)
@@ -79,7 +79,7 @@ def test_the_circuit_of_an_exact_model_is_its_wiring(
 def test_what_is_equal_in_all_sequences_needs_no_edge(mechanism: Mechanism, way: Ablation) -> None:
     """The inferential model's second anchor looks up the key's position."""
     model = small_exact(mechanism, "pre")
-    bench = Bench(model, SEQUENCES, way, references=OTHERS)
+    bench = EdgeAblation(model, SEQUENCES, way, references=OTHERS)
     circuit = prune(bench)
     wired = exact_edges(mechanism, SEQUENCES)[:, 0].numpy()
     if mechanism == "inferential":
@@ -137,7 +137,7 @@ def test_no_edge_of_a_pruned_circuit_can_be_removed(specimen: HookedTransformer)
     sequences = aligned_sequences(TASK, 2, 40, seed=0)
     sizes = []
     for tolerance in (0.1, 0.4):
-        bench = Bench(specimen, sequences)
+        bench = EdgeAblation(specimen, sequences)
         circuit = prune(bench, tolerance=tolerance)
         assert not (circuit.edges & ~bench.reachable).any()
         found = score_circuit(bench, circuit, n_subsets=0)
@@ -156,7 +156,7 @@ def test_no_edge_of_a_pruned_circuit_can_be_removed(specimen: HookedTransformer)
 def test_pruning_ends_with_its_time_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = Bench(random_model(n_layers=2), aligned_sequences(FEW_KEYS, 2, 20, seed=0))
+    bench = EdgeAblation(random_model(n_layers=2), aligned_sequences(FEW_KEYS, 2, 20, seed=0))
     whole = prune(bench, quiet=True)
     assert whole.finished
     assert (prune(bench, max_seconds=1e6, quiet=True).edges == whole.edges).all()
@@ -181,7 +181,7 @@ def test_pruning_ends_with_its_time_and_says_so(
 def test_long_pruning_reports_what_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = Bench(small_exact("symmetric", "post"), SEQUENCES, "zero")
+    bench = EdgeAblation(small_exact("symmetric", "post"), SEQUENCES, "zero")
     monkeypatch.setattr(progress, "LATE_SECONDS", -1)
     size = prune(bench).size
     first, *_, last = capsys.readouterr().err.splitlines()
@@ -192,14 +192,14 @@ def test_long_pruning_reports_what_is_left(
 
 
 def test_tolerances_at_the_ends() -> None:
-    bench = Bench(small_exact("symmetric", "post"), SEQUENCES)
+    bench = EdgeAblation(small_exact("symmetric", "post"), SEQUENCES)
     assert prune(bench, tolerance=1.0).size == 0
     with pytest.raises(ConfigError, match=r"tolerance is 1\.5; expected at most 1"):
         prune(bench, tolerance=1.5)
 
 
 def test_the_empty_and_the_whole_circuit() -> None:
-    bench = Bench(random_model(), SEQUENCES)
+    bench = EdgeAblation(random_model(), SEQUENCES)
     nothing = score_circuit(bench, Circuit(np.zeros_like(bench.reachable), bench.roles))
     assert nothing.size == 0
     assert numbers(nothing.faithfulness) == pytest.approx((0, 0))
@@ -217,7 +217,7 @@ def test_the_empty_and_the_whole_circuit() -> None:
 def test_a_rival_circuit_is_incomplete() -> None:
     """The model gives its answers without it, and it gives none alone."""
     model = small_exact("symmetric", "post")
-    bench = Bench(model, SEQUENCES, "zero")
+    bench = EdgeAblation(model, SEQUENCES, "zero")
     scores = score_circuit(bench, route(model, "inferential"), n_subsets=2)
     assert scores.faithfulness.accuracy == 0
     assert scores.remaining.accuracy == 1
@@ -228,7 +228,7 @@ def test_a_rival_circuit_is_incomplete() -> None:
 def test_random_circuits_have_as_many_edges_in_every_layer(
     specimen: HookedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(specimen, aligned_sequences(TASK, 2, 20, seed=0))
+    bench = EdgeAblation(specimen, aligned_sequences(TASK, 2, 20, seed=0))
     circuit = route(specimen, "inferential")
     seen: list[np.ndarray] = []
     faithfulness = bench.faithfulness
@@ -249,7 +249,7 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
     assert [rival.size for rival in one.rollouts] == [3, 4, 5, 6, 8]
     assert (rolled[:-1] <= rolled[1:]).all()  # a larger rollout has the edges of a smaller one
     most = rolled[1]
-    share = attention_rollout(carried(specimen, bench.tokens).patterns)
+    share = attention_rollout(edge_outputs(specimen, bench.tokens).patterns)
     assert share[most].min() >= share[bench.reachable & ~most].max()
     assert (one.random_accuracy == same.random_accuracy).all()
     assert (one.random_logit_difference != other.random_logit_difference).any()
@@ -276,16 +276,16 @@ THROUGH: dict[Mechanism, dict[tuple[int, int, int], float]] = {  # layer, query,
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_rollout_of_exact_models(mechanism: Mechanism) -> None:
     """Attention that does not lead to the last position has no weight."""
-    bench = Bench(small_exact(mechanism, "post"), SEQUENCES, "zero")
+    bench = EdgeAblation(small_exact(mechanism, "post"), SEQUENCES, "zero")
     expected = np.zeros(bench.reachable.shape)
     for (layer, query, key), weight in THROUGH[mechanism].items():
         expected[layer, 0, query, key] = weight
-    found = attention_rollout(carried(bench.model, bench.tokens).patterns)
+    found = attention_rollout(edge_outputs(bench.model, bench.tokens).patterns)
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def test_rollout_finds_the_wiring_of_the_symmetric_model() -> None:
-    bench = Bench(small_exact("symmetric", "post"), SEQUENCES, "zero")
+    bench = EdgeAblation(small_exact("symmetric", "post"), SEQUENCES, "zero")
     found = compare_circuit(bench, route(bench.model, "symmetric"), n_random=1)
     rollout = found.others[0]
     assert (rollout.name, rollout.size) == ("attention rollout", 3)
@@ -296,7 +296,7 @@ def test_rollout_finds_the_wiring_of_the_symmetric_model() -> None:
 def test_rollout_sums_over_all_paths() -> None:
     """Every path written out: a head in each later layer, or the residual stream."""
     model = random_model()
-    patterns = carried(model, SEQUENCES.tokens[:3]).patterns
+    patterns = edge_outputs(model, SEQUENCES.tokens[:3]).patterns
     n_heads, last = 2, 8
     for layer, query, key in ((0, 3, 1), (1, 8, 5), (1, 4, 0), (2, 8, 2), (2, 7, 2)):
         total = np.zeros((3, n_heads))
@@ -314,7 +314,7 @@ def test_rollout_sums_over_all_paths() -> None:
 
 
 def test_one_layer_has_no_published_route() -> None:
-    flat = Bench(random_model(n_layers=1), SEQUENCES)
+    flat = EdgeAblation(random_model(n_layers=1), SEQUENCES)
     found = compare_circuit(flat, Circuit(flat.reachable, flat.roles), n_random=1)
     assert [other.name for other in found.others] == ["attention rollout"]
     assert found.p_accuracy == 1  # all reachable edges
@@ -324,7 +324,7 @@ def test_circuits_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     nothing: Any = None
     model = random_model()
-    bench = Bench(model, SEQUENCES)
+    bench = EdgeAblation(model, SEQUENCES)
     circuit = route(model, "symmetric")
     for wrong in (route(model, "symmetric", 3), replace(circuit, edges=circuit.edges[:2])):
         with pytest.raises(ConfigError, match=r"model and sequences have \(3, 2, 9, 9\)") as caught:

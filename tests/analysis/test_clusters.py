@@ -26,7 +26,7 @@ from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.analysis.states import State, read_state
-from anchor_interp.interventions.masks import edge, leak, mask_edges, no_edges
+from anchor_interp.interventions.masks import edge, mask_edges, mask_leakage, no_edges
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
@@ -242,7 +242,7 @@ def test_weights_and_activations_that_are_not_finite_are_refused(value: float) -
         with pytest.raises(ConfigError, match=r"W_U holds .* not finite"):
             analysis(model, SMALL)
     with pytest.raises(ConfigError, match="W_U holds"):
-        leak(model, SMALL, draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="leak"), "key")
+        mask_leakage(model, SMALL, draw(SMALL, SMALL.pairs, "all", 4, seed=0, stream="leak"), "key")
     block: Any = model.blocks[0]
     with torch.no_grad():
         model.W_U[:, 3] = 0

@@ -8,7 +8,7 @@ from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.ablation import Ablation, ablate_edges, carried
+from anchor_interp.interventions.ablation import Ablation, ablate_edges, edge_outputs
 from anchor_interp.interventions.masks import edge, mask_edges
 from anchor_interp.models.exact import (
     MECHANISMS,
@@ -82,7 +82,7 @@ def test_an_effect_equals_that_of_the_edge_ablated_by_hand() -> None:
         way: information_flow(model, sequences, ablation=way, references=given, answers=answers)
         for way, given in ways
     }
-    donors = carried(model, references.tokens.astype(np.int64))
+    donors = edge_outputs(model, references.tokens.astype(np.int64))
     for layer, head, query, key in [(0, 1, 4, 2), (1, 0, 8, 0), (2, 1, 8, 3), (0, 0, 0, 0)]:
         cut = edge(model, 9, layer=layer, head=head, query=query, key=key)
         with torch.no_grad(), mask_edges(model, cut):

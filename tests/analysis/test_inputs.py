@@ -22,9 +22,9 @@ from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
-from anchor_interp.interventions.ablation import Bench, carried
+from anchor_interp.interventions.ablation import EdgeAblation, edge_outputs
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.masks import leak
+from anchor_interp.interventions.masks import mask_leakage
 from anchor_interp.interventions.patching import patch, path_patch, probability
 from anchor_interp.interventions.sites import Connection, Site, site_mask
 from anchor_interp.models.complexity import complexity
@@ -49,14 +49,14 @@ TAKES_TOKENS: dict[str, Callable[[Any], np.ndarray | Tensor]] = {
     "token_rows": lambda tokens: token_rows(MODEL, tokens),
     "last_logits": lambda tokens: ai.last_logits(MODEL, tokens),
     "activations": lambda tokens: activations(MODEL, tokens, [HOOK])[HOOK],
-    "carried": lambda tokens: carried(MODEL, tokens).values,
+    "edge_outputs": lambda tokens: edge_outputs(MODEL, tokens).values,
     "predict": lambda tokens: predict(MODEL, tokens),
     "accuracy": lambda tokens: np.array(accuracy(MODEL, tokens, SEQUENCES.targets)),
     "logit_lens": lambda tokens: logit_lens(MODEL, tokens).logits,
     "attribute_logits": lambda tokens: attribute_logits(MODEL, tokens).logits,
     "attention_patterns": lambda tokens: attention_patterns(MODEL, tokens).patterns,
     "information_flow": lambda tokens: information_flow(MODEL, tokens).log_probability,
-    "Bench": lambda tokens: Bench(MODEL, tokens, references=tokens).full,
+    "EdgeAblation": lambda tokens: EdgeAblation(MODEL, tokens, references=tokens).full,
     "site_mask": lambda tokens: site_mask(SITES[0], tokens, (6, 9, 1)),
     "patch": patched,
 }
@@ -86,7 +86,7 @@ TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
     "path_patch": lambda model: path_patch(model, *TWINS, [Connection(SITES[0])], METRIC),
     "interchange": lambda model: ai.interchange(model, PAIRS, SITE),
     "learn_subspace": lambda model: ai.learn_subspace(model, PAIRS, SITE, 2, seed=0, steps=1),
-    "prune": lambda model: ai.prune(Bench(model, SEQUENCES)),
+    "prune": lambda model: ai.prune(EdgeAblation(model, SEQUENCES)),
     "route_scores": lambda model: route_scores(model, FEW_KEYS),
     "value_similarity": lambda model: value_similarity(model, FEW_KEYS),
     "answer_similarity": lambda model: answer_similarity(model, FEW_KEYS),
@@ -94,7 +94,7 @@ TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
     "pair_clusters": lambda model: pair_clusters(model, FEW_KEYS),
     "sensitivity": lambda model: sensitivity(model, FEW_KEYS),
     "information_flow": lambda model: information_flow(model, SEQUENCES),
-    "leak": lambda model: leak(model, FEW_KEYS, SEQUENCES, "key"),
+    "mask_leakage": lambda model: mask_leakage(model, FEW_KEYS, SEQUENCES, "key"),
     "logit_lens": lambda model: logit_lens(model, SEQUENCES),
     "attribute_logits": lambda model: attribute_logits(model, SEQUENCES),
     "attention_patterns": lambda model: attention_patterns(model, SEQUENCES),

@@ -17,7 +17,7 @@ from anchor_interp.analysis.routes import (
     route_layers,
     route_scores,
 )
-from anchor_interp.interventions.ablation import ablate_edges, carried, reachable_edges
+from anchor_interp.interventions.ablation import ablate_edges, edge_outputs, reachable_edges
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.models.exact import (
     MECHANISMS,
@@ -128,7 +128,7 @@ def test_a_leg_computed_sequence_by_sequence_agrees() -> None:
             frozen = no_edges(model, 9) | between[:, None]
             frozen[0, 0, :, [first[i], second[i]], key[i]] = False
             frozen[1, 0, :, 8, [first[i], second[i]]] = False
-            with ablate_edges(model, frozen, carried(model, before[i, None])):
+            with ablate_edges(model, frozen, edge_outputs(model, before[i, None])):
                 routed = model(after[i, None])[0, -1]
             sums += [float(x[answer] - x[other]) for x in (original, routed, exchanged)]
             changed += int(routed.argmax() == other)

@@ -15,9 +15,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import ablation
 from anchor_interp.interventions.ablation import (
     Ablation,
-    Bench,
+    EdgeAblation,
     ablate_edges,
-    carried,
+    edge_outputs,
     reachable_edges,
 )
 from anchor_interp.interventions.hooks import activations
@@ -52,7 +52,7 @@ def everything(model: HookedTransformer) -> Tensor:
 
 def test_ablating_nothing_changes_nothing(model: HookedTransformer) -> None:
     rows = rows_of(model, 6)
-    found = carried(model, rows_of(model, 6, seed=1))
+    found = edge_outputs(model, rows_of(model, 6, seed=1))
     before = model(rows)
     for reference in (None, found, found.mean()):
         with ablate_edges(model, no_edges(model, 9), reference):
@@ -62,9 +62,9 @@ def test_ablating_nothing_changes_nothing(model: HookedTransformer) -> None:
 def test_a_sequence_as_its_own_reference_changes_nothing(model: HookedTransformer) -> None:
     rows = rows_of(model, 6)
     before = model(rows)
-    with ablate_edges(model, random_edges(model, 6, 0.4, 1), carried(model, rows)):
+    with ablate_edges(model, random_edges(model, 6, 0.4, 1), edge_outputs(model, rows)):
         torch.testing.assert_close(model(rows), before, atol=1e-12, rtol=0)
-    one = carried(model, rows[:1])
+    one = edge_outputs(model, rows[:1])
     with ablate_edges(model, everything(model), one.mean()):
         torch.testing.assert_close(model(rows[:1]), before[:1], atol=1e-12, rtol=0)
 
@@ -94,7 +94,7 @@ def test_an_independent_forward_agrees(model: HookedTransformer, way: str) -> No
         return torch.where(edges[layer][..., None], products[layer], own)
 
     decode(model, others, record)
-    reference = carried(model, others)
+    reference = edge_outputs(model, others)
     with ablate_edges(model, edges, reference if way == "resample" else reference.mean()):
         found = model(rows)
     torch.testing.assert_close(found, decode(model, rows, replace), atol=1e-10, rtol=0)
@@ -110,7 +110,7 @@ def test_without_attention_only_the_last_token_matters(
     rows[1, 8] = rows[0, 8]
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
     theirs = activations(model, others, names)
-    found = carried(model, others)
+    found = edge_outputs(model, others)
     with ablate_edges(model, everything(model), found):
         resampled = activations(model, rows, names)
     with ablate_edges(model, everything(model), found.mean()):
@@ -138,12 +138,12 @@ def test_grouped_heads_share_their_values() -> None:
         model = HookedTransformer(cfg)
     rows = rows_of(model, 5)
     before = model(rows)
-    with ablate_edges(model, random_edges(model, 5, 0.4, 1), carried(model, rows)):
+    with ablate_edges(model, random_edges(model, 5, 0.4, 1), edge_outputs(model, rows)):
         torch.testing.assert_close(model(rows), before, atol=1e-6, rtol=0)
 
 
 def test_each_sequence_of_a_batch_has_its_own_edges(model: HookedTransformer) -> None:
-    rows, found = rows_of(model, 5), carried(model, rows_of(model, 5, seed=1))
+    rows, found = rows_of(model, 5), edge_outputs(model, rows_of(model, 5, seed=1))
     edges = random_edges(model, 5, 0.3, 4)
     with ablate_edges(model, edges, found):
         batched = model(rows)
@@ -154,7 +154,7 @@ def test_each_sequence_of_a_batch_has_its_own_edges(model: HookedTransformer) ->
 
 
 def test_nested_blocks_of_disjoint_edges_act_as_their_union(model: HookedTransformer) -> None:
-    rows, found = rows_of(model, 5), carried(model, rows_of(model, 5, seed=1))
+    rows, found = rows_of(model, 5), edge_outputs(model, rows_of(model, 5, seed=1))
     one = random_edges(model, 1, 0.3, 5)
     two = random_edges(model, 1, 0.3, 6) & ~one
     with ablate_edges(model, one | two, found):
@@ -164,7 +164,7 @@ def test_nested_blocks_of_disjoint_edges_act_as_their_union(model: HookedTransfo
 
 
 def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
-    rows, found = rows_of(model, 4), carried(model, rows_of(model, 4, seed=1))
+    rows, found = rows_of(model, 4), edge_outputs(model, rows_of(model, 4, seed=1))
     before = model(rows)
     with pytest.raises(ZeroDivisionError), ablate_edges(model, everything(model), found):
         print(model(rows).shape[0] / 0)
@@ -209,7 +209,7 @@ def test_an_exact_model_needs_its_attention(
     answers = exact_answers(mechanism, FEW_KEYS, sequences)
     most_frequent = np.bincount(answers).max() / 60
     for way in ALL:
-        bench = Bench(model, sequences, way)
+        bench = EdgeAblation(model, sequences, way)
         assert (bench.answers.numpy() == answers).all()
         assert bench.full[0] == 1
         assert bench.nothing[0] <= 2 * most_frequent
@@ -218,7 +218,9 @@ def test_an_exact_model_needs_its_attention(
         np.testing.assert_allclose(both, [[1, 0], [1, 0]], atol=1e-9)
 
 
-def random_circuits(bench: Bench, n: int) -> Bool[np.ndarray, "circuit layer head query key"]:
+def random_circuits(
+    bench: EdgeAblation, n: int
+) -> Bool[np.ndarray, "circuit layer head query key"]:
     shape = (n, *bench.reachable.shape)
     return bench.reachable & (np.random.default_rng(1).random(shape) < 0.3)
 
@@ -228,7 +230,7 @@ def test_measuring_many_circuits_equals_measuring_each_alone(
     way: Ablation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_model()
-    bench = Bench(model, aligned_sequences(FEW_KEYS, 2, 10, seed=0), way)
+    bench = EdgeAblation(model, aligned_sequences(FEW_KEYS, 2, 10, seed=0), way)
     circuits = random_circuits(bench, 6)
     together = bench.measure(circuits)
     alone = np.concatenate([bench.measure(circuit[None]) for circuit in circuits], axis=1)
@@ -243,10 +245,10 @@ def test_the_measures_follow_from_the_logits() -> None:
     sequences = aligned_sequences(FEW_KEYS, 2, 10, seed=0)
     references = aligned_sequences(FEW_KEYS, 2, 10, seed=1)
     answers = np.arange(20, 30)
-    bench = Bench(model, sequences, references=references, answers=answers)
+    bench = EdgeAblation(model, sequences, references=references, answers=answers)
     (circuit,) = random_circuits(bench, 1)
     edges = torch.from_numpy(circuit)[:, None]
-    with ablate_edges(model, edges, carried(model, references.tokens.astype(np.int64))):
+    with ablate_edges(model, edges, edge_outputs(model, references.tokens.astype(np.int64))):
         logits = last_logits(model, bench.tokens)
     accuracy, difference, log_probability = bench.measure(circuit[None])[:, 0]
     differences = []
@@ -263,10 +265,10 @@ def test_references_repeat() -> None:
     model = random_model()
     few = aligned_sequences(FEW_KEYS, 2, 3, seed=1).tokens
     many = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
-    circuits = random_circuits(Bench(model, many), 4)
+    circuits = random_circuits(EdgeAblation(model, many), 4)
 
     def found(sequences: np.ndarray, references: np.ndarray | None) -> np.ndarray:
-        return Bench(model, sequences, references=references, position=2).measure(circuits)
+        return EdgeAblation(model, sequences, references=references, position=2).measure(circuits)
 
     around = found(many.tokens, few)
     np.testing.assert_allclose(around, found(many.tokens, np.concatenate([few, few])), atol=1e-12)
@@ -282,11 +284,11 @@ def test_mean_ablation_averages_over_the_references() -> None:
     model = random_model()
     sequences = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
     references = aligned_sequences(FEW_KEYS, 2, 4, seed=1)
-    circuits = random_circuits(Bench(model, sequences), 4)
-    own = Bench(model, sequences, "mean").measure(circuits)
-    same = Bench(model, sequences, "mean", references=sequences).measure(circuits)
+    circuits = random_circuits(EdgeAblation(model, sequences), 4)
+    own = EdgeAblation(model, sequences, "mean").measure(circuits)
+    same = EdgeAblation(model, sequences, "mean", references=sequences).measure(circuits)
     np.testing.assert_allclose(own, same, atol=1e-12)
-    other = Bench(model, sequences, "mean", references=references).measure(circuits)
+    other = EdgeAblation(model, sequences, "mean", references=references).measure(circuits)
     assert np.abs(other - own)[1].min() > 1e-6
 
 
@@ -319,7 +321,7 @@ def test_bad_input_is_refused(
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ConfigError, match=message) as caught:
-        Bench(random_model(), **({"sequences": SEQUENCES} | arguments))
+        EdgeAblation(random_model(), **({"sequences": SEQUENCES} | arguments))
     assert "\n" not in str(caught.value)
 
 
@@ -327,16 +329,16 @@ def test_bad_models_are_refused() -> None:
     damaged = random_model()
     damaged.blocks[1].attn.W_V.data[0, 0] = torch.nan
     with pytest.raises(ConfigError, match=r"blocks\.1\.attn\.W_V holds .* not finite"):
-        Bench(damaged, SEQUENCES)
+        EdgeAblation(damaged, SEQUENCES)
     with pytest.raises(ConfigError, match=r"blocks\.1\.attn\.W_V holds .* not finite"):
-        Bench(damaged, SEQUENCES, answers=np.array([20, 21, 22, 23]))
+        EdgeAblation(damaged, SEQUENCES, answers=np.array([20, 21, 22, 23]))
     looking_ahead = random_model()
     looking_ahead.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="attention is bidirectional; expected causal"):
-        Bench(looking_ahead, SEQUENCES)
+        EdgeAblation(looking_ahead, SEQUENCES)
     without = random_model()
     for block in without.blocks:
         block.attn.W_O.data.zero_()
-    bench = Bench(without, SEQUENCES)
+    bench = EdgeAblation(without, SEQUENCES)
     with pytest.raises(ConfigError, match=r"1\.00 of the answers are right, with none 1\.00"):
         bench.faithfulness(bench.reachable[None])

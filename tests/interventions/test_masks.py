@@ -15,10 +15,10 @@ from anchor_interp.interventions import masks
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import (
     edge,
-    leak,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
+    mask_leakage,
     mask_second_anchor,
     no_edges,
     token_edges,
@@ -163,7 +163,7 @@ def test_a_full_mask_hides_a_token_from_an_exact_model(
     model = small_exact(mechanism, normalization, torch.float64)
     for place in HIDDEN:
         for renormalise in (False, True):
-            assert leak(model, FEW_KEYS, inner(4), place, renormalise=renormalise) < 1e-9
+            assert mask_leakage(model, FEW_KEYS, inner(4), place, renormalise=renormalise) < 1e-9
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -173,7 +173,7 @@ def test_the_direct_edges_do_not_hide_a_key_that_moves_first(
 ) -> None:
     """In two hops, layer 0 takes the key elsewhere and layer 1 takes it from there to the end."""
     model = small_exact(mechanism, normalization, torch.float64)
-    left = leak(model, FEW_KEYS, inner(12), "key", paths="direct")
+    left = mask_leakage(model, FEW_KEYS, inner(12), "key", paths="direct")
     assert left < 1e-9 if mechanism == "symmetric" else left > 0.9
 
 
@@ -183,9 +183,9 @@ def test_only_a_renormalised_full_mask_hides_a_token_from_any_model(
 ) -> None:
     """Without renormalising, the denominator of the softmax still depends on the token."""
     sequences = inner(12)
-    assert leak(model, FEW_KEYS, sequences, place, renormalise=True) < 1e-12
-    assert leak(model, FEW_KEYS, sequences, place, paths="direct", renormalise=True) > 1e-3
-    assert leak(model, FEW_KEYS, sequences, place) > 1e-6
+    assert mask_leakage(model, FEW_KEYS, sequences, place, renormalise=True) < 1e-12
+    assert mask_leakage(model, FEW_KEYS, sequences, place, paths="direct", renormalise=True) > 1e-3
+    assert mask_leakage(model, FEW_KEYS, sequences, place) > 1e-6
 
 
 def test_a_leak_is_the_largest_range_value_by_value(
@@ -204,7 +204,7 @@ def test_a_leak_is_the_largest_range_value_by_value(
     with mask_second_anchor(model, sequences, paths="direct"):
         hidden = torch.stack([logits(value) for value in FEW_KEYS.tokens])
     largest = [(found.amax(0) - found.amin(0)).max() for found in (hidden, free)]
-    found = leak(model, FEW_KEYS, sequences, "second", paths="direct")
+    found = mask_leakage(model, FEW_KEYS, sequences, "second", paths="direct")
     assert found == pytest.approx(float(largest[0] / largest[1]), abs=1e-12)
 
 
@@ -241,12 +241,12 @@ def test_the_error_names_the_selection_that_mends_it() -> None:
 def test_a_leak_leaves_out_tokens_at_the_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     model = random_model()
     sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 30, seed=5, stream="masks")
-    found = leak(model, FEW_KEYS, sequences, "second")
+    found = mask_leakage(model, FEW_KEYS, sequences, "second")
     at_end = int((sequences.position == 6).sum())
     assert f"left out: the second token of {at_end} of 30 sequences" in caplog.text
-    assert found == leak(model, FEW_KEYS, sequences.where(position=range(6)), "second")
+    assert found == mask_leakage(model, FEW_KEYS, sequences.where(position=range(6)), "second")
     with pytest.raises(ConfigError, match="where no attention mask hides it"):
-        leak(model, FEW_KEYS, sequences.where(position=6), "second")
+        mask_leakage(model, FEW_KEYS, sequences.where(position=6), "second")
 
 
 def test_wrong_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

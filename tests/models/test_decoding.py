@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.decoding import greedy
+from anchor_interp.models.decoding import generate
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
 
@@ -58,7 +58,7 @@ def test_answers_are_those_of_one_sequence_at_a_time(
     lengths = set()
     for most, end in ((1, END), (4, END), *((11, end) for end in range(10))):
         expected = [cut(whole, most, end) for whole in continued(normalization, n_layers)]
-        assert greedy(model, PROMPTS, end=end, most=most, cache=cache) == expected
+        assert generate(model, PROMPTS, end=end, most=most, cache=cache) == expected
         lengths.add(tuple(map(len, expected)))
     assert len(set(expected)) > 3
     assert any(len(set(found)) > 1 for found in lengths)  # some ended, and the others went on
@@ -72,28 +72,28 @@ def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
     model = model_of(normalization)
     prompts = [*PROMPTS, (2,) * 16]  # the last one has room for a single token
     expected = [by_hand(model, prompt, 17 - len(prompt)) for prompt in prompts]
-    assert greedy(model, prompts, end=END, cache=cache) == expected
+    assert generate(model, prompts, end=END, cache=cache) == expected
     pairs = [*zip(prompts, expected, strict=True)]
     assert sum(len(prompt) + len(found) == 17 for prompt, found in pairs) > 1
     for prompt, found in pairs:
-        assert greedy(model, [prompt], end=END, cache=cache) == [found]
+        assert generate(model, [prompt], end=END, cache=cache) == [found]
 
 
 def test_hooks_act_on_decoding() -> None:
     model = model_of("pre")
-    expected = greedy(model, PROMPTS, end=END, most=6)
+    expected = generate(model, PROMPTS, end=END, most=6)
 
     def silence(value: torch.Tensor, hook: Any) -> torch.Tensor:
         return torch.zeros_like(value)
 
     with model.hooks([("blocks.0.hook_attn_out", silence)]):
-        assert greedy(model, PROMPTS, end=END, most=6) != expected
-        assert by_hand(model, PROMPTS[2], 6) == greedy(model, PROMPTS, end=END, most=6)[2]
-    assert greedy(model, PROMPTS, end=END, most=6) == expected
+        assert generate(model, PROMPTS, end=END, most=6) != expected
+        assert by_hand(model, PROMPTS[2], 6) == generate(model, PROMPTS, end=END, most=6)[2]
+    assert generate(model, PROMPTS, end=END, most=6) == expected
 
 
 def test_nothing_to_answer() -> None:
-    assert greedy(model_of("pre"), [], end=END, most=3) == []
+    assert generate(model_of("pre"), [], end=END, most=3) == []
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_bad_prompts_are_refused(
     prompts: list[tuple[int, ...]], most: int | None, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        greedy(model_of("post"), prompts, end=END, most=most)
+        generate(model_of("post"), prompts, end=END, most=most)
 
 
 def test_logits_that_are_not_finite_are_refused() -> None:
@@ -118,4 +118,4 @@ def test_logits_that_are_not_finite_are_refused() -> None:
     with torch.no_grad():
         model.unembed.b_U[2] = torch.nan
     with pytest.raises(ConfigError, match="the model's logits are not finite"):
-        greedy(model, PROMPTS, end=END, most=2)
+        generate(model, PROMPTS, end=END, most=2)

@@ -20,7 +20,7 @@ import torch
 
 import anchor_interp
 from anchor_interp import (
-    Bench,
+    EdgeAblation,
     Examples,
     Site,
     aligned_sequences,
@@ -275,7 +275,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(patch, "model", None, None, [], None),
         "model is 'model'; expected a HookedTransformer",
     ),
-    (lambda: given(prune, 3), "bench is 3; expected a Bench: Bench"),
+    (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation: EdgeAblation"),
     (
         lambda: given(interchange, tiny_model(), 3, None),
         "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",
@@ -338,7 +338,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "clean and corrupted have the same target in all 3 examples",
     ),
     (
-        lambda: Bench(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
+        lambda: EdgeAblation(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
         "sequences holds no sequence; expected at least one",
     ),
     (lambda: given(Site, "hook_z", 0), "site.activation is 'hook_z'; expected its short name 'z'"),

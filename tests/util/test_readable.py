@@ -23,7 +23,7 @@ from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
-from anchor_interp.interventions.ablation import Bench
+from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.interventions.interchange import interchange, random_subspace
 from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
 from anchor_interp.interventions.sites import Site
@@ -47,7 +47,7 @@ def results() -> dict[str, Readable]:
     circuit = route_circuit(MODEL, ROUTES["inferential"], length=9, position=2)
     run = ai.load("tiny/inferential/1")
     pre = run.transformer, ai.sample(run.config.anchor_task, "id", 20, seed=0)
-    bench = Bench(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
+    bench = EdgeAblation(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
     return {
         "Run": run,
         "ExactRun": ai.load("exact/lookup"),
@@ -58,7 +58,7 @@ def results() -> dict[str, Readable]:
         "Circuit": circuit,
         "CircuitScores": score_circuit(bench, circuit),
         "CircuitComparison": compare_circuit(bench, circuit, n_random=20),
-        "Bench": bench,
+        "EdgeAblation": bench,
         "RouteScores": route_scores(MODEL, FEW_KEYS, n=50),
         "ContrastPairs": contrast_pairs(FEW_KEYS, "key", 500, seed=0),
         "Fingerprint": fingerprint_model(MODEL, FEW_KEYS, max_seconds=0.01, quiet=True),
@@ -74,7 +74,7 @@ def results() -> dict[str, Readable]:
 
 NAMES = (
     "Run", "ExactRun", "Evaluation", "PatchResult", "Similarity", "Complexity",
-    "Circuit", "CircuitScores", "CircuitComparison", "Bench", "RouteScores", "ContrastPairs",
+    "Circuit", "CircuitScores", "CircuitComparison", "EdgeAblation", "RouteScores", "ContrastPairs",
     "Fingerprint", "InterchangeResult", "InterchangePairs", "Subspace", "Sequences", "LogitLens",
     "Attribution", "Analysis",
 )  # fmt: skip
@@ -103,8 +103,8 @@ def test_the_numbers_are_those_of_the_result() -> None:
     assert "faithfulness 1.00 and 1.00, remaining 0.00" in repr(found["CircuitScores"])
     assert "by accuracy 1.00\nbest of 20 random" in repr(found["CircuitComparison"])
     assert "inferential route 1.00" in repr(found["CircuitComparison"])
-    assert "in 30 sequences of 9 tokens; 54 edges" in repr(found["Bench"])
-    assert "the model's own answers: 1.00" in repr(found["Bench"])
+    assert "in 30 sequences of 9 tokens; 54 edges" in repr(found["EdgeAblation"])
+    assert "the model's own answers: 1.00" in repr(found["EdgeAblation"])
     assert "inferential 1.00" in repr(found["RouteScores"])
     assert "500 pairs that differ in key, 0 left out; in 0 both" in repr(found["ContrastPairs"])
     assert f" of {len(NUMBERS)} numbers" in repr(found["Fingerprint"])
@@ -135,7 +135,7 @@ def test_tables_have_one_row_each() -> None:
     rivals = found["CircuitComparison"].to_frame()
     assert rivals["size"].tolist()[:3] == [4, 4, 4]  # the circuit, random ones, the rollout
     assert rivals["accuracy"][0] == found["CircuitComparison"].faithfulness.accuracy
-    assert found["Bench"].to_frame()["accuracy"][0] == 1
+    assert found["EdgeAblation"].to_frame()["accuracy"][0] == 1
     legs = found["RouteScores"].to_frame()
     assert legs.query("route == 'inferential'")["effect"].min() == found["RouteScores"].inferential
     clean, corrupted = found["ContrastPairs"]  # a tuple of two still

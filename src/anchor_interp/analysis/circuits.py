@@ -23,8 +23,8 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
     Ablation,
-    Bench,
-    carried,
+    EdgeAblation,
+    edge_outputs,
     reachable_edges,
     single_edges,
 )
@@ -204,7 +204,11 @@ def route_circuit(
 
 
 def prune(
-    bench: Bench, *, tolerance: float = 0.1, max_seconds: float | None = None, quiet: bool = False
+    bench: EdgeAblation,
+    *,
+    tolerance: float = 0.1,
+    max_seconds: float | None = None,
+    quiet: bool = False,
 ) -> Circuit:
     """A small circuit that still gives the model's answers, by backward elimination.
 
@@ -217,9 +221,9 @@ def prune(
     Raises ConfigError if the answers hardly depend on attention.
     """
     given: object = bench
-    if not isinstance(given, Bench):
-        made = "Bench(model, aligned_sequences(task, position, n, seed=0))"
-        raise ConfigError(f"bench is {shown(given)}; expected a Bench: {made}")
+    if not isinstance(given, EdgeAblation):
+        made = "EdgeAblation(model, aligned_sequences(task, position, n, seed=0))"
+        raise ConfigError(f"bench is {shown(given)}; expected an EdgeAblation: {made}")
     least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
@@ -252,7 +256,7 @@ def prune(
 
 
 def score_circuit(
-    bench: Bench, circuit: Circuit, *, n_subsets: int = 20, seed: int = 0
+    bench: EdgeAblation, circuit: Circuit, *, n_subsets: int = 20, seed: int = 0
 ) -> CircuitScores:
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
@@ -292,7 +296,7 @@ def score_circuit(
 
 
 def compare_circuit(
-    bench: Bench, circuit: Circuit, *, n_random: int = 100, seed: int = 0
+    bench: EdgeAblation, circuit: Circuit, *, n_random: int = 100, seed: int = 0
 ) -> CircuitComparison:
     """A circuit's faithfulness beside random circuits, attention rollout and the routes.
 
@@ -338,13 +342,13 @@ def compare_circuit(
     )
 
 
-def rollouts(bench: Bench, sizes: Iterable[int]) -> tuple[Baseline, ...]:
+def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[Baseline, ...]:
     """The faithfulness of the edges with the largest :func:`attention_rollout`, for each size.
 
     A size below 1 or above the number of edges that can reach the output is left out.
     """
-    checked(bench, Bench, "bench")
-    share = attention_rollout(carried(bench.model, bench.tokens).patterns)
+    checked(bench, EdgeAblation, "bench")
+    share = attention_rollout(edge_outputs(bench.model, bench.tokens).patterns)
     by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
     fitting = [n for n in dict.fromkeys(sizes) if 1 <= n <= bench.reachable.sum()]
     circuits = np.zeros((len(fitting), *bench.reachable.shape), np.bool_)
@@ -379,9 +383,9 @@ def attention_rollout(
     return torch.stack(through[::-1]).cpu().numpy()
 
 
-def _fitting(bench: Bench, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:
+def _fitting(bench: EdgeAblation, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:
     """The circuit's edges that can reach the output."""
-    checked(bench, Bench, "bench")
+    checked(bench, EdgeAblation, "bench")
     checked(circuit, Circuit, "circuit")
     if circuit.edges.shape != bench.reachable.shape or circuit.roles != bench.roles:
         raise ConfigError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp.interventions.ablation import BATCH, Ablation, Bench, Tokens, single_edges
+from anchor_interp.interventions.ablation import BATCH, Ablation, EdgeAblation, Tokens, single_edges
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import PositionRole
 
@@ -53,10 +53,10 @@ def information_flow(
 ) -> InformationFlow:
     """The attention graph with the causal effect of every edge (NeurIPS paper, figure 3).
 
-    Arguments and errors are those of :class:`anchor_interp.interventions.ablation.Bench`; an
+    Arguments and errors are those of :class:`anchor_interp.interventions.ablation.EdgeAblation`; an
     example of one sequence is :data:`anchor_interp.tasks.sequences.PROBE`.
     """
-    bench = Bench(
+    bench = EdgeAblation(
         model, sequences, ablation, references=references, answers=answers, position=position
     )
     edges, alone = single_edges(bench.reachable)

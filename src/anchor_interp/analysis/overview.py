@@ -36,9 +36,9 @@ from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
 from anchor_interp.analysis.verdict import verdict
-from anchor_interp.interventions.ablation import Bench
+from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
-from anchor_interp.interventions.masks import Paths, leak, mask_edges, token_edges
+from anchor_interp.interventions.masks import Paths, mask_edges, mask_leakage, token_edges
 from anchor_interp.interventions.patching import (
     SMALLEST_DIFFERENCE,
     PatchResult,
@@ -102,7 +102,7 @@ class MaskLeak:
     """The same without the mask."""
     leak: float
     """Largest range of a logit with the mask, over that without. 0 proves that the token is hidden;
-    it is not a share. See :func:`anchor_interp.interventions.masks.leak`."""
+    it is not a share. See :func:`anchor_interp.interventions.masks.mask_leakage`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,14 +374,14 @@ def _probe_position(task: AnchorTask) -> int:
 
 def _circuit(
     model: HookedTransformer, task: AnchorTask, *, seed: int, ends: float
-) -> tuple[Bench, circuits.Circuit]:
+) -> tuple[EdgeAblation, circuits.Circuit]:
     """Sequences to judge a circuit on, and one pruned on others."""
     position = _probe_position(task)
 
-    def bench(seed: int) -> Bench:
+    def bench(seed: int) -> EdgeAblation:
         sequences = aligned_sequences(task, position, 200, seed=seed)
         references = aligned_sequences(task, position, 200, seed=seed + 1)
-        return Bench(model, sequences, "resample", references=references)
+        return EdgeAblation(model, sequences, "resample", references=references)
 
     others, own = bench(seed + 2), bench(seed)
     n_edges = int(own.reachable.sum())
@@ -410,7 +410,9 @@ def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[Ma
     tokens: list[_Masked] = ["key", "first", "second"] if hides_second else ["key", "first"]
     found = []
     for place, (paths, renormalise) in itertools.product(tokens, modes):
-        range_left = leak(model, task, sequences, place, paths=paths, renormalise=renormalise)
+        range_left = mask_leakage(
+            model, task, sequences, place, paths=paths, renormalise=renormalise
+        )
         left = _effect_left(model, task, place, seed=seed, paths=paths, renormalise=renormalise)
         found.append(MaskLeak(place, paths, renormalise, *left, range_left))
     return tuple(found)

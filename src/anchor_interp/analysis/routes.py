@@ -17,7 +17,12 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.interventions.ablation import LEAST_CHANGE, carried, reachable_edges, run_ablated
+from anchor_interp.interventions.ablation import (
+    LEAST_CHANGE,
+    edge_outputs,
+    reachable_edges,
+    run_ablated,
+)
 from anchor_interp.interventions.passes import declare
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
@@ -213,7 +218,7 @@ def _legs(
                     frozen[index, row, layer, 0, query, key] = False
     frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)
     pairs = used.cpu().numpy(), used.cpu().numpy()
-    found = run_ablated(model, rows, frozen, pairs, carried(model, before), score).mean(1)
+    found = run_ablated(model, rows, frozen, pairs, edge_outputs(model, before), score).mean(1)
     high = float(difference(original.double()[used], used).mean())
     low = float(difference(exchanged.double()[used], used).mean())
     legs = [

@@ -49,8 +49,8 @@ LEAST_CHANGE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
-    """What edges carry in reference sequences; see :func:`carried`."""
+class EdgeOutputs:
+    """What edges carry in reference sequences; see :func:`edge_outputs`."""
 
     patterns: Float[Tensor, "layer batch head query key"]
     values: Float[Tensor, "layer batch key head d_head"]
@@ -58,9 +58,9 @@ class Carried:
     def __len__(self) -> int:
         return self.patterns.shape[1]
 
-    def rows(self, index: Int64[Tensor, " n"]) -> "Carried":
+    def rows(self, index: Int64[Tensor, " n"]) -> "EdgeOutputs":
         """The same in some of the sequences."""
-        return Carried(self.patterns[:, index], self.values[:, index])
+        return EdgeOutputs(self.patterns[:, index], self.values[:, index])
 
     def through(
         self, layer: int, edges: Bool[Tensor, "#batch head query key"]
@@ -69,31 +69,31 @@ class Carried:
         patterns = self.patterns[layer]
         return torch.einsum("bhqk,bkhd->bqhd", patterns * edges.to(patterns), self.values[layer])
 
-    def mean(self) -> "MeanCarried":
+    def mean(self) -> "MeanEdgeOutputs":
         """The mean over the sequences, edge by edge."""
         total = torch.einsum("lbhqk,lbkhd->lhqkd", self.patterns, self.values)
-        return MeanCarried(total / len(self))
+        return MeanEdgeOutputs(total / len(self))
 
 
 @dataclass(frozen=True, eq=False)
-class MeanCarried:
-    """What edges carry on average; see :meth:`Carried.mean`."""
+class MeanEdgeOutputs:
+    """What edges carry on average; see :meth:`EdgeOutputs.mean`."""
 
     products: Float[Tensor, "layer head query key d_head"]
 
-    def rows(self, _index: Int64[Tensor, " n"]) -> "MeanCarried":
+    def rows(self, _index: Int64[Tensor, " n"]) -> "MeanEdgeOutputs":
         """The same for every sequence."""
         return self
 
     def through(
         self, layer: int, edges: Bool[Tensor, "batch head query key"]
     ) -> Float[Tensor, "batch query head d_head"]:
-        """As :meth:`Carried.through`."""
+        """As :meth:`EdgeOutputs.through`."""
         products = self.products[layer]
         return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
 
-def carried(model: HookedTransformer, tokens: Inputs) -> Carried:
+def edge_outputs(model: HookedTransformer, tokens: Inputs) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
     check_model(model)
     blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
@@ -101,24 +101,26 @@ def carried(model: HookedTransformer, tokens: Inputs) -> Carried:
     found = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
     patterns, values = (torch.stack([found[b + kind] for b in blocks]) for kind in kinds)
     # grouped-query heads share their values, which are recorded once
-    return Carried(patterns, values.repeat_interleave(model.cfg.n_heads // values.shape[3], dim=3))
+    return EdgeOutputs(
+        patterns, values.repeat_interleave(model.cfg.n_heads // values.shape[3], dim=3)
+    )
 
 
 @contextlib.contextmanager
 def ablate_edges(
-    model: HookedTransformer, edges: Edges, reference: Carried | MeanCarried | None = None
+    model: HookedTransformer, edges: Edges, reference: EdgeOutputs | MeanEdgeOutputs | None = None
 ) -> Iterator[None]:
     """Ablate attention edges in every forward pass within the ``with`` block.
 
-    Ablated edges carry what the reference of each sequence carries (:func:`carried`: ``resample``),
-    its mean (:meth:`Carried.mean`), or nothing (``zero``) if there is no reference. All other
+    Ablated edges carry what the reference of each sequence carries (:func:`edge_outputs`),
+    its mean (:meth:`EdgeOutputs.mean`), or nothing (``zero``) if there is no reference. All other
     products stay, so a row's attention weights need not sum to 1. Blocks can be nested if no edge
     is chosen twice. Errors are those of :func:`anchor_interp.interventions.masks.mask_edges`.
     """
     with mask_edges(model, edges):
         edits = {}
         if reference is not None:
-            if isinstance(reference, Carried) and edges.shape[1] not in (1, len(reference)):
+            if isinstance(reference, EdgeOutputs) and edges.shape[1] not in (1, len(reference)):
                 given = f"edges are for {edges.shape[1]} sequences and there are {len(reference)}"
                 raise ConfigError(f"{given} references; give each sequence its reference")
             edits = {
@@ -156,7 +158,7 @@ def single_edges(
     return indices, alone
 
 
-class Bench(Readable):
+class EdgeAblation(Readable):
     """A model on aligned sequences, ready to be measured with sets of edges ablated.
 
     Args:
@@ -197,7 +199,7 @@ class Bench(Readable):
                 raise ConfigError(f"answers is {shown(answers)}; expected {len(tokens)} integers")
             check_answers(given, model.cfg.d_vocab_out)
             self.answers = torch.from_numpy(given.astype(np.int64)).to(logits.device)
-        found = carried(model, self.tokens)
+        found = edge_outputs(model, self.tokens)
         self.attention: np.ndarray = found.patterns.double().mean(1).cpu().numpy()
         self._pairs = np.arange(len(tokens)), np.arange(len(tokens))  # sequence, reference
         self._reference = self._referred(found, position, references)
@@ -259,8 +261,8 @@ class Bench(Readable):
         return relative
 
     def _referred(
-        self, own: Carried, position: int | None, references: Tokens | None
-    ) -> Carried | MeanCarried | None:
+        self, own: EdgeOutputs, position: int | None, references: Tokens | None
+    ) -> EdgeOutputs | MeanEdgeOutputs | None:
         """What ablated edges carry; sets which reference each sequence takes."""
         if self.ablation == "zero":
             if references is not None:
@@ -281,7 +283,7 @@ class Bench(Readable):
                 f"the references have {tokens.shape[1]} tokens and the key at position {at}; the "
                 f"sequences have {self.tokens.shape[1]} and {position}: give aligned references"
             )
-        found = carried(self.model, tokens)
+        found = edge_outputs(self.model, tokens)
         if self.ablation == "mean":
             return found.mean()
         each = np.arange(max(n, len(tokens)))
@@ -295,7 +297,7 @@ def run_ablated(
     tokens: Int64[Tensor, "n length"],
     ablated: Bool[Tensor, "circuit batch layer head query key"],
     pairs: tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]],
-    reference: Carried | MeanCarried | None,
+    reference: EdgeOutputs | MeanEdgeOutputs | None,
     score: Callable[[Tensor, Tensor], Tensor],
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference under every set of ablated edges.

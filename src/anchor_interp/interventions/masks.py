@@ -12,7 +12,7 @@ A token at the last position cannot be hidden.
 Zeroing after the softmax leaves one more path open: the remaining weights were divided by a sum
 over all positions, which includes the masked token's score. ``renormalise=True`` scales each row
 back to its former sum. The denominator then cancels, and the logits do not depend on the masked
-token beyond rounding. The papers do not renormalise; :func:`leak` measures what remains.
+token beyond rounding. The papers do not renormalise; :func:`mask_leakage` measures what remains.
 """
 
 import contextlib
@@ -180,7 +180,7 @@ def no_edges(model: HookedTransformer, n_pos: int, batch: int = 1) -> Edges:
 
 
 @torch.no_grad()
-def leak(
+def mask_leakage(
     model: HookedTransformer,
     task: AnchorTask,
     sequences: Sequences,

@@ -28,7 +28,7 @@ _NOTHING = -1
 
 
 @torch.no_grad()
-def greedy(
+def generate(
     model: HookedTransformer,
     prompts: Sequence[Sequence[int]],
     *,

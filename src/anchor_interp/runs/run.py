@@ -15,7 +15,7 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import is_there, output_file
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
-from anchor_interp.models.decoding import greedy
+from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.networks import (
     Network,
@@ -230,7 +230,7 @@ class Run(Readable):
                 "how many tokens they have"
             )
         tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
-        written = greedy(self.transformer, tokens, end=task.end, most=most)
+        written = generate(self.transformer, tokens, end=task.end, most=most)
         return [task.written(answer) for answer in written]
 
     def export(self, path: str | Path) -> Path:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 
 from anchor_interp._util.schema import checked
-from anchor_interp.models.decoding import greedy
+from anchor_interp.models.decoding import generate
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import fast_logits, takes_fast_path
 from anchor_interp.models.networks import Network
@@ -119,7 +119,7 @@ def decoded_answers(
     found = np.empty(len(examples))
     for rows, part in _parts(examples, model.cfg.d_vocab):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
-        written = greedy(model, prompts, end=task.end)
+        written = generate(model, prompts, end=task.end)
         known = [max(answer) < task.n_tokens for answer in written]
         told = [a if of_task else (task.end,) for a, of_task in zip(written, known, strict=True)]
         found[rows] = np.logical_and(task.score(part, told), known)
