@@ -3,16 +3,19 @@
 import io
 import re
 from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from matplotlib import rc_context, rcParams
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from anchor_interp.analysis.clusters import Clusters
+from anchor_interp.models.complexity import CosineMatrix
 from anchor_interp.pages import style
-from anchor_interp.pages.mechanism_figures import cluster_map
+from anchor_interp.pages.mechanism_figures import cluster_map, condensation_map
 from anchor_interp.tasks.anchor import Pair
 
 ALL = tuple(combinations_with_replacement((1, 2, 3, 4), 2))
@@ -82,3 +85,20 @@ def test_letters_on_a_page_are_ten_pixels_high(points: float) -> None:
     widest, narrowest = (16 * float(size) for size in found.groups())
     assert narrowest / (4 * 72) * points == pytest.approx(10, rel=0.01)
     assert widest >= narrowest
+
+
+@pytest.mark.parametrize("unkind", [{"figure.autolayout": True}, {"text.usetex": True}])
+def test_a_users_matplotlibrc_changes_no_figure(unkind: dict[str, Any], tmp_path: Path) -> None:
+    """Neither how it is made nor how it is written; the user's own settings stay."""
+    matrix = CosineMatrix(np.eye(3), np.arange(3))
+
+    def written(name: str) -> list[bytes]:
+        figure = style.settle(condensation_map(matrix))
+        style.save(figure, tmp_path / f"{name}.png")
+        svg = style.inline_svg(figure, "x").encode()
+        return [(tmp_path / f"{name}.png").read_bytes(), svg, style.standalone_svg(figure)]
+
+    usual = written("usual")
+    with rc_context(unkind):
+        assert written("unkind") == usual
+        assert all(rcParams[name] == value for name, value in unkind.items())

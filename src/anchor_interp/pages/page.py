@@ -6,7 +6,6 @@ and its Content-Security-Policy allows nothing else.
 
 import base64
 import functools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -78,21 +77,13 @@ def fill_page(
         content: the names that the template uses.
     """
     page = _environment().get_template(template)
-    text = page.render(
+    return page.render(
         style="".join(template_text(name) for name in ("report.css", *styles)),
         bundle=bundle() if views else "",
         calls=[view.call() for view in views],
         version=__version__,
         **content,
     )
-    seen: set[str] = set()
-
-    def first(letter: re.Match[str]) -> str:
-        known = letter[0] in seen
-        seen.add(letter[0])
-        return "" if known else letter[0]
-
-    return re.sub(r'<path id="DejaVu[^>]*/>\n?', first, text)  # a letter's outline once a page
 
 
 def template_text(name: str) -> str:

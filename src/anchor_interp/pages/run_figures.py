@@ -50,10 +50,9 @@ def overview(runs: Sequence[RunView]) -> "Figure":
 
     It is narrow enough for a column of text: its letters have 10 pixels at 850 and more.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context({"font.size": 9, "axes.titlesize": 9}):
+    with style.defaults(**{"font.size": 9, "axes.titlesize": 9}):
         figure = Figure(figsize=(9.5, 2.9 * len(runs)), layout="constrained")
         grid = figure.subplots(len(runs), 3, squeeze=False, width_ratios=(1.1, 0.9, 1.2))
         for row, run in zip(grid, runs, strict=True):

@@ -1,12 +1,12 @@
 """What all figures share: colours, axes, legends, heat maps, and how a figure becomes PNG or SVG.
 
 Colour-blind readers can tell the colours apart (Okabe and Ito). matplotlib is loaded by the first
-figure that is drawn.
+figure that is drawn. Figures start from its own defaults, whatever a matplotlibrc says.
 """
 
 import contextlib
 import io
-import re
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -49,22 +49,34 @@ PHASE_COLOURS: Mapping[str, str] = MappingProxyType(
 )
 """Phases, on every page (Okabe and Ito's colours, a grey and a dark yellow)."""
 
-_DECIMALS = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+ET.register_namespace("", _SVG)
+ET.register_namespace("xlink", _XLINK)
 
 _SETTLED: "WeakKeyDictionary[Figure, str | None]" = WeakKeyDictionary()
 """The SVG of each settled figure, once it has been drawn."""
 
 
 @contextlib.contextmanager
+def defaults(**style: Any) -> Iterator[None]:
+    """Matplotlib's own defaults with this style, instead of the user's matplotlibrc."""
+    from matplotlib import rc_context, rcdefaults, rcParams
+
+    with rc_context():
+        rcdefaults()
+        rcParams.update(style)
+        yield
+
+
+@contextlib.contextmanager
 def single(width: float, height: float) -> Iterator["Figure"]:
     """A figure of this size in inches; everything that is not data is drawn in ``INK``."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     open_frame = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
-    style: dict[Any, Any] = dict.fromkeys(inked, INK) | open_frame
-    with rc_context(style | {"axes.facecolor": "none", "axes.titlesize": 10}):
+    style: dict[str, Any] = dict.fromkeys(inked, INK) | open_frame
+    with defaults(**style, **{"axes.facecolor": "none", "axes.titlesize": 10}):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
@@ -149,43 +161,51 @@ def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
         write_output(path, standalone_svg(figure))
     else:
         data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=dpi, facecolor="white")
+        with defaults():
+            figure.savefig(data, format="png", dpi=dpi, facecolor="white")
         write_output(path, data.getvalue())
     return path
 
 
 def settle(figure: "Figure") -> "Figure":
     """Fix the layout of a finished figure: from then on its SVG is drawn once and kept."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine(None)  # with "none" every file would compute the layout again
+    with defaults():
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)  # with "none" every file would compute the layout again
     _SETTLED[figure] = None
     return figure
 
 
 def standalone_svg(figure: "Figure") -> bytes:
     """A figure as an SVG file on white."""
-    head, drawn, rest = _svg(figure).partition("<defs>")
-    return f'{head}<rect width="100%" height="100%" fill="white"/>\n{drawn}{rest}'.encode()
+    root = _svg(figure)
+    root.insert(0, ET.Element("rect", {"width": "100%", "height": "100%", "fill": "white"}))
+    return ET.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def inline_svg(figure: "Figure", prefix: str) -> str:
     """A figure as an ``<svg>`` element for a page, hidden from screen readers.
 
     Text and axes take the colour of the text around it; the background is transparent. Ids
-    begin with the prefix, so several figures fit in one page; those of letters do not, so that a
-    page can hold each letter once. It shrinks on a narrow page, until
+    begin with the prefix, so several figures fit in one page. It shrinks on a narrow page, until
     its smallest letters are 10 px high.
     """
-    text = _svg(figure)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)(?!DejaVu)', rf"\g<1>{prefix}-", text)
-    width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', text)
-    assert width is not None, "matplotlib gives the width of an SVG in points"
-    wide, least = float(width[1]) / 12, min(1.25, _SMALLEST / _smallest_letters(figure))
+    root = _svg(figure)
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name == "id":
+                element.set(name, f"{prefix}-{value}")
+            elif value.startswith("#") and name == f"{{{_XLINK}}}href":
+                element.set(name, f"#{prefix}-{value[1:]}")
+            else:
+                own = value.replace("url(#", f"url(#{prefix}-")
+                element.set(name, own.replace(INK, "currentColor"))
+    wide, least = 6 * figure.get_figwidth(), min(1.25, _SMALLEST / _smallest_letters(figure))
+    for name in ("width", "height"):
+        del root.attrib[name]
     size = f"width: {wide * max(1, least):.2f}rem; min-width: {wide * least:.2f}rem"
-    head = f'<svg aria-hidden="true" style="{size}"'
-    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
-    return text.replace("<svg", head, 1).replace(INK, "currentColor")
+    root.attrib = {"aria-hidden": "true", "style": size} | root.attrib
+    return ET.tostring(root, encoding="unicode")
 
 
 def _smallest_letters(figure: "Figure") -> float:
@@ -195,35 +215,37 @@ def _smallest_letters(figure: "Figure") -> float:
     return min((text.get_fontsize() for text in shown if text.get_text()), default=_SMALLEST)
 
 
-def _slim(svg: str) -> str:
-    """Matplotlib's SVG with less text: hundredths of a point, no indentation, no id unused.
-
-    Ids that a figure gives its own parts (``cell-3``) have no underscore before their number.
-    """
-
-    def rounded(match: re.Match[str]) -> str:
-        return _DECIMALS.sub(
-            lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0]
-        )
-
-    svg = re.sub(r">\n\s*<", ">\n<", re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL))
-    svg = re.sub(r'(?<= )(?:d|x|y)="[^"]*"|translate\([^)]*\)', rounded, svg)
-    svg = re.sub(r'(?<= d=")[^"]*', lambda d: re.sub(r"\s*([A-Za-z])\s*", r"\1", d[0]).strip(), svg)
-    svg = re.sub(r'(<use [^>]*) transform="translate\((-?[\d.]+) 0\)"/>', r'\1 x="\2"/>', svg)
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
-    return re.sub(r' id="([^"]*_\d+)"', lambda own: own[0] if own[1] in used else "", svg)
-
-
-def _svg(figure: "Figure") -> str:
+def _svg(figure: "Figure") -> ET.Element:
     """A figure as SVG without a background."""
     text = _SETTLED.get(figure)
     if text is None:
-        from matplotlib import rc_context
-
         buffer = io.BytesIO()
-        with rc_context({"svg.hashsalt": "anchor-interp"}):
-            figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with defaults(**{"svg.hashsalt": "anchor-interp"}):
+            figure.savefig(buffer, format="svg", facecolor="none", metadata=nothing)
         text = _slim(buffer.getvalue().decode("utf-8"))
         if figure in _SETTLED:
             _SETTLED[figure] = text
-    return text
+    return ET.fromstring(text)
+
+
+def _slim(svg: str) -> str:
+    """Matplotlib's SVG with less text: hundredths of a point, no comment, no id that it numbered.
+
+    Ids that a figure gives its own parts (``cell-3``) have no underscore before their number.
+    """
+    root = ET.fromstring(svg)
+    for element in root.iter():
+        if element.tag == f"{{{_SVG}}}g" and "_" in element.get("id", ""):
+            del element.attrib["id"]
+        for name in {"d", "x", "y"}.intersection(element.keys()):
+            element.set(name, " ".join(map(_rounded, element.get(name, "").split())))
+        if element.tag != f"{{{_SVG}}}style" and not (element.text or "").strip():
+            element.text = None
+        element.tail = None
+    return ET.tostring(root, encoding="unicode")
+
+
+def _rounded(part: str) -> str:
+    """A number of a path in hundredths; a letter as it is."""
+    return part if part.isalpha() else f"{float(part):.2f}".rstrip("0").rstrip(".")
