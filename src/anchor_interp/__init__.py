@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from anchor_interp.models.shapes import ModelConfig as ModelConfig
     from anchor_interp.models.shapes import UNetConfig as UNetConfig
     from anchor_interp.models.transformer import build_model as build_model
+    from anchor_interp.runs.answers import answer_map as answer_map
     from anchor_interp.runs.config import RunConfig as RunConfig
     from anchor_interp.runs.config import TrainConfig as TrainConfig
     from anchor_interp.runs.config import run_id as run_id
