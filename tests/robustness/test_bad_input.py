@@ -411,7 +411,7 @@ TEXTS: list[tuple[str | bytes, str]] = [
     (changed().encode("utf-16"), "it is not UTF-8 text (invalid start byte at byte 0)"),
     (b"\xff", "it is not UTF-8 text"),
     (" " * (2 << 20), "is larger than 1048576 bytes; it is not a configuration"),
-    ("9" * 5_000, "has more digits than any number here"),
+    ("9" * 5_000, "not valid JSON: Exceeds the limit"),
     (changed(seed=math.nan), "NaN is not a finite number"),
     (changed().replace('"seed": 0', '"seed": -Infinity'), "-Infinity is not a finite number"),
     (changed().replace('"seed": 0', '"seed": 1e999'), "1e999 is not a finite number"),

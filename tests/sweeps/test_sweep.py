@@ -636,7 +636,10 @@ def test_the_commands(
         (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
-        (["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"], "--batch is 0"),
+        (
+            ["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"],
+            "batch 0 is for the local",
+        ),
         (["sweep", "tiny", "--out", "x", "--measure", "no_such:f"], "import the measure no_such:f"),
         (["sweep", "tiny", "--out", "x", "--measure", "f"], "the measure is 'f'; expected module"),
         (

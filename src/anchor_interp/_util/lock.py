@@ -53,15 +53,15 @@ class Owner:
             return None
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether it works on another machine, as far as this one can see."""
-        return self.host != socket.gethostname() and self.age < STALE_SECONDS
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.host == socket.gethostname()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it works; one on this machine must run and renew its file."""
-        if self.host != socket.gethostname():
-            return self.is_elsewhere
+        """Whether it renews its file; one on this machine must also run."""
+        if not self.is_here:
+            return self.age < STALE_SECONDS
         try:
             os.kill(self.pid, 0)
         except PermissionError:
@@ -160,8 +160,9 @@ def _obstacle(kernel: BaseFileLock, path: Path) -> str | None:
     """Take the kernel's lock and return None, or say who holds it."""
     try:
         kernel.acquire(blocking=False)
+        is_free = True
     except Timeout:
-        return f"{_held_by(path, Owner.of(path))}; wait for it or stop it"
+        is_free = False
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -171,18 +172,15 @@ def _obstacle(kernel: BaseFileLock, path: Path) -> str | None:
             "system with locks, as -o flock does for Lustre"
         ) from error
     owner = Owner.of(path)
-    if owner is None or not owner.is_elsewhere:
+    who = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
+    held = f"{path.parent} is being written by {who}"
+    if not is_free:
+        return f"{held}; wait for it or stop it"
+    if owner is None or owner.is_here or not owner.is_alive:
         return None
     kernel.release()
-    clock = (
-        f"{owner.age:.0f} s ago" if owner.age >= 0 else f"{-owner.age:.0f} s ahead of this clock"
-    )
+    when = f"{owner.age:.0f} s ago" if owner.age >= 0 else f"{-owner.age:.0f} s ahead of this clock"
     return (
-        f"{_held_by(path, owner)} (last sign of it {clock}); wait for it or stop it; if it is "
-        f"gone, remove {_owner_file(path)}"
+        f"{held}, whose last sign of life is dated {when}; wait for it or stop it; if it is gone, "
+        f"remove {_owner_file(path)}"
     )
-
-
-def _held_by(path: Path, owner: Owner | None) -> str:
-    who = f"process {owner.pid} on {owner.host}" if owner else "an unknown process"
-    return f"{path.parent} is being written by {who}"

@@ -5,9 +5,9 @@ from typing import Any
 _ROUNDING = 1e-12  # of numbers in double precision, after thousands of operations
 
 
-def as_large(found: Any, observed: Any, *, size: float) -> Any:
+def as_large(statistics: Any, observed: Any, *, size: float) -> Any:
     """Whether statistics are as large as the observed one, or smaller by rounding alone.
 
     ``size`` is that of the numbers they are computed from: small differences have their rounding.
     """
-    return found >= observed - _ROUNDING * size
+    return statistics >= observed - _ROUNDING * size

@@ -38,7 +38,6 @@ T = TypeVar("T")
 _SCALARS = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
 _WHOLE = "the top level"
 _LONGEST_NAME = 100  # longer names get no suggestion
-_MOST_DIGITS = 40
 
 
 class Bounds(TypedDict, total=False):
@@ -121,13 +120,13 @@ def parse_json(text: str) -> Any:
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
             (name, times), *_ = Counter(name for name, _ in pairs).most_common(1)
             raise ConfigError(
                 f"the name {shown(name)} occurs {times} times in one object; keep one"
             )
-        return found
+        return values
 
     def finite(digits: str) -> float:
         if not math.isfinite(number := float(digits)):
@@ -136,16 +135,10 @@ def parse_json(text: str) -> Any:
             )
         return number
 
-    def whole(digits: str) -> int:
-        if len(digits) > _MOST_DIGITS:
-            raise ConfigError(f"{shown(digits)[1:-1]} has more digits than any number here")
-        return int(digits)
-
     if not text.strip():
         raise ConfigError("not valid JSON: the text is empty")
-    hooks: dict[str, Any] = {"parse_float": finite, "parse_int": whole, "parse_constant": finite}
     try:
-        return json.loads(text, object_pairs_hook=unique, **hooks)
+        return json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=finite)
     except ConfigError:
         raise
     except RecursionError:
@@ -199,11 +192,11 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-def suggestion(found: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` for a misspelt name, or the empty string."""
-    if len(found) > _LONGEST_NAME:
+    if len(name) > _LONGEST_NAME:
         return ""
-    close = difflib.get_close_matches(found, list(known), n=1)
+    close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -34,13 +34,13 @@ def effect(
     from anchor_interp.sweeps import effects
     from anchor_interp.sweeps.diagrams import read_where
 
-    found = effects.effect(
+    answer = effects.effect(
         runs, of=of, on=on, within=_names(within), least=least, cluster=_names(cluster),
         between=None if between is None else read_where([f"between={between}"])["between"],
         where=read_where(where),
     )  # fmt: skip
-    lines = [str(found), *(f"{at}: {part.sentence}" for at, part in found.strata.items())]
-    output.show(to_dict(found), *lines)
+    lines = [str(answer), *(f"{at}: {part.sentence}" for at, part in answer.strata.items())]
+    output.show(to_dict(answer), *lines)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

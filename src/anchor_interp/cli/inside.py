@@ -53,20 +53,20 @@ def analyze(
         if step is not None:
             raise ConfigError("step is of no use with a file of weights; leave it out")
         model = load_transformer(run, device=device, to_run=given is not None)
-        found = analyze_model(model, given, name=run.stem, **budget)
+        analysis = analyze_model(model, given, name=run.stem, **budget)
     else:
-        found = analyze(run, step=step, device=device, **budget)
-    page, numbers, *figures = write_analysis(found, out)
-    for reason in found.left_out:
+        analysis = analyze(run, step=step, device=device, **budget)
+    page, numbers, *figures = write_analysis(analysis, out)
+    for reason in analysis.left_out:
         _LOGGER.warning("left out: %s", reason)
     lines = []
-    for by, decision in (("answers", found.decision), ("mechanism", found.verdict)):
+    for by, decision in (("answers", analysis.decision), ("mechanism", analysis.verdict)):
         if decision is not None:
             lines.append(f"by its {by}: {decision.phase} ({decision.reason})")
-    lines += [f"near a line: {words}" for words in found.near]
-    lines += conclude(found).values()
-    if found.mechanism is not None and found.mechanism.circuit is not None:
-        names = found.mechanism.circuit.names
+    lines += [f"near a line: {words}" for words in analysis.near]
+    lines += conclude(analysis).values()
+    if analysis.mechanism is not None and analysis.mechanism.circuit is not None:
+        names = analysis.mechanism.circuit.names
         more = f"; and {len(names) - _EDGES} more" if len(names) > _EDGES else ""
         lines.append(f"circuit: {'; '.join(names[:_EDGES])}{more}")
     output.show_pages(page, numbers, len(figures), *lines)

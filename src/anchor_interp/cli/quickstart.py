@@ -36,8 +36,9 @@ def quickstart(
     written = {"picture": str(out / "overview.png"), "report": str(out / "report.html")}
     if not output.json:
         print_table(runs)
-    found = {name: facts(run, run.evaluation) for name, run in runs.items()}
-    output.show({"runs": found, **written}, *(f"{what}: {path}" for what, path in written.items()))
+    measured = {name: facts(run, run.evaluation) for name, run in runs.items()}
+    lines = [f"{what}: {path}" for what, path in written.items()]
+    output.show({"runs": measured, **written}, *lines)
 
 
 def train_phases(

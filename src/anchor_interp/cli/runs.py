@@ -126,11 +126,11 @@ def evaluate(
     """
     from anchor_interp.runs.run import load
 
-    found = load(run, step=step, device=device)
-    _LOGGER.info("measuring %s at step %d", found.name, found.step)
-    evaluation = found.evaluate(n=n, seed=seed)
+    loaded = load(run, step=step, device=device)
+    _LOGGER.info("measuring %s at step %d", loaded.name, loaded.step)
+    evaluation = loaded.evaluate(n=n, seed=seed)
     decision, cells = decide(evaluation), evaluation.cells
-    lines = [f"{found.name} at step {found.step}: {decision.phase} ({decision.reason})"]
+    lines = [f"{loaded.name} at step {loaded.step}: {decision.phase} ({decision.reason})"]
     for name, value in to_dict(evaluation).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
@@ -155,7 +155,7 @@ def evaluate(
     for title, rows in tables.items() if pairs else ():
         lines.append(f"  {title:<22} training keys, test keys")
         lines += [f"    {name:<20} {known:.3f}  {new:.3f}" for name, (known, new) in rows.items()]
-    output.show(facts(found, evaluation), *lines)
+    output.show(facts(loaded, evaluation), *lines)
 
 
 def facts(run: "Run", evaluation: Evaluation) -> dict[str, Any]:
@@ -174,10 +174,10 @@ def export(run: RunName, /, *, out: Path, step: int | None = None, output: Outpu
     """
     from anchor_interp.runs.run import load
 
-    found = load(run, step=step)
-    path = found.export(out)
-    about = {"run": found.name, "run_id": run_id(found.config), "step": found.step}
-    text = f"{path}: the weights of {found.name} at step {found.step}"
+    loaded = load(run, step=step)
+    path = loaded.export(out)
+    about = {"run": loaded.name, "run_id": run_id(loaded.config), "step": loaded.step}
+    text = f"{path}: the weights of {loaded.name} at step {loaded.step}"
     output.show(about | {"weights": str(path)}, text)
 
 
@@ -196,9 +196,9 @@ def report(
     from anchor_interp.analysis.findings import gather
     from anchor_interp.pages.report import write_report
 
-    found = gather(runs)
-    page, *drawn = write_report(found, out, pictures=pictures)
-    named = {run.name: {"phase": run.decision.phase, "step": run.step} for run in found}
+    findings = gather(runs)
+    page, *drawn = write_report(findings, out, pictures=pictures)
+    named = {run.name: {"phase": run.decision.phase, "step": run.step} for run in findings}
     lines = [f"report: {page}"]
     if drawn:
         lines.append(f"pictures: {len(drawn)} files in {pictures}")
@@ -224,7 +224,7 @@ def presets(*, output: Outputs = PLAIN) -> None:
     lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")
     for name, sweep in sweeps.items():
         values = [axis for grid in sweep.grids for axis in grid.axes.items()]
-        axes = " x ".join(f"{len(found)} {axis}" for axis, found in values)
+        axes = " x ".join(f"{len(choices)} {axis}" for axis, choices in values)
         seeds = ", ".join(f"{len(grid.seeds)} seeds" for grid in sweep.grids)
         lines.append(f"  {name:<22} {axes}, {seeds}: {len(sweep.configs()):,} runs")
     named = to_dict({"runs": RUNS, "models": MODELS, "tasks": NAMED_TASKS})

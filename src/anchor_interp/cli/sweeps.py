@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import to_dict
+from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def sweep(
     from anchor_interp.sweeps.sweep import sweep
 
     plan = typed_sweep(spec, axes, seeds=seeds)
+    checked(batch, int, "batch", low=0)
     measures = own_measures(measure)
     runner: Engine
     if engine == "local":
@@ -154,13 +155,13 @@ def table(
     folder, measures = sweep_folder(sweep), own_measures(measure)
     failed = measure_mechanisms(folder, quiet=output.quiet) if mechanism else 0
     failed += measure_runs(folder, measures, quiet=output.quiet) if measures else 0
-    found = write_table(folder)
+    runs = write_table(folder)
     if csv:
-        print(to_csv(found), end="")
+        print(to_csv(runs), end="")
     elif output.json:
-        print(to_json(found))
+        print(to_json(runs))
     else:
-        print(f"{folder.path / 'table.parquet'}: {len(found)} runs")
+        print(f"{folder.path / 'table.parquet'}: {len(runs)} runs")
     return 1 if failed else 0
 
 
