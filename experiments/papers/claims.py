@@ -15,7 +15,7 @@ import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +48,12 @@ from .rows import (
     PREPARED,
     Row,
     Rows,
-    Test,
     every,
-    initialised_large,
-    initialised_small,
-    log_steps,
     matching,
     never,
     never_came,
     of_this_name,
 )
-from .section_7_runs import CORNERS, corner
 
 PHASE_2 = ("composite", "symmetric")
 RANDOM = ("settings", "settings-judging")  # the studies whose runs are compared by phase
@@ -77,34 +72,6 @@ _WORDS = frozenset((
     "summary", "unit", "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
     "fitted", "above", "unreached",
 ))  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Price(Effect):
-    """How many more steps complexity 6 takes than 0, small minus large initialisation.
-
-    The number is the log ratio of the steps, one for each gamma and seed.
-    """
-
-    column: str  # the column of the steps
-
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        ends = [row for row in rows if row["status"] == "done" and row["complexity"] in (0, 6)]
-        at = {(row["gamma"], row["seed"], row["complexity"]): row for row in ends}
-        log, ratios = log_steps(self.column), []
-        for gamma, seed in sorted({(row["gamma"], row["seed"]) for row in ends}):
-            pair = [at[gamma, seed, level] for level in (0, 6) if (gamma, seed, level) in at]
-            steps = [n for row in pair if (n := log(row)) is not None]
-            if len(steps) == 2:
-                never_there = any(row.get(self.column) is None for row in pair)
-                ratio = steps[1] - steps[0]
-                ratios.append(pair[0] | {"censored": False, "never": never_there, "ratio": ratio})
-        found = Difference(
-            "ratio", initialised_small, initialised_large,
-            answerable=Answerable(unreached=lambda row: bool(row["never"])),
-        ).measure(ratios)  # fmt: skip
-        return replace(found, runs=tuple(sorted(row["run_id"] for row in ends)))
 
 
 @dataclass(frozen=True)
@@ -155,31 +122,6 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
-@dataclass(frozen=True)
-class Epochs(Difference):
-    """Epochs that a large initialisation needs for one number of examples minus those for another.
-
-    Numbers are given by their place among those of the study, smallest first. Runs have equal
-    steps, since equal epochs would cost the largest number many times as much.
-    """
-
-    places: tuple[int, int] = (0, 0)
-
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        large, of = corner("prontoqa", small=False), CORNERS["prontoqa"]
-
-        def of_size(place: int) -> Test:
-            return lambda row: large(row) and row["n_sequences"] == of.sizes_at(row["scale"])[place]
-
-        return self._between(*map(of_size, self.places)).measure(rows)
-
-    def _between(self, more: Test, less: Test) -> Difference:
-        return Difference(
-            self.number, more, less, untrained=self.untrained, answerable=self.answerable
-        )
-
-
 def _effect(said: Mapping[str, Any]) -> Effect:
     """The effect that a claim's words mean."""
     common: dict[str, Any] = {
@@ -212,13 +154,8 @@ def _effect(said: Mapping[str, Any]) -> Effect:
                 number=_SUMMARIES[said["summary"]](said["of"]), x=said["on"], within=within,
                 unit=tuple(said["unit"]), sign=sign, **common,
             )  # fmt: skip
-        case "price":
-            return Price(said["of"], **common)
         case "alike":
             return Alike(number, HALF_A_STEP, **common)
-        case "epochs":
-            places = (said["more"]["size"], said["less"]["size"])
-            return Epochs(number, never, never, answerable=answerable, places=places, **common)
         case "across":
             return AcrossTasks(number, sign, **common)
         case other:

@@ -205,6 +205,36 @@ def with_held(setting: str) -> Callable[[Rows], Rows]:
     return held
 
 
+def with_ratio(column: str) -> Callable[[Rows], Rows]:
+    """A row for each gamma and seed: the log ratio of steps at complexity 6 and 0.
+
+    The column of the steps is empty where one of the two never came there.
+    """
+
+    def ratios(rows: Rows) -> Rows:
+        ends = [row for row in rows if row["status"] == "done" and row["complexity"] in (0, 6)]
+        at = {(row["gamma"], row["seed"], row["complexity"]): row for row in ends}
+        found, log = [], log_steps(column)
+        for gamma, seed in dict.fromkeys((row["gamma"], row["seed"]) for row in ends):
+            simple, broken = at.get((gamma, seed, 0)), at.get((gamma, seed, 6))
+            steps = [log(row) for row in (simple, broken) if row is not None]
+            if simple is None or broken is None or None in steps:
+                continue
+            reached = None if simple.get(column) is None else broken.get(column)
+            ratio = (steps[1] or 0.0) - (steps[0] or 0.0)
+            found.append(simple | {"censored": False, column: reached, "ratio": ratio})
+        return found
+
+    return ratios
+
+
+def with_place(rows: Rows) -> Rows:
+    """The rows with the place of their number of examples, smallest first, and of the largest."""
+    sizes = sorted({row["n_sequences"] for row in rows})
+    return [row | {"place": sizes.index(row["n_sequences"]),
+                   "largest": row["n_sequences"] == sizes[-1]} for row in rows]  # fmt: skip
+
+
 def with_branch(rows: Rows) -> Rows:
     """The rows of weight decay 1 from a third of the steps on (late), and of little throughout."""
 
@@ -310,6 +340,9 @@ PREPARED: Mapping[str, Callable[[Rows], Rows]] = {
     "numbered": with_numbered_phase,
     "ends": with_end,
     "branch": with_branch,
+    "place": with_place,
+    "ratio:steps_to_loss": with_ratio("steps_to_loss"),
+    "ratio:steps_to_half": with_ratio("steps_to_half"),
     "tokens": with_tokens,
     "on-control": on_control,
     "square": square_alone,

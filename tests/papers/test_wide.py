@@ -1,0 +1,94 @@
+"""Figure 2 at the paper's width: what curves say, and the claims on them."""
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from papers import wide
+from papers.claims import LEDGER, REGISTERED
+from papers.judging import Family, judge
+from papers.rows import Row
+
+OWN = tuple(claim for claim in LEDGER.claims if claim.studies == (wide.STUDY,))
+GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
+
+
+def curve(small: float, noise: float) -> list[Row]:
+    """The rule comes first, gives way while the exception is learned, and comes back."""
+    rule = [0.0, 0.7, 0.1, 0.8, 0.8]
+    symmetric = [0.0, 0.1, 0.3, 1.0, 1.0]
+    broken, train = [0.0, 0.1, 0.9, 1.0, 1.0], [0.2, 0.6, 0.9, 0.99, 1.0]
+    return [
+        {"step": 50.0 * i, "train": t, "id": t, "broken": b,
+         "x-10": min(1.0, max(0.0, small * r + noise)), "x-6": (1 - small) * s}
+        for i, (r, s, b, t) in enumerate(zip(rule, symmetric, broken, train, strict=True))
+    ]  # fmt: skip
+
+
+def study(turned: bool = False) -> list[Row]:
+    generator, rows = np.random.default_rng(0), []
+    for depth, gamma, seed in itertools.product((2, 3), GAMMAS, range(3)):
+        for rate in (1e-4, 5e-5):
+            small = GAMMAS.index(gamma) / 4
+            about = {"run_id": f"{depth}-{gamma}-{seed}-{rate}", "n_layers": float(depth),
+                     "gamma": gamma, "seed": 100.0 * depth + 10 * GAMMAS.index(gamma) + seed,
+                     "lr": rate}  # fmt: skip
+            noise = float(generator.normal(0, 0.03))
+            rows += [about | row for row in curve(1 - small if turned else small, noise)]
+    return rows
+
+
+def test_a_seed_at_all_its_rates_is_one_witness() -> None:
+    found = wide.witnesses(study())
+    assert len(found) == 30
+    assert {row["rates"] for row in found} == {2}
+    largest = next(row for row in found if row["gamma"] == 0.95)
+    assert largest["before"] == pytest.approx(0.7, abs=0.1)
+    assert largest["gives_way"] == pytest.approx(0.6, abs=0.1)
+    assert largest["comes_back"] == pytest.approx(0.7, abs=0.1)
+
+
+def test_what_a_run_passes_through_counts_in_the_best_and_not_at_the_end() -> None:
+    rows = [row for row in study() if row["gamma"] == 0.95][:5]
+    rows[-1] = rows[-1] | {"x-10": 0.0}
+    (found,) = wide.witnesses(rows)
+    assert found["best_ood"] > 0.7
+    assert found["end_ood"] == 0
+    (unfitted,) = wide.witnesses(rows[:3])
+    assert unfitted["censored"]
+    assert unfitted["end_ood"] is None
+
+
+def test_the_claims_follow_the_curves() -> None:
+    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(study())})
+    verdicts = {name: found.verdict for name, found in judged.items()}
+    assert verdicts.pop("fig2-shadow") == "not answerable here"  # three seeds
+    assert set(verdicts.values()) == {"supported"}
+    turned = judge(Family(OWN), {wide.STUDY: wide.witnesses(study(turned=True))})
+    assert turned["fig2-inferential"].verdict == turned["fig2-symmetric"].verdict == "reversed"
+
+
+def test_depths_that_disagree_are_mixed() -> None:
+    deep = [row for row in study(turned=True) if row["n_layers"] == 3]
+    rows = [row for row in study() if row["n_layers"] == 2] + deep
+    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
+    assert judged["fig2-inferential"].verdict == "mixed"
+
+
+def test_claims_say_what_was_registered() -> None:
+    for claim in OWN:
+        said = REGISTERED[claim.name]
+        assert (claim.sentence, claim.statistic) == (said["sentence"], said["statistic"])
+        assert (claim.minimum, claim.ours) == (said["least"], said["by"] == "ours")
+
+
+def test_the_table_of_curves_is_read(tmp_path: Path) -> None:
+    rows = study()
+    with (tmp_path / "curves.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert wide.read_witnesses(tmp_path / "curves.csv") == wide.witnesses(rows)
