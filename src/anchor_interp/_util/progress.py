@@ -45,19 +45,23 @@ class Meter:
     """One piece of work with its steps; without a batch size it has no throughput."""
 
     def __init__(self, display: Bars, name: str, steps: int, batch_size: int) -> None:
-        self._display, self._doing = display, ""
+        self._display, self._steps = display, steps
+        self._facts: Facts = {}
+        self._next = 0.0
         self._task = display.add_task(
             name, total=steps, batch_size=batch_size, facts="waiting", line=f"{name}: step #"
         )
 
     def update(self, step: int, facts: Facts) -> None:
-        """Report that a step is done."""
-        self._doing = describe(facts)
-        self._display.update(self._task, completed=step, facts=self._doing)
+        """Report that a step is done; without news ten times a second, as it costs time."""
+        now = time.monotonic()
+        if facts is not self._facts or now > self._next or step >= self._steps:
+            self._facts, self._next = facts, now + 0.1
+            self._display.update(self._task, completed=step, facts=describe(facts))
 
     def update_part(self, facts: Facts) -> None:
         """Report what a part of the work is doing."""
-        self._display.update(self._task, facts=_joined(self._doing, describe(facts)))
+        self._display.update(self._task, facts=_joined(describe(self._facts), describe(facts)))
 
 
 class _Part:

@@ -8,13 +8,13 @@ metrics, even if it starts later, and a resumed session repeats no step. Both pa
 import contextlib
 import functools
 import importlib.util
-import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, checked, to_dict
 from anchor_interp.runs.config import RunConfig
@@ -100,7 +100,7 @@ class _WandB:
         if not self._file.exists():
             self._file.parent.mkdir(exist_ok=True)
             self._note(secrets.token_hex(8), -1)
-        session = json.loads(self._file.read_text(encoding="utf-8"))
+        session = files.read_json(self._file)
         self._id, self._sent = session["id"], session["last_step"]
         self._run = wandb.init(
             project="anchor-interp", dir=str(folder), name=folder.absolute().name,
@@ -120,6 +120,4 @@ class _WandB:
 
     def _note(self, identifier: str, last_step: int) -> None:
         self._sent = last_step
-        partial = self._file.with_suffix(".partial")
-        partial.write_text(json.dumps({"id": identifier, "last_step": last_step}), encoding="utf-8")
-        partial.replace(self._file)
+        files.write_json(self._file, {"id": identifier, "last_step": last_step})
