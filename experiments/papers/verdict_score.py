@@ -26,7 +26,7 @@ from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.progress import reporting_late
+from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.analysis.statistics import Floats, permutation_p
@@ -166,7 +166,7 @@ def fitted_accuracy(rows: Rows) -> tuple[float, float]:
     kept = list(filter(can_be_judged, rows))
     truth, numbers = np.array([row["phase"] for row in kept]), list(map(fingerprint_of, kept))
     left_out = []
-    with reporting_late("leaving out each run", len(kept)) as progress:
+    with reporting_one("leaving out each run", len(kept)) as progress:
         for i, each in enumerate(numbers):
             others = fit_thresholds(kept[:i] + kept[i + 1 :])
             left_out.append(verdict(each, others).phase)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from anchor_interp._util import progress
-from anchor_interp._util.progress import reporting, reporting_all, reporting_late, silence
+from anchor_interp._util.progress import reporting, reporting_all, reporting_one, silence
 
 
 def spoken(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -17,12 +17,12 @@ def test_work_speaks_once_it_has_become_long(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with reporting_late("short", 3) as short:
+    with reporting_one("short", 3) as short:
         for step in range(1, 4):
             now += 0.6
             short.update(step, {})
     assert spoken(capsys) == []
-    with reporting_late("long", 30) as long:
+    with reporting_one("long", 30) as long:
         for step in range(1, 31):
             now += 0.6
             long.update(step, {"doing": f"part {step}"})
@@ -38,17 +38,17 @@ def test_quiet_work_and_parts_of_other_work_are_silent(
     monkeypatch.setattr(progress, "LATE_SECONDS", -1)
 
     def work(*, quiet: bool = False) -> None:
-        with reporting_late("part", 1, quiet=quiet) as part:
+        with reporting_one("part", 1, quiet=quiet) as part:
             part.update(1, {})
 
     work(quiet=True)
     with silence():
         work()
-    with reporting({"run": (5, 1)}), reporting_late("inner", 1) as inner:
+    with reporting({"run": (5, 1)}), reporting_one("inner", 1) as inner:
         inner.update(1, {})
     with reporting_all(1, 1.0, quiet=True):
         work()
-    with reporting_late("outer", 2, quiet=True):
+    with reporting_one("outer", 2, quiet=True):
         work()
     assert spoken(capsys) == []
     work()
@@ -60,11 +60,11 @@ def test_a_part_of_long_work_is_what_that_work_is_doing(
 ) -> None:
     monkeypatch.setattr(progress, "LATE_SECONDS", -1)
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0)
-    with reporting_late("outer", 2) as outer:
+    with reporting_one("outer", 2) as outer:
         outer.update(1, {"doing": "prune"})
-        with reporting_late("inner", 5) as inner:
+        with reporting_one("inner", 5) as inner:
             inner.update(4, {"doing": "7 edges left"})
-            with reporting_late("innermost", 1) as innermost:
+            with reporting_one("innermost", 1) as innermost:
                 innermost.update(1, {})
         outer.update(2, {"doing": "done"})
     lines = [line.split("  ")[:3] for line in spoken(capsys)]

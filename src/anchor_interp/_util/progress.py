@@ -89,7 +89,7 @@ def _inside(outer: Meter | Silent) -> Iterator[None]:
 
 
 def silence() -> contextlib.AbstractContextManager[None]:
-    """Within the ``with`` block :func:`reporting_late` reports nothing."""
+    """Within the ``with`` block :func:`reporting_one` reports nothing."""
     return _inside(Silent())
 
 
@@ -103,7 +103,7 @@ def reporting(
 
 
 @contextlib.contextmanager
-def reporting_late(
+def reporting_one(
     name: str, steps: int, *, batch_size: int = 0, quiet: bool = False
 ) -> Iterator[Progress]:
     """Report the progress of one piece of work.

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.progress import reporting_late
+from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
@@ -229,7 +229,7 @@ def prune(
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     kept = bench.reachable.copy()
     n_edges, n = int(kept.sum()), 1
-    with reporting_late("prune", n_edges, quiet=quiet) as progress:
+    with reporting_one("prune", n_edges, quiet=quiet) as progress:
         while n and kept.any():
             edges, alone = single_edges(kept)
             tried = []

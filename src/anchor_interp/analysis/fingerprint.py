@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.progress import reporting_late
+from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.analysis import similarity
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
@@ -120,7 +120,7 @@ def fingerprint_model(
         factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
         measures = list(_of_activations(model, seen, seed))
-        with reporting_late("fingerprint", len(measures), quiet=quiet) as progress:
+        with reporting_one("fingerprint", len(measures), quiet=quiet) as progress:
             for done, measure in enumerate(measures, 1):
                 if time.monotonic() >= ends:
                     left = len(measures) - done + 1

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.progress import Progress, reporting_late
+from anchor_interp._util.progress import Progress, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis import circuits, similarity
@@ -270,7 +270,7 @@ def _analyze(
     mechanism = None
     left_out = ["everything but the complexity: the model has no anchor task"]
     if task is not None:
-        with reporting_late(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
+        with reporting_one(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
             mechanism, left_out = _mechanism(model, task, training, initial, seed, ends, progress)
     query = first_query_matrix(model)
     kept = None if mechanism is None else mechanism.fingerprint

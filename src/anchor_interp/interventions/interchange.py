@@ -26,7 +26,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, DivergedError
-from anchor_interp._util.progress import reporting_late
+from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
@@ -194,7 +194,7 @@ def learn_subspace(
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
     losses = np.empty(steps)
-    with reporting_late("subspace", steps, batch_size=batch_size, quiet=quiet) as progress:
+    with reporting_one("subspace", steps, batch_size=batch_size, quiet=quiet) as progress:
         for step in range(steps):
             chosen = batch_indices(step, batch_size, len(exchange.rows), seed=seed)
             basis = torch.linalg.qr(weights)[0]
