@@ -73,14 +73,14 @@ def test_no_virtual_pair_adds_what_an_unseen_pair_adds(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a pair would have the target of the unseen one, and in a linear model its state."""
-    task, summed, totals = ai.TASKS[name], compositions._States.summed, set()
+    task, summed, totals = ai.TASKS[name], compositions._States.composed, set()
 
     def noted(states: Any, signs: dict[Any, int]) -> torch.Tensor:
         keys = np.zeros(1, np.int64)
         totals.add(sum(sign * int(task.composed(pair, keys)[0]) for pair, sign in signs.items()))
         return summed(states, signs)
 
-    monkeypatch.setattr(compositions._States, "summed", noted)
+    monkeypatch.setattr(compositions._States, "composed", noted)
     virtual_anchors(random_model(), task, layer=0, n=2)
     assert len(totals) > 10
     assert not totals & {int(task.composed(pair, np.zeros(1, np.int64))[0]) for pair in task.unseen}

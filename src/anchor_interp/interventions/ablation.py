@@ -33,7 +33,6 @@ from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
     check_causal,
-    check_model,
     finite_rows,
 )
 from anchor_interp.tasks.sequences import Sequences, position_roles
@@ -42,6 +41,8 @@ Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
 Tokens = Sequences | np.ndarray | Tensor | Sequence[int]
 """Sequences of a task, token indices (n, length), or one sequence's tokens."""
+Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
+"""Indices of sequences and of the reference of each."""
 BATCH = 1024
 """Sequences of one forward pass."""
 LEAST_CHANGE = 0.1
@@ -95,15 +96,12 @@ class MeanEdgeOutputs:
 
 def edge_outputs(model: HookedTransformer, tokens: Inputs) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
-    check_model(model)
     blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
     kinds = ("pattern", "v")
-    found = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
-    patterns, values = (torch.stack([found[b + kind] for b in blocks]) for kind in kinds)
-    # grouped-query heads share their values, which are recorded once
-    return EdgeOutputs(
-        patterns, values.repeat_interleave(model.cfg.n_heads // values.shape[3], dim=3)
-    )
+    recorded = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
+    patterns, values = (torch.stack([recorded[b + kind] for b in blocks]) for kind in kinds)
+    n_sharing = model.cfg.n_heads // values.shape[3]  # grouped heads share their values
+    return EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3))
 
 
 @contextlib.contextmanager
@@ -140,7 +138,6 @@ def reachable_edges(
     These are the last layer's edges to the last position and all causal edges below it: 54 of 90
     for two layers, one head and nine positions. Raises ConfigError if attention is not causal.
     """
-    check_model(model)
     check_causal(model)
     shape = (model.cfg.n_layers, model.cfg.n_heads, length, length)
     edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
@@ -190,19 +187,10 @@ class EdgeAblation(Readable):
         self.tokens = finite_rows(model, tokens)
         self.roles = position_roles(tokens.shape[1], position)
         self.reachable = reachable_edges(model, tokens.shape[1])
-        with torch.no_grad():
-            logits = check_finite(last_logits(model, self.tokens), "the model's logits")
-        self.answers, self._own = logits.argmax(-1), answers is None
-        if answers is not None:
-            given = np.asarray(answers)
-            if given.shape != (len(tokens),) or given.dtype.kind not in "iu":
-                raise ConfigError(f"answers is {shown(answers)}; expected {len(tokens)} integers")
-            check_answers(given, model.cfg.d_vocab_out)
-            self.answers = torch.from_numpy(given.astype(np.int64)).to(logits.device)
-        found = edge_outputs(model, self.tokens)
-        self.attention: np.ndarray = found.patterns.double().mean(1).cpu().numpy()
-        self._pairs = np.arange(len(tokens)), np.arange(len(tokens))  # sequence, reference
-        self._reference = self._referred(found, position, references)
+        self.answers, self._own = self._answers(answers), answers is None
+        own = edge_outputs(model, self.tokens)
+        self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
+        self._reference, self._pairs = self._references(own, position, references)
         none, every = np.zeros_like(self.reachable), self.reachable
         self.full, self.nothing = self.measure(np.stack([none, every])).T
 
@@ -217,8 +205,8 @@ class EdgeAblation(Readable):
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         names = ("accuracy", "logit_difference", "log_probability")
-        for ablated, found in (("none", self.full), ("every edge", self.nothing)):
-            yield {"ablated": ablated, **dict(zip(names, found.tolist(), strict=True))}
+        for ablated, means in (("none", self.full), ("every edge", self.nothing)):
+            yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
 
     def measure(
         self, ablated: Bool[np.ndarray, "circuit layer head query key"]
@@ -237,8 +225,8 @@ class EdgeAblation(Readable):
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
         edges = torch.from_numpy(ablated)[:, None]
-        found = run_ablated(self.model, self.tokens, edges, self._pairs, self._reference, score)
-        means: Float[np.ndarray, "3 circuit"] = found.mean(1).T
+        scores = run_ablated(self.model, self.tokens, edges, self._pairs, self._reference, score)
+        means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
         return means
 
     def faithfulness(
@@ -256,39 +244,50 @@ class EdgeAblation(Readable):
                 f"none {self.full[0]:.2f}: they hardly depend on attention; use another model or "
                 "other answers"
             )
-        found = self.measure(self.reachable & ~circuits)[:2]
-        relative: Float[np.ndarray, "2 circuit"] = (found - self.nothing[:2, None]) / scale[:, None]
+        left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
+        relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
 
-    def _referred(
+    def _answers(self, given: np.ndarray | None) -> Int64[Tensor, " n"]:
+        """The answers given, or the model's own."""
+        with torch.no_grad():
+            logits = check_finite(last_logits(self.model, self.tokens), "the model's logits")
+        if given is None:
+            return logits.argmax(-1)
+        answers, n = np.asarray(given), len(self.tokens)
+        if answers.shape != (n,) or answers.dtype.kind not in "iu":
+            raise ConfigError(f"answers is {shown(given)}; expected {n} integers")
+        check_answers(answers, self.model.cfg.d_vocab_out)
+        return torch.from_numpy(answers.astype(np.int64)).to(logits.device)
+
+    def _references(
         self, own: EdgeOutputs, position: int | None, references: Tokens | None
-    ) -> EdgeOutputs | MeanEdgeOutputs | None:
-        """What ablated edges carry; sets which reference each sequence takes."""
+    ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
+        """What ablated edges carry, and which reference each sequence takes."""
+        n = len(self.tokens)
+        each = np.arange(n)
         if self.ablation == "zero":
             if references is not None:
                 raise ConfigError("zero ablation takes no references; choose mean or resample")
-            return None
-        n = len(self.tokens)
+            return None, (each, each)
         if references is None:
             if n < 2:
                 raise ConfigError(
                     f"{self.ablation} ablation of one sequence needs references with the key at "
                     "the same position; see aligned_sequences"
                 )
-            self._pairs = np.arange(n), (np.arange(n) + 1) % n
-            return own if self.ablation == "resample" else own.mean()
-        tokens, at = _aligned(references, None, "references")
-        if tokens.shape[1] != self.tokens.shape[1] or (at is not None and at != position):
-            raise ConfigError(
-                f"the references have {tokens.shape[1]} tokens and the key at position {at}; the "
-                f"sequences have {self.tokens.shape[1]} and {position}: give aligned references"
-            )
-        found = edge_outputs(self.model, tokens)
-        if self.ablation == "mean":
-            return found.mean()
-        each = np.arange(max(n, len(tokens)))
-        self._pairs = each % n, each % len(tokens)
-        return found
+            outputs, pairs = own, (each, (each + 1) % n)
+        else:
+            tokens, at = _aligned(references, None, "references")
+            if tokens.shape[1] != self.tokens.shape[1] or (at is not None and at != position):
+                raise ConfigError(
+                    f"the references have {tokens.shape[1]} tokens and the key at position {at}; "
+                    f"the sequences have {self.tokens.shape[1]} and {position}: give aligned "
+                    "references"
+                )
+            outputs, around = edge_outputs(self.model, tokens), np.arange(max(n, len(tokens)))
+            pairs = around % n, around % len(tokens)
+        return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
 
 
 @torch.no_grad()
@@ -296,7 +295,7 @@ def run_ablated(
     model: HookedTransformer,
     tokens: Int64[Tensor, "n length"],
     ablated: Bool[Tensor, "circuit batch layer head query key"],
-    pairs: tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]],
+    pairs: Pairs,
     reference: EdgeOutputs | MeanEdgeOutputs | None,
     score: Callable[[Tensor, Tensor], Tensor],
 ) -> Float[np.ndarray, "circuit pair metric"]:
@@ -327,15 +326,16 @@ def _aligned(
     if isinstance(sequences, Sequences):
         if position is not None:
             raise ConfigError(f"{where} know their key's position; leave position out")
-        found = np.unique(sequences.position)
-        if not len(found):
+        positions = np.unique(sequences.position)
+        if not len(positions):
             raise ConfigError(f"{where} holds no sequence; expected at least one")
-        if len(found) != 1:
+        if len(positions) != 1:
             raise ConfigError(
-                f"{where} have the key at {len(found)} positions; expected one, so that an edge "
-                "means the same in all: draw aligned_sequences, or take sequences.where(position=2)"
+                f"{where} have the key at {len(positions)} positions; expected one, so that an "
+                "edge means the same in all: draw aligned_sequences, or take "
+                "sequences.where(position=2)"
             )
-        return sequences.tokens.astype(np.int64), int(found[0])
+        return sequences.tokens.astype(np.int64), int(positions[0])
     given = sequences.cpu() if isinstance(sequences, Tensor) else sequences
     tokens = np.atleast_2d(np.asarray(given))
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:

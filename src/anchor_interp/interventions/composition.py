@@ -12,7 +12,7 @@ layers do with an anchor that nobody trained:
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,9 @@ from anchor_interp.models.transformer import HookedTransformer, check_causal, ch
 from anchor_interp.tasks.anchor import Affine, AnchorTask, Pair
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import assemble
+
+Signs = Mapping[Pair, int]
+"""A sum of the states of known pairs: each is added or subtracted."""
 
 
 @dataclass(frozen=True)
@@ -63,38 +66,66 @@ def virtual_anchors(
             causal.
     """
     check_fits(model, task)
-    states = _States(model, task, layer, n, seed)
-    tokens, known = task.tokens, set(states.of)
-    sums = [(a, c, d) for d in tokens for a, c in itertools.combinations(tokens, 2)
-            if d not in (a, c)]  # fmt: skip
-    beside = [b for b in tokens if all({(a, b), (b, a)} <= known for a in tokens)]
-    if not sums or not beside:
+    check_causal(model)
+    checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
+    checked(n, int, "n", low=1, high=10_000)
+    if model.cfg.attn_only:
+        raise ConfigError("the model has attention only; composition needs the state before an MLP")
+    known = [pair for pair in task.seen if task.role(pair) == "inferential"]
+    virtual = _virtual_pairs(task, known)
+    states = _States(model, task, known, layer, n, seed)
+    targets = {pair: task.target(pair, states.keys) for pair in known}
+    low, high = (bound(map(bound, targets.values())) for bound in (min, max))
+    right: list[bool] = []
+    cosines: list[float] = []
+    copied = True
+    for parts, total in virtual:
+        swapped = {(second, first): sign for (first, second), sign in parts.items()}
+        logits = [states.composed(each) for each in (parts, swapped)]
+        one, other = (each - each.mean(-1, keepdim=True) for each in logits)
+        cosines.append(float(torch.cosine_similarity(one, other, dim=-1).mean()))
+        answers = [each.argmax(-1).cpu().numpy() for each in logits]
+        of_parts = [targets[pair] for pair in parts]
+        copied &= bool(np.all([np.any(answer == of_parts, axis=0) for answer in answers]))
+        if total is not None:
+            rule = states.keys + total
+            usual = (low <= rule) & (rule <= high)
+            right += [is_rule for answer in answers for is_rule in (answer == rule)[usual]]
+    return VirtualAnchors(
+        layer=layer,
+        n=n,
+        rule=float(np.mean(right)) if right else None,
+        alike=None if copied or not cosines else float(np.mean(cosines)),
+    )
+
+
+def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs, int | None]]:
+    """The virtual anchors a + c - d beside an anchor b, each as a sum of known pairs.
+
+    Beside each stands what it adds to the key; None if a known pair adds the same, or if an anchor
+    does anything but add. Those that add what an unseen pair adds are left out.
+    """
+    if not known:
+        raise ConfigError("no seen pair of the task follows the rule: nothing can be composed")
+    anchors = task.tokens
+    virtual = [
+        (a, c, d) for d in anchors for a, c in itertools.combinations(anchors, 2) if d not in (a, c)
+    ]
+    beside = [b for b in anchors if all({(a, b), (b, a)} <= set(known) for a in anchors)]
+    if not virtual or not beside:
         raise ConfigError(
             "the task has no virtual anchors: they need three anchors or more, and one that "
             "follows the rule with each anchor in both orders"
         )
     adds = _added(task)
     trained, unseen = ({adds[a] + adds[b] for a, b in of if adds} for of in (known, task.unseen))
-    targets = {pair: task.target(pair, states.keys) for pair in known}
-    low, high = (bound(map(bound, targets.values())) for bound in (min, max))
-    right, cosines, copied = [], [], True
-    for (a, c, d), b in itertools.product(sums, beside):
+    pairs: list[tuple[Signs, int | None]] = []
+    for (a, c, d), b in itertools.product(virtual, beside):
+        parts = {(a, b): 1, (c, b): 1, (d, b): -1}
         total = adds[a] + adds[c] - adds[d] + adds[b] if adds else None
-        if total in unseen:
-            continue
-        of = {(a, b): 1, (c, b): 1, (d, b): -1}
-        orders = states.summed(of), states.summed({(y, x): sign for (x, y), sign in of.items()})
-        one, other = (logits - logits.mean(-1, keepdim=True) for logits in orders)
-        cosines.append(float(torch.cosine_similarity(one, other, dim=-1).mean()))
-        first, second = answers = [logits.argmax(-1).cpu().numpy() for logits in orders]
-        copied &= bool(np.all([np.any([x == targets[p] for p in of], axis=0) for x in answers]))
-        if total is not None and total not in trained:
-            target = states.keys + total
-            usual = (low <= target) & (target <= high)
-            right += [*(first == target)[usual], *(second == target)[usual]]
-    rule = float(np.mean(right)) if right else None
-    alike = None if copied or not cosines else float(np.mean(cosines))
-    return VirtualAnchors(layer, n, rule, alike)
+        if total not in unseen:
+            pairs.append((parts, None if total in trained else total))
+    return pairs
 
 
 def _added(task: AnchorTask) -> dict[int, int]:
@@ -105,44 +136,39 @@ def _added(task: AnchorTask) -> dict[int, int]:
 
 
 class _States:
-    """The states of all seen pairs that follow the rule, over the same n keys and noise."""
+    """The states of known pairs, over the same n keys and noise."""
 
     def __init__(
-        self, model: HookedTransformer, task: AnchorTask, layer: int, n: int, seed: int
+        self,
+        model: HookedTransformer,
+        task: AnchorTask,
+        known: Sequence[Pair],
+        layer: int,
+        n: int,
+        seed: int,
     ) -> None:
-        checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
-        checked(n, int, "n", low=1, high=10_000)
-        if model.cfg.attn_only:
-            raise ConfigError(
-                "the model has attention only; composition needs the state before an MLP"
-            )
-        check_causal(model)
-        pairs = [pair for pair in task.seen if task.role(pair) == "inferential"]
-        if not pairs:
-            raise ConfigError("no seen pair of the task follows the rule: nothing can be composed")
-
         def drawn(part: str, count: int, bound: int) -> np.ndarray:
             return random_integers(count, bound, seed=seed, stream=f"composition/{part}")
 
         self.keys: np.ndarray = task.keys[drawn("key", n, len(task.keys))]
         position = drawn("position", n, task.length - 2)
-        noise = task.keys[drawn("noise", n * task.length, len(task.keys))]
+        noise = task.keys[drawn("noise", n * task.length, len(task.keys))].reshape(n, -1)
         self._model, self._hook = model, f"blocks.{layer}.hook_resid_mid"
-        self._rows = {}
-        for pair in pairs:
+        rows = {}
+        for pair in known:
             index = np.full(n, task.pairs.index(pair))
-            tokens = assemble(task, noise.reshape(n, -1), index, self.keys, position).tokens
-            self._rows[pair] = token_rows(model, tokens)
-        hook = self._hook
-        self.of = {p: activations(model, rows, [hook])[hook] for p, rows in self._rows.items()}
-        replaced = torch.from_numpy(np.arange(task.length) > position[:, None])
-        self._mask = replaced.to(self._rows[pairs[0]].device)[:, :, None]
-
-    def summed(self, signs: Mapping[Pair, int]) -> Float[torch.Tensor, "n d_vocab"]:
-        """The logits of a sum of known states."""
-        state = torch.stack([sign * self.of[pair] for pair, sign in signs.items()]).sum(0)
+            rows[pair] = token_rows(model, assemble(task, noise, index, self.keys, position).tokens)
+        self._states = {
+            pair: activations(model, tokens, [self._hook])[self._hook]
+            for pair, tokens in rows.items()
+        }
         # any known pair can be run: in a causal model all that depends on it is replaced
-        rows = next(iter(self._rows.values()))
-        composed = Replacement(self._hook, state, self._mask, frozenset(signs))
-        logits, _ = replaced_run(self._model, rows, [composed], batch_size=len(rows))
-        return logits
+        self._rows = rows[known[0]]
+        replaced = torch.from_numpy(np.arange(task.length) > position[:, None])
+        self._mask = replaced.to(self._rows.device)[:, :, None]
+
+    def composed(self, parts: Signs) -> Float[torch.Tensor, "n d_vocab"]:
+        """The logits of a sum of known states."""
+        state = torch.stack([sign * self._states[pair] for pair, sign in parts.items()]).sum(0)
+        sum_of_states = Replacement(self._hook, state, self._mask, frozenset(parts))
+        return replaced_run(self._model, self._rows, [sum_of_states], batch_size=len(self._rows))[0]

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from anchor_interp._util.errors import HookError
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.transformer import HookedTransformer, check_model, has_hooks, token_rows
 from anchor_interp.tasks.sequences import Sequences
 
@@ -131,9 +131,9 @@ def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
     """Raise a HookError for a hook that the model does not have or that cannot fire."""
     check_model(model)
     for name in names:
-        if checked(name, str, "the hook's name") not in model.hook_dict:
+        if name not in model.hook_dict:
             raise HookError(
-                f"the model has no hook {shown(name)}{suggestion(name, model.hook_dict)}; "
+                f"the model has no hook {shown(name)}{suggestion(str(name), model.hook_dict)}; "
                 "model.hook_dict lists them"
             )
         if model.cfg.attn_only and name.endswith((".hook_mlp_in", ".hook_mlp_out")):

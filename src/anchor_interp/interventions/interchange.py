@@ -229,11 +229,11 @@ class _Exchange:
         self, model: HookedTransformer, pairs: InterchangePairs, site: Site, batch_size: int
     ) -> None:
         checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
-        check_sites(model, [site])
         checked(batch_size, int, "batch_size", low=1)
+        self.rows = finite_rows(model, pairs.base)
+        check_sites(model, [site])
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
-        self.rows = finite_rows(model, pairs.base)
         self._whole, source = (
             activations(model, sequences, [site.hook], batch=batch_size)[site.hook]
             for sequences in (pairs.base, pairs.source)

@@ -63,7 +63,6 @@ def mask_edges(
         HookError: no forward pass reached a layer that has edges to cut.
     """
     check_model(model)
-    checked(renormalise, bool, "renormalise")
     n_layers, n_heads, given = model.cfg.n_layers, model.cfg.n_heads, cast(Any, edges)
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
     if not is_mask or given.shape[::2] != (n_layers, n_heads, given.shape[3]):
@@ -161,7 +160,6 @@ def edge(
     ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of ``n_pos``
     positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
     """
-    check_model(model)
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
     checked(head, int | None, "head", low=0, high=model.cfg.n_heads - 1)
     checked(n_pos, int, "n_pos", low=1, high=model.cfg.n_ctx)
@@ -174,7 +172,6 @@ def edge(
 
 def no_edges(model: HookedTransformer, n_pos: int, batch: int = 1) -> Edges:
     """The empty set of edges."""
-    check_model(model)
     shape = (model.cfg.n_layers, batch, model.cfg.n_heads, n_pos, n_pos)
     return torch.zeros(shape, dtype=torch.bool)
 
@@ -200,7 +197,6 @@ def mask_leakage(
         ConfigError: no sequences, or none whose token can be masked, or weights or logits that are
             not finite, or logits that do not depend on the token.
     """
-    checked(task, AnchorTask, "task")
     at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
     if at_end.any() and not at_end.all():
         left_out = "left out: the %s token of %d of %d sequences is at the last position"

@@ -9,7 +9,7 @@ Run one with an activation of the other in its place and see how far the answer 
 * ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,13 +55,12 @@ class PatchResult(Readable):
         apart = self.told_apart()
         examples = f"{len(apart)} examples, {apart.sum()} told apart"
         about = f"{self.direction}, {len(self.sites)} sites, {examples}"
-        found = [row for row in self._rows() if row["recovery"] is not None]
-        if not found:
-            return about
+        rows = [row for row in self._rows() if row["recovery"] is not None]
+        # exchanging the embedding exchanges the sequence
         embedding = {str(site) for site in self.sites if isinstance(site, Site)
                      and (site.activation, site.layer) == ("resid_pre", 0)}  # fmt: skip
-        inside = [row for row in found if row["site"] not in embedding]
-        if not inside:  # exchanging the embedding exchanges the sequence
+        inside = [row for row in rows if row["site"] not in embedding]
+        if not inside:
             return about
         sign = -1 if self.direction == "denoise" else 1
         most = sorted(inside, key=lambda row: sign * row["recovery"])[:_MOST_TOLD]
@@ -177,26 +176,20 @@ def patch(
             have, a metric of the wrong shape, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
-    base, rows, donors = _twins(model, clean, corrupted, direction, metric)
+    twins = _twins(model, clean, corrupted, metric, direction, batch_size)
     sites = check_sites(model, sites)
-    checked(batch_size, int, "batch_size", low=1)
-    hooks = list(dict.fromkeys(site.hook for site in sites))
-    donated = activations(model, donors, hooks, batch=batch_size)
-    values = np.empty((len(sites), len(rows)))
-    at_once = max(1, batch_size // len(rows))
-    for hook, value in donated.items():
+    n = len(twins.rows)
+    values = np.empty((len(sites), n))
+    for hook, donated in twins.donated(sites).items():
         chosen = [i for i, site in enumerate(sites) if site.hook == hook]
-        for start in range(0, len(chosen), at_once):
-            part = chosen[start : start + at_once]
-            masks = torch.cat([site_mask(sites[i], base, value.shape) for i in part])
-            copies = value.repeat(len(part), *[1] * (value.ndim - 1))
-            replaced = Replacement(hook, copies, masks.to(value.device))
-            repeated = rows.repeat(len(part), 1)
-            logits, _ = replaced_run(model, repeated, [replaced], batch_size=batch_size)
-            for i, found in zip(part, logits.chunk(len(part)), strict=True):
-                values[i] = _measured(metric, found)
-    unpatched = _unpatched(model, rows, donors, direction, metric, batch_size)
-    return PatchResult(sites, direction, values, *unpatched)
+        at_once = max(1, batch_size // n)
+        for part in (chosen[k : k + at_once] for k in range(0, len(chosen), at_once)):
+            copies = donated.repeat(len(part), *[1] * (donated.ndim - 1))
+            masks = torch.cat([twins.mask(sites[i], donated) for i in part])
+            logits, _ = twins.run([Replacement(hook, copies, masks)], copies=len(part))
+            for i, logits_of_site in zip(part, logits.chunk(len(part)), strict=True):
+                values[i] = _measured(metric, logits_of_site)
+    return twins.result(sites, values)
 
 
 @torch.no_grad()
@@ -225,48 +218,87 @@ def path_patch(
     effects of single senders on the logits add up only without LayerNorm. Arguments and errors are
     those of :func:`patch`, with ``connections`` in place of its sites.
     """
-    base, rows, donors = _twins(model, clean, corrupted, direction, metric)
+    twins = _twins(model, clean, corrupted, metric, direction, batch_size)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
-    checked(batch_size, int, "batch_size", low=1)
     if not connections:
         raise ConfigError("connections is empty; name at least one Connection")
-    senders = check_sites(model, list(dict.fromkeys(each.sender for each in connections)))
-    receivers = [
-        () if each.receivers == "logits" else check_sites(model, each.receivers)
-        for each in connections
-    ]
+    senders = tuple(dict.fromkeys(each.sender for each in connections))
+    check_sites(model, [*senders, *(site for each in connections for site in each.receiving)])
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)
     outputs = [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
-    own = activations(model, rows, outputs, batch=batch_size)
+    own = activations(model, twins.rows, outputs, batch=batch_size)
     frozen = [Replacement(name, value) for name, value in own.items()]
-    hooks = list(dict.fromkeys(site.hook for site in senders))
-    donated = activations(model, donors, hooks, batch=batch_size)
-
-    def at_site(site: Site, given: dict[str, Tensor]) -> Replacement:
-        value = given[site.hook]
-        return Replacement(site.hook, value, site_mask(site, base, value.shape).to(value.device))
-
-    values = np.empty((len(connections), len(rows)))
+    donated = twins.donated(senders)
+    values = np.empty((len(connections), len(twins.rows)))
     for sender in senders:
         sent = [i for i, each in enumerate(connections) if each.sender == sender]
-        record = {site.hook for i in sent for site in receivers[i]}
-        run1 = [*frozen, at_site(sender, donated)]
-        direct, arrived = replaced_run(model, rows, run1, record=record, batch_size=batch_size)
+        record = {site.hook for i in sent for site in connections[i].receiving}
+        direct, arrived = twins.run([*frozen, twins.at(sender, donated)], record=record)
         for i in sent:
-            logits = direct
-            if receivers[i]:
-                received = [at_site(site, arrived) for site in receivers[i]]
-                logits, _ = replaced_run(model, rows, received, batch_size=batch_size)
+            received = [twins.at(site, arrived) for site in connections[i].receiving]
+            logits = twins.run(received)[0] if received else direct
             values[i] = _measured(metric, logits)
-    unpatched = _unpatched(model, rows, donors, direction, metric, batch_size)
-    return PatchResult(connections, direction, values, *unpatched)
+    return twins.result(connections, values)
+
+
+@dataclass(frozen=True, eq=False)
+class _Twins:
+    """Sequences that are patched, and those that activations come from, their donors."""
+
+    model: HookedTransformer
+    base: Inputs
+    rows: Int64[Tensor, "n pos"]
+    donors: Int64[Tensor, "n pos"]
+    metric: Metric
+    direction: Direction
+    batch_size: int
+
+    def donated(self, sites: Iterable[Site]) -> dict[str, Tensor]:
+        """The donors' activations at the sites' hooks."""
+        hooks = list(dict.fromkeys(site.hook for site in sites))
+        return activations(self.model, self.donors, hooks, batch=self.batch_size)
+
+    def mask(self, site: Site, value: Tensor) -> Bool[Tensor, "n ..."]:
+        """Where a site lies in an activation."""
+        return site_mask(site, self.base, value.shape).to(value.device)
+
+    def at(self, site: Site, given: Mapping[str, Tensor]) -> Replacement:
+        """Put the given activations, by hook, at one site."""
+        value = given[site.hook]
+        return Replacement(site.hook, value, self.mask(site, value))
+
+    def run(
+        self, replacements: Sequence[Replacement], *, copies: int = 1, record: Iterable[str] = ()
+    ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
+        """Logits of the patched sequences, the same ones several times in a row, and records."""
+        rows, size = self.rows.repeat(copies, 1), self.batch_size
+        return replaced_run(self.model, rows, replacements, record=record, batch_size=size)
+
+    def result(
+        self, sites: tuple[Site, ...] | tuple[Connection, ...], values: np.ndarray
+    ) -> PatchResult:
+        """The patched metric beside that of the two runs themselves."""
+        unpatched = [
+            _measured(
+                self.metric, replaced_run(self.model, rows, (), batch_size=self.batch_size)[0]
+            )
+            for rows in (self.donors, self.rows)
+        ]
+        clean, corrupted = unpatched if self.direction == "denoise" else unpatched[::-1]
+        return PatchResult(sites, self.direction, values, clean, corrupted)
 
 
 def _twins(
-    model: HookedTransformer, clean: Inputs, corrupted: Inputs, direction: Direction, metric: object
-) -> tuple[Inputs, Int64[Tensor, "n pos"], Int64[Tensor, "n pos"]]:
-    """The inputs that are patched, their token indices, and those that activations come from."""
+    model: HookedTransformer,
+    clean: Inputs,
+    corrupted: Inputs,
+    metric: Metric,
+    direction: Direction,
+    batch_size: int,
+) -> _Twins:
+    """What both kinds of patching are given, checked."""
     checked(direction, Direction, "direction")
+    checked(batch_size, int, "batch_size", low=1)
     inputs = (clean, corrupted)
     if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
         raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
@@ -275,8 +307,8 @@ def _twins(
         made = "logit_difference(clean, corrupted) or a function of the last position's logits"
         raise ConfigError(f"metric is {shown(metric)}; expected {made}")
     if rows[0].shape != rows[1].shape or not len(rows[0]):
-        found = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
-        raise ConfigError(f"{found}; expected the same shape, of at least one sequence")
+        shapes = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
+        raise ConfigError(f"{shapes}; expected the same shape, of at least one sequence")
     if torch.equal(*rows):
         raise ConfigError(
             f"clean and corrupted have the same tokens in all {len(rows[0])} sequences, so a patch "
@@ -289,16 +321,8 @@ def _twins(
                 f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
                 "patch sequences whose positions agree, as contrast_pairs draws them"
             )
-    base = direction == "denoise"
-    return inputs[base], rows[base], rows[not base]
-
-
-def _unpatched(
-    model: HookedTransformer, rows: Tensor, donors: Tensor, direction: str, metric: Metric, n: int
-) -> Iterator[Float[np.ndarray, " n"]]:
-    """The metric of the clean and of the corrupted run, n sequences at a time."""
-    for tokens in (donors, rows) if direction == "denoise" else (rows, donors):
-        yield _measured(metric, replaced_run(model, tokens, (), batch_size=n)[0])
+    base = direction == "denoise"  # which of the two is patched
+    return _Twins(model, inputs[base], rows[base], rows[not base], metric, direction, batch_size)
 
 
 def _picked(values: Tensor, answers: np.ndarray) -> Tensor:

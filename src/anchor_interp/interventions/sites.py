@@ -93,7 +93,7 @@ class Connection:
             )
         if self.receivers == ():
             raise ConfigError("connection.receivers is empty; name sites or give 'logits'")
-        for receiver in () if self.receivers == "logits" else self.receivers:
+        for receiver in self.receiving:
             if receiver.activation not in _RECEIVERS:
                 raise ConfigError(
                     f"connection.receivers holds {receiver}; expected q, k, v or post, which read "
@@ -109,9 +109,13 @@ class Connection:
                     "the sender's position for what attention takes from there"
                 )
 
+    @property
+    def receiving(self) -> tuple[Site, ...]:
+        """The receivers that are sites; none if the change goes to the logits."""
+        return () if self.receivers == "logits" else self.receivers
+
     def __str__(self) -> str:
-        given = self.receivers
-        return f"{self.sender} -> {given if given == 'logits' else ', '.join(map(str, given))}"
+        return f"{self.sender} -> {', '.join(map(str, self.receiving)) or 'logits'}"
 
 
 def _elsewhere(one: Position, other: Position) -> bool:
@@ -151,20 +155,19 @@ def site_grid(
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
     """The sites; raises ConfigError if the model does not have the layer or head of one."""
-    check_model(model)
     if isinstance(sites, Site):
         raise ConfigError(f"sites is one Site, {sites}; expected several: put it in a list")
-    found: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
-    if not found:
+    given: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
+    if not given:
         raise ConfigError("sites is empty; name at least one Site, or take site_grid")
-    for site in found:
+    for site in given:
         n_heads = _n_heads(model, site.activation)
         if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:
             raise ConfigError(
                 f"the site {site} is not in the model, which has {model.cfg.n_layers} layers and "
                 f"{n_heads} heads for {site.activation}"
             )
-    return found
+    return given
 
 
 def site_mask(site: Site, inputs: Inputs, shape: Sequence[int]) -> Bool[Tensor, "n ..."]:
@@ -195,20 +198,20 @@ def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
         if not -length <= position < length:
             allowed = f"{-length} to {length - 1}"
             raise ConfigError(f"position {position} is not among the {length}; expected {allowed}")
-        found = column == position % length
+        chosen = column == position % length
     elif position == "all":
-        found = column >= 0
+        chosen = column >= 0
     elif position == "last":
-        found = column == length - 1
+        chosen = column == length - 1
     elif not isinstance(inputs, Sequences):
         expected = "token indices have positions by number, 'last' and 'all'"
         raise ConfigError(f"position {position!r} needs Sequences of a task; {expected}")
     elif position == "noise":
         taken = [column == places(inputs, place)[:, None] for place in PLACES]
-        found = ~np.logical_or.reduce(taken)
+        chosen = ~np.logical_or.reduce(taken)
     else:
-        found = column == places(inputs, position)[:, None]
-    return torch.from_numpy(np.broadcast_to(found, (n, length)).copy())
+        chosen = column == places(inputs, position)[:, None]
+    return torch.from_numpy(np.broadcast_to(chosen, (n, length)).copy())
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:
