@@ -292,7 +292,7 @@ def _twins(
     model: HookedTransformer,
     clean: Inputs,
     corrupted: Inputs,
-    metric: Metric,
+    metric: Any,
     direction: Direction,
     batch_size: int,
 ) -> _Twins:

@@ -236,47 +236,64 @@ def model_of_weights(
     LayerNorms and buffers are then left out. A matrix that is missing or does not fit, or a setting
     that TransformerLens refuses, is a ConfigError.
     """
-    told = dict(settings or {"act_fn": "relu", "normalization_type": None})
-    first = "blocks.0."
     try:
-        n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
-        grouped = weights.get(first + "attn._W_K")
-        mlp = weights.get(first + "mlp.W_in")
-        positions = weights.get("pos_embed.W_pos")
-        positional = "alibi" if positions is None else "standard"
-        shape: dict[str, Any] = {
-            "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
-            "n_heads": n_heads,
-            "d_model": d_model,
-            "d_head": d_head,
-            "d_mlp": None if mlp is None else mlp.shape[1],
-            "attn_only": mlp is None,
-            "gated_mlp": first + "mlp.W_gate" in weights,
-            "n_key_value_heads": None if grouped is None else len(grouped),
-            "d_vocab": len(weights["embed.W_E"]),
-            "d_vocab_out": weights["unembed.W_U"].shape[1],
-            "n_ctx": told.get("n_ctx", 1) if positions is None else len(positions),
-            "positional_embedding_type": told.get("positional_embedding_type", positional),
-            "dtype": weights["embed.W_E"].dtype,
-        }
-        cfg = HookedTransformerConfig(**(told | shape | _LOADED))
+        shape = _shape_of(weights)
         with torch.device("meta"):
-            model = _built(cfg)
-        is_run = settings is not None
-        parts = model.state_dict() if is_run else dict(model.named_parameters())
-        needed = {name: part for name, part in parts.items() if is_run or ".b_" not in name}
-        wrong = [name for name in needed if weights[name].shape != needed[name].shape]
-    except (KeyError, ValueError, IndexError, TypeError, AssertionError) as error:
-        what = f"have no {error}" if isinstance(error, KeyError) else f"do not fit: {error}"
-        raise ConfigError(
-            f"the weights {what}; expected a HookedTransformer's state dict"
-        ) from error
-    for name in wrong:
-        found, expected = tuple(weights[name].shape), tuple(needed[name].shape)
-        raise ConfigError(f"the weight {name!r} is {found}; expected {expected} beside the others")
+            model = _built(HookedTransformerConfig(**_settings(shape, settings)))
+    except KeyError as error:
+        raise ConfigError(_NO_MODEL.format(f"have no {error}")) from error
+    except (ValueError, IndexError, TypeError, AssertionError) as error:  # TransformerLens's too
+        raise ConfigError(_NO_MODEL.format(f"do not fit: {error}")) from error
+    expected: Mapping[str, Tensor] = model.state_dict()
+    if settings is None:
+        named = model.named_parameters()
+        expected = {name: part for name, part in named if ".b_" not in name}
+    for name, part in expected.items():
+        if name not in weights:
+            raise ConfigError(_NO_MODEL.format(f"have no {name!r}"))
+        if weights[name].shape != part.shape:
+            found, fitting = tuple(weights[name].shape), tuple(part.shape)
+            raise ConfigError(
+                f"the weight {name!r} is {found}; expected {fitting} beside the others"
+            )
     known = {name: weights[name] for name in model.state_dict() if name in weights}
     model.load_state_dict(known, strict=False, assign=True)
     return model.eval()
+
+
+_NO_MODEL = "the weights {}; expected a HookedTransformer's state dict"
+
+
+def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The settings of a HookedTransformerConfig that a state dict tells."""
+    first = "blocks.0."
+    n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
+    grouped, mlp = weights.get(first + "attn._W_K"), weights.get(first + "mlp.W_in")
+    shape = {
+        "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
+        "n_heads": n_heads,
+        "d_model": d_model,
+        "d_head": d_head,
+        "d_mlp": None if mlp is None else mlp.shape[1],
+        "attn_only": mlp is None,
+        "gated_mlp": first + "mlp.W_gate" in weights,
+        "n_key_value_heads": None if grouped is None else len(grouped),
+        "d_vocab": len(weights["embed.W_E"]),
+        "d_vocab_out": weights["unembed.W_U"].shape[1],
+        "dtype": weights["embed.W_E"].dtype,
+    }
+    positions = weights.get("pos_embed.W_pos")
+    return shape if positions is None else shape | {"n_ctx": len(positions)}
+
+
+def _settings(shape: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All settings: what the weights tell goes before what is given, and that before defaults."""
+    usual = {
+        "n_ctx": 1,
+        "positional_embedding_type": "standard" if "n_ctx" in shape else "alibi",
+    }
+    unknown = {"act_fn": "relu", "normalization_type": None}  # of weights that are only looked at
+    return usual | dict(given or unknown) | dict(shape) | _LOADED
 
 
 @functools.cache
