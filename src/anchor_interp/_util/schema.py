@@ -113,7 +113,7 @@ def checked_path(path: Any, where: str) -> Path:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON strictly: names are unique in an object, numbers finite and of sensible length.
+    """Parse JSON strictly: names are unique in an object, and numbers are finite.
 
     Raises:
         ConfigError: says what is wrong with the text.

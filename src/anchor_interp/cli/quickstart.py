@@ -1,6 +1,7 @@
 """The main job on default settings: one run for each phase, a table, a picture and a report."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
 
 _WIDTH = 100  # columns of the table where standard output is not a terminal
+_LEAST_WIDTH = 20
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -90,7 +92,9 @@ def print_table(runs: "Mapping[str, Run]") -> None:
             *("-" if share is None else f"{share:.2f}" for share in shares),
             " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks), run.phase,
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+    is_terminal = sys.stdout.isatty()
+    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if is_terminal else _WIDTH
+    Console(width=width).print(table)
     for name, run in runs.items():
         print(f"{name}: {run.phase}, because {run.reason}")
         print(f"  checkpoints: {run.folder.path / 'checkpoints'}")
