@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.learning_order import lateness, learning_curves
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.config import RunConfig
@@ -21,6 +20,7 @@ from anchor_interp.runs.run import Run
 
 from .detection import broken_pairs, detection
 from .language_runs import CURVE, MEASURED
+from .learning_order import lateness, learning_curves
 from .studies import Study
 
 Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name

@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked
 from anchor_interp.models.forward import last_logits
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import Sequences, sample
@@ -51,8 +50,6 @@ def learning_curves(
     sequences of each group are measured. Lateness is read between checkpoints, so keep many of
     them (``checkpoint_every``), at least two.
     """
-    checked(run, Run, "run")
-    checked(n, int, "n", low=1)
     config = run.config
     if len(run.steps) < 2:
         raise ConfigError(
@@ -87,7 +84,6 @@ def lateness(curves: LearningCurves, *, level: float = LEARNED) -> Float[np.ndar
 
     Steps are interpolated between checkpoints. A group below it at the last one is infinitely late.
     """
-    checked(level, float, "level", above=0, high=1)
     found = np.full(len(curves.groups), np.inf)
     for group, accuracy in enumerate(curves.accuracy.T):
         below = np.flatnonzero(accuracy < level)

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.learning_order import (
-    LearningCurves,
-    lateness,
-    learning_curves,
-    ranked,
-)
 from anchor_interp.runs.run import Run
+from papers.learning_order import LearningCurves, lateness, learning_curves, ranked
 
 
 def curves(*accuracies: list[float]) -> LearningCurves:

@@ -1,0 +1,94 @@
+"""What an analysis is about: a model and what is known of it.
+
+A :class:`Subject` is checked when it is made. A public function such as
+``route_scores(model, task)`` makes one and hands it on; what takes a Subject trusts it.
+``NAME_of(subject)`` is the public function ``NAME`` on a Subject that exists already.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxtyping import Int
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked
+from anchor_interp.models.finite import check_weights
+from anchor_interp.models.networks import as_transformer
+from anchor_interp.models.transformer import (
+    HookedTransformer,
+    Inputs,
+    check_fits,
+    check_model,
+    token_rows,
+)
+from anchor_interp.runs.evaluation import Training, training_examples
+from anchor_interp.runs.run import Run
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples
+
+MOST_SEED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model and what is known of it.
+
+    Raises:
+        ConfigError: weights that are not finite, a model that is too small for the task, or
+            examples, training or seed that do not fit.
+    """
+
+    model: HookedTransformer
+    task: AnchorTask | None = None
+    """The anchor task that the model was trained on."""
+    examples: Inputs | None = None
+    """Sequences or token indices to look at."""
+    training: Training = None
+    """The sequences that the model was trained on."""
+    initial: HookedTransformer | None = None
+    """The model before training."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+        if self.task is None:
+            check_weights(self.model)
+        else:
+            check_fits(self.model, self.task)
+        checked(self.initial, HookedTransformer | None, "initial")
+        checked(self.seed, int, "seed", low=0, high=MOST_SEED)
+        _ = self.trained_on
+        if self.examples is not None:
+            _ = self.rows
+
+    @classmethod
+    def of_run(cls, run: Run, *, seed: int = 0) -> "Subject":
+        """The model of a run's checkpoint, with the run's task if it has anchors."""
+        task = run.config.task.anchored
+        return cls(
+            run.transformer,
+            task,
+            training=None if task is None else run.training,
+            initial=None if run.initial is None else as_transformer(run.initial),
+            seed=seed,
+        )
+
+    @property
+    def anchor_task(self) -> AnchorTask:
+        """The task of an analysis that needs one."""
+        if self.task is None:
+            raise ConfigError("this analysis needs the model's anchor task; give it")
+        return self.task
+
+    @cached_property
+    def rows(self) -> Int[Tensor, "batch pos"]:
+        """The tokens of the examples, on the model's device."""
+        if self.examples is None:
+            raise ConfigError("this analysis needs examples; give sequences or token indices")
+        return token_rows(self.model, self.examples)
+
+    @cached_property
+    def trained_on(self) -> Examples | None:
+        """The training sequences as examples."""
+        return None if self.task is None else training_examples(self.task, self.training)

@@ -1,0 +1,65 @@
+"""A subject is checked once, when it is made."""
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import FEW_KEYS, random_model, small_exact
+
+import anchor_interp as ai
+from anchor_interp.interventions.subject import Subject
+
+
+def test_a_subject_holds_what_it_was_given() -> None:
+    model, sequences = small_exact("symmetric", "post"), ai.sample(FEW_KEYS, "train", 5, seed=0)
+    subject = Subject(model, FEW_KEYS, examples=sequences, training=sequences, seed=3)
+    assert subject.anchor_task is FEW_KEYS
+    assert torch.equal(subject.rows, sequences.tensor)
+    assert subject.trained_on is not None
+    assert np.array_equal(subject.trained_on.last, sequences.targets)
+    with pytest.raises(FrozenInstanceError):
+        setattr(subject, "seed", 4)
+
+
+def test_a_subject_of_a_run_knows_its_training_and_its_first_model() -> None:
+    run = ai.load("tiny/memorizing/1")
+    subject = Subject.of_run(run, seed=2)
+    assert (subject.model, subject.task, subject.seed) == (run.model, run.config.task, 2)
+    assert subject.initial is run.initial
+    assert subject.trained_on is not None
+    exact = Subject.of_run(ai.load("exact/symmetric"))
+    assert (exact.initial, exact.trained_on) == (None, None)
+
+
+def _not_finite() -> Any:
+    model = random_model()
+    model.unembed.W_U.data[0, 0] = torch.nan
+    return model
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": _not_finite()}, "unembed.W_U holds 1 of"),
+    ({"model": _not_finite(), "task": None}, "unembed.W_U holds 1 of"),
+    ({"task": replace(FEW_KEYS, length=12)}, "the task needs"),
+    ({"seed": -1}, "seed is -1; expected at least 0"),
+    ({"training": ai.sample(FEW_KEYS, "train", 0, seed=0)}, "training holds sequences of shape"),
+    ({"examples": np.full((2, 9), 500)}, "tokens run from 500 to 500"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_does_not_fit_is_refused_when_it_is_made(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ai.ConfigError, match=message):
+        Subject(**({"model": random_model(), "task": FEW_KEYS} | changes))
+
+
+def test_what_an_analysis_lacks_is_asked_for() -> None:
+    subject = Subject(random_model())
+    with pytest.raises(ai.ConfigError, match="needs the model's anchor task"):
+        _ = subject.anchor_task
+    with pytest.raises(ai.ConfigError, match="needs examples"):
+        _ = subject.rows
