@@ -5,9 +5,8 @@ JSON and writes ``docs/evidence/complexity.md``. It resumes where it was stopped
 
 The papers see two things in inferential (small-initialisation) models and not in memorizing ones:
 few directions in W_Q L0 (stable rank; condensed neurons), and keys embedded in steps of 3 and 4.
-A difference between two recipes counts with p <= 0.05 after Holm's correction over the table; a run
-shows the steps if each of 3 and 4 stands out beyond a smooth curve with p <= 0.05. Runs of these
-recipes had been looked at before this was fixed.
+A run shows the steps if each of 3 and 4 stands out beyond a smooth curve with p <= 0.05. Runs of
+these recipes had been looked at before this was fixed.
 """
 
 from collections.abc import Sequence
@@ -19,29 +18,9 @@ from anchor_interp.models.complexity import complexity
 from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.effects import LEVEL
-from measured import (
-    Measured,
-    comparisons,
-    corrected,
-    experiment,
-    interval,
-    spread,
-    table,
-    tell_filled,
-)
-from papers.judging import Family
+from measured import Measured, experiment, spread, table, tell_filled
 from papers.rows import Row
-from papers.rule_contrasts import recipe_claim
 
-# Recipes that are compared; the papers expect the first of each to be the more complex one.
-PAIRS = (
-    ("memorizing", "inferential"),
-    ("composite", "inferential"),
-    ("composite", "symmetric"),
-    ("symmetric", "inferential"),
-    ("neurips-memorizing", "neurips-inferential"),
-    ("neurips-symmetric", "neurips-inferential"),
-)
 NUMBERS = {
     "stable_rank": "stable rank of W_Q L0",
     "condensation": "condensation of W_Q L0",
@@ -50,15 +29,6 @@ NUMBERS = {
     "distance": "distance of W_Q L0 from its start",
     "dimension": "dimension of the embedded keys",
 }
-CLAIMS = Family(
-    tuple(
-        recipe_claim("the first is more complex", "C VI, N 5.3", title, number, *pair)
-        for number, title in NUMBERS.items()
-        for pair in PAIRS
-    ),
-    "holm",
-    fewest=2,
-)
 
 
 def measure(run: Run) -> Row:
@@ -84,10 +54,7 @@ def measure(run: Run) -> Row:
 
 
 def report(found: Measured) -> None:
-    """Compare the recipes' runs that reached their phase, and report all."""
-    compared = comparisons(
-        CLAIMS, found.table(lambda row: {name: row[name] for name in NUMBERS}), "number"
-    )
+    """The numbers of the recipes' runs that reached their phase."""
     numbers = table(
         ["recipe", "runs in their phase", *NUMBERS.values(), "W_Q L0 at the start"],
         [
@@ -96,23 +63,13 @@ def report(found: Measured) -> None:
             for name, runs in found.used.items()
         ],
     )  # fmt: skip
-    differences = table(
-        ["number", "first", "second", "difference of means (95 % interval)", "d", "p", "Holm's p"],
-        [
-            [NUMBERS[c["number"]], c["first"], c["second"], interval(c),
-             "" if c["effect"] is None else f"{c['effect']:+.1f}", f"{c['p_value']:.2g}",
-             corrected(c["holm"])]
-            for c in compared
-        ],
-    )  # fmt: skip
     steps = table(
         ["recipe", "runs", "show both steps", "in the first two components",
          "median places of 3 and 4", "steps that stand out most (median z)"],
         [_steps(name, runs) for name, runs in found.used.items() if runs],
     )  # fmt: skip
     tell_filled(
-        "complexity", {"runs": found.rows, "comparisons": compared}, found,
-        numbers=numbers, differences=differences, steps=steps, compared=len(compared),
+        "complexity", {"runs": found.rows}, found, numbers=numbers, steps=steps,
     )  # fmt: skip
 
 

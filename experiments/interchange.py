@@ -30,19 +30,8 @@ from anchor_interp.tasks.counterfactuals import (
     interchange_pairs,
     renamed_answers,
 )
-from measured import (
-    Measured,
-    comparisons,
-    corrected,
-    experiment,
-    interval,
-    spread,
-    table,
-    tell_filled,
-)
-from papers.judging import Family
+from measured import Measured, experiment, spread, table, tell_filled
 from papers.rows import Row
-from papers.rule_contrasts import recipe_claim
 
 SITE = Site("resid_post", 0, "first")
 DIMENSIONS = 16
@@ -54,24 +43,6 @@ WAYS = {
     "random": "random, k = 16",
 }
 OTHERS = ("base", "source", "anchor_moved", "key_moved", "untouched")
-PAIRS = (
-    ("inferential", "memorizing"),
-    ("inferential", "composite"),
-    ("inferential", "symmetric"),
-    ("neurips-inferential", "neurips-memorizing"),
-    ("neurips-inferential", "neurips-symmetric"),
-)
-"""Recipes that are compared; the first of each is the one whose circuit has g(x; a1) there."""
-CLAIMS = Family(
-    tuple(
-        recipe_claim("the first has g(x; a1) there", "N 5.1", title, way, *pair)
-        for way, title in WAYS.items()
-        if way != "control"
-        for pair in PAIRS
-    ),
-    "holm",
-    fewest=2,
-)
 
 
 def measure(run: Run) -> Row:
@@ -104,9 +75,7 @@ def measure(run: Run) -> Row:
 
 
 def report(found: Measured) -> None:
-    """Compare the recipes' runs that reached their phase, and report all."""
-    rows = found.table(lambda row: {way: row[way]["counterfactual"] for way in WAYS})
-    compared = comparisons(CLAIMS, rows, "way")
+    """The shares of the recipes' runs that reached their phase."""
     shares = table(
         ["recipe", "runs in their phase", *WAYS.values(), "base's answer", "source's answer",
          "(x; a1', a2)", "(x'; a1, a2)", "right when nothing is exchanged"],
@@ -117,18 +86,7 @@ def report(found: Measured) -> None:
             for name, runs in found.used.items()
         ],
     )  # fmt: skip
-    differences = table(
-        ["exchanged", "first", "second", "difference of means (95 % interval)", "p", "Holm's p"],
-        [
-            [WAYS[c["way"]], c["first"], c["second"], interval(c), f"{c['p_value']:.2g}",
-             corrected(c["holm"])]
-            for c in compared
-        ],
-    )  # fmt: skip
-    tell_filled(
-        "interchange", {"runs": found.rows, "comparisons": compared}, found,
-        shares=shares, differences=differences, compared=len(compared),
-    )  # fmt: skip
+    tell_filled("interchange", {"runs": found.rows}, found, shares=shares)
 
 
 if __name__ == "__main__":

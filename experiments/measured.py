@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -17,8 +17,6 @@ from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import load
 from anchor_interp.sweeps.effects import LEVEL
 from margins import FRESH_SEEDS, MARGINS
-from papers.effects import Recipes
-from papers.judging import Family, judge
 from papers.rows import Row, Rows
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
@@ -57,15 +55,6 @@ class Measured:
         """How many runs of a recipe reached its phase, as text."""
         total = sum(row["recipe"] == recipe for row in self.rows)
         return f"{len(self.used[recipe])} of {total}"
-
-    def table(self, numbers: Callable[[Row], Row]) -> dict[str, list[Row]]:
-        """A table for :func:`papers.judging.judge`: missed runs count as censored."""
-
-        def counted(row: Row) -> Row:
-            about = {"run_id": f"{row['recipe']}-{row['seed']}", "censored": not row["reached"]}
-            return about | {"status": "done", "recipe": row["recipe"], "seed": row["seed"]}
-
-        return {"recipes": [counted(row) | numbers(row) for row in self.rows]}
 
 
 def experiment(
@@ -113,31 +102,6 @@ def measure_recipes(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def comparisons(family: Family, table: dict[str, list[Row]], key: str) -> list[Row]:
-    """Every difference between recipes that was tested, its number under ``key``."""
-    found = []
-    for name, judged in judge(family, table).items():
-        effect = family.named(name).effect
-        if judged.q_value is not None and isinstance(effect, Recipes):
-            compared = effect.compare(table["recipes"])
-            assert compared is not None
-            recipes = {"first": effect.larger, "second": effect.smaller}
-            found.append(
-                {key: effect.number, **recipes, **asdict(compared), "holm": judged.q_value}
-            )
-    return found
-
-
-def interval(found: Row) -> str:
-    """A difference with its 95 % interval, as text."""
-    return f"{found['mean']:+.2f} ({found['low']:+.2f} to {found['high']:+.2f})"
-
-
-def corrected(p: float) -> str:
-    """A corrected p, bold where it counts."""
-    return f"**{p:.2g}**" if p <= LEVEL else f"{p:.2g}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

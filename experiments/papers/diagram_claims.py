@@ -4,35 +4,18 @@ The expectations stand in the sweeps' files and were written down before the run
 majority if more than half of its runs, whatever became of the others, are of a kind.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.stats import permutation_test, rankdata
 
-from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.runs.phase import PAPER
-from anchor_interp.sweeps.effects import LEVEL
+from anchor_interp.sweeps.effects import LEVEL, Stratum, trend
 
-from .effects import Effect, Observation
-from .judging import Claim, Family
 from .rows import Row, Rows, Test, having, number_of, phase, rank_share
 
 Check = Callable[[Rows], tuple[bool, str]]
 _INFERENTIAL, _MEMORIZING = phase("inferential"), phase("memorizing")
-
-
-@dataclass(frozen=True)
-class Criterion(Effect):
-    """A rule that a table meets or does not."""
-
-    check: Check  # says whether the rows meet it, and what was seen
-
-    def measure(self, rows: Rows) -> Observation:
-        """See the class."""
-        return Observation(*self.check(rows))
 
 
 def spearman(rows: Rows, x: str, y: str) -> tuple[int, float, float]:
@@ -40,19 +23,9 @@ def spearman(rows: Rows, x: str, y: str) -> tuple[int, float, float]:
     points = [(number_of(row, x), number_of(row, y)) for row in rows if row[y] is not None]
     if not points:
         return 0, 0.0, 1.0
-    ranks = [rankdata(column) for column in zip(*points, strict=True)]
-    xs, ys = (column - column.mean() for column in ranks)
-    if not (xs.any() and ys.any()):  # a number that never changes has no trend
-        return len(points), 0.0, 1.0
-    scale = np.linalg.norm(xs) * np.linalg.norm(ys)
-    tested = permutation_test(
-        (xs,), lambda shuffled, axis: (shuffled * ys).sum(axis) / scale,
-        permutation_type="pairings", vectorized=True, n_resamples=9999,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
-    exact = len(tested.null_distribution) == math.factorial(len(xs))
-    p = permutation_p(abs(tested.statistic), np.abs(tested.null_distribution), exact=exact, size=1)
-    return len(points), float(tested.statistic), p
+    xs, ys = (np.array(column, np.float64) for column in zip(*points, strict=True))
+    found = trend([Stratum(xs, ys, range(len(points)))])
+    return len(points), found.effect if found else 0.0, found.p if found else 1.0
 
 
 def _cell(rows: Rows, **values: Any) -> list[Row]:
@@ -140,34 +113,28 @@ def _poor_at_small_gamma(rows: Rows) -> tuple[bool, str]:
     return bool(poor) and max(gamma for gamma, _ in poor) < gammas[len(gammas) // 2], text
 
 
-def _expected(sentence: str, check: Check) -> Claim:
-    effect = Criterion(check, studies=("diagram",))
-    return Claim(sentence, sentence, source="the sweep's file", statistic="rule", effect=effect)
-
-
-# The expectations, by the sweep's name.
-DIAGRAMS = {
-    "decay": Family((
-        _expected("most seeds memorize at gamma 0.3 without weight decay",
-                  _mostly("memorizing", gamma=0.3, weight_decay=0.0)),
-        _expected("most seeds are inferential at gamma 0.9, weight decay 1",
-                  _mostly("inferential", gamma=0.9, weight_decay=1.0)),
-        _expected("OOD accuracy rises with gamma, at each weight decay (Spearman)",
-                  _trends("ood_accuracy", "weight_decay", sign=1)),
-        _expected("the smallest gamma whose majority is inferential is smaller at weight decay 1 "
-                  "than at 0.01", _less_gamma_with_more_decay),
-        _expected("the stable rank of W_Q L0, as a share of its initial value, falls with gamma, "
-                  "at each weight decay (Spearman)",
-                  _trends("rank_share", "weight_decay", sign=-1)),
-        _expected("at weight decay 0.01 cells with good ID and poor OOD accuracy lie between "
-                  "memorizing and inferential ones", _phase_2_in_between),
-    )),
-    "depth": Family((
-        _expected("inferential accuracy on (4, 3) rises with gamma, at each depth (Spearman)",
-                  _trends("ood_accuracy", "n_layers", sign=1)),
-        _expected("symmetric accuracy on (4, 3) falls with gamma, at each depth (Spearman)",
-                  _trends("symmetric_accuracy", "n_layers", sign=-1)),
-        _expected("the shaded zone (mean ID accuracy < 0.9) lies at the smallest gammas and is not "
-                  "empty", _poor_at_small_gamma),
-    )),
+DIAGRAMS: Mapping[str, Mapping[str, Check]] = {
+    "decay": {
+        "most seeds memorize at gamma 0.3 without weight decay":
+            _mostly("memorizing", gamma=0.3, weight_decay=0.0),
+        "most seeds are inferential at gamma 0.9, weight decay 1":
+            _mostly("inferential", gamma=0.9, weight_decay=1.0),
+        "OOD accuracy rises with gamma, at each weight decay (Spearman)":
+            _trends("ood_accuracy", "weight_decay", sign=1),
+        "the smallest gamma whose majority is inferential is smaller at weight decay 1 than at "
+        "0.01": _less_gamma_with_more_decay,
+        "the stable rank of W_Q L0, as a share of its initial value, falls with gamma, at each "
+        "weight decay (Spearman)": _trends("rank_share", "weight_decay", sign=-1),
+        "at weight decay 0.01 cells with good ID and poor OOD accuracy lie between memorizing and "
+        "inferential ones": _phase_2_in_between,
+    },
+    "depth": {
+        "inferential accuracy on (4, 3) rises with gamma, at each depth (Spearman)":
+            _trends("ood_accuracy", "n_layers", sign=1),
+        "symmetric accuracy on (4, 3) falls with gamma, at each depth (Spearman)":
+            _trends("symmetric_accuracy", "n_layers", sign=-1),
+        "the shaded zone (mean ID accuracy < 0.9) lies at the smallest gammas and is not empty":
+            _poor_at_small_gamma,
+    },
 }  # fmt: skip
+"""The expectations and what tells whether they hold, by the sweep's name."""

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.comparisons import MeanComparison, against_zero, two_samples
 from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, line, trend
 
@@ -56,14 +55,6 @@ class Finding:
         return None if self.found is None else self.found.p
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What runs say about a rule that holds or does not."""
-
-    holds: bool
-    text: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Effect(ABC):
     """An effect over the runs of some studies."""
@@ -75,32 +66,29 @@ class Effect(ABC):
     apart: tuple[str, ...] = ()  # columns whose values all belong to the paper
     also: tuple[str, ...] = ()  # columns that tell the other strata apart
 
-    def find_in(self, tables: Mapping[str, Rows]) -> Finding | Observation | None:
+    def find_in(self, tables: Mapping[str, Rows]) -> Finding | None:
         """The finding of the studies' tables; None if one is missing, or all are empty."""
         if not all(name in tables for name in self.studies):
             return None
         rows = runs_of(self.studies, tables)
         return self.find(rows) if rows else None
 
-    def find(self, rows: Rows) -> Finding | Observation:
+    def find(self, rows: Rows) -> Finding:
         """The finding in the paper's stratum, in its parts, and in the other strata."""
         theirs: list[Row] = []
         others: list[Row] = []
         for row in self.prepare(rows):
             (theirs if self.stratum(row) else others).append(row)
         whole = self.measure(theirs)
-        if isinstance(whole, Observation):
-            return whole
         parts = grouped(theirs, self.apart) if self.apart else {}
         also = grouped(others, self.also) if others else {}
         return replace(whole, parts=self._by_name(parts), also=self._by_name(also))
 
     def _by_name(self, groups: Mapping[tuple[Any, ...], Rows]) -> dict[str, Finding]:
-        found = {_name(values): self.measure(rows) for values, rows in groups.items()}
-        return {at: replace(one, runs=()) for at, one in found.items() if isinstance(one, Finding)}
+        return {_name(at): replace(self.measure(rows), runs=()) for at, rows in groups.items()}
 
     @abstractmethod
-    def measure(self, rows: Rows) -> Finding | Observation:
+    def measure(self, rows: Rows) -> Finding:
         """The finding of runs of one stratum, or of several of the paper."""
 
     def split(self, rows: Rows) -> tuple[list[Row], list[Row]]:
@@ -225,34 +213,6 @@ class Mean(Effect):
         """See the class."""
         samples, censored = samples_of(self, rows, self.only)
         return finding_of(samples, censored, estimate_of(self.compare(rows)))
-
-
-@dataclass(frozen=True)
-class Recipes(Effect):
-    """The mean of a number in the runs of one recipe minus that of another recipe, or of zero."""
-
-    number: str
-    larger: str
-    smaller: str | None = None
-
-    def compare(self, rows: Rows) -> MeanComparison | None:
-        """The recipes compared; None if one has fewer than two runs."""
-        return self._as_effect().compare(rows)
-
-    def measure(self, rows: Rows) -> Finding:
-        """See the class; every run that counts needs the number."""
-        for row in self.split(rows)[0]:
-            if row["recipe"] in (self.larger, self.smaller) and row[self.number] is None:
-                raise ConfigError(f"{row['run_id']} has no {self.number}; leave the run out")
-        return self._as_effect().measure(rows)
-
-    def _as_effect(self) -> Difference | Mean:
-        def of(recipe: str) -> Test:
-            return lambda row: row["recipe"] == recipe
-
-        if self.smaller is None:
-            return Mean(self.number, of(self.larger))
-        return Difference(self.number, of(self.larger), of(self.smaller))
 
 
 @dataclass(frozen=True)

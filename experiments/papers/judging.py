@@ -6,9 +6,9 @@ that both belong to the paper's stratum disagree. *Not run*: there is no study, 
 are that have not fitted, are at chance or are fewer than five of a kind (:mod:`papers.effects`).
 Every document and page uses these words in this sense alone.
 
-A *family* is a set of claims whose p-values are adjusted together. The ledger's adjustment is that
-of Benjamini and Hochberg (1995): of the claims it supports, one in twenty is expected to be chance.
-Families about the recipes use Holm's (1979): all of their supported claims hold together.
+A *family* is a set of claims whose p-values are adjusted together (Benjamini and Hochberg 1995): of
+the claims it supports, one in twenty is expected to be chance. Parts of a claim are adjusted by
+Holm's method (1979).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,15 @@ from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.comparisons import smallest_p
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, decide
 
-from .effects import Effect, Finding, Observation
+from .effects import Effect, Finding
 from .rows import Row, Rows, was_known
 
 Verdict = Literal[
     "supported", "mixed", "not supported", "reversed", "inconclusive", "not answerable here",
     "nothing comparable", "not run",
 ]  # fmt: skip
-TOO_FEW = "not even runs without any overlap could show it"
 _MISSED = "the limit is missed, and a limit has no other way round"
 
 
@@ -62,14 +60,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Family:
-    """Claims whose p-values are adjusted together.
-
-    A sample of a decided claim has at least ``fewest`` runs and seeds.
-    """
+    """Claims whose p-values are adjusted together."""
 
     claims: tuple[Claim, ...]
-    adjustment: Literal["benjamini-hochberg", "holm"] = "benjamini-hochberg"
-    fewest: int = FEWEST
 
     def named(self, name: str) -> Claim:
         """The claim of this name."""
@@ -99,24 +92,19 @@ def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
     """The judgement of every claim, by name; ``tables`` holds the rows by study."""
     findings = {claim.name: _found(claim, tables) for claim in family.claims}
     tested = {name: found for name, found in findings.items()
-              if isinstance(found, Finding) and found.found is not None}  # fmt: skip
+              if found is not None and found.found is not None}  # fmt: skip
     p_values = [found.found.p for found in tested.values() if found.found]
-    best: tuple[float, ...] = (0.0,) * len(p_values)
-    if family.adjustment == "holm":
-        adjusted = holm(p_values)
-        best = holm([smallest_p(found.n) for found in tested.values()])
-    else:
-        adjusted = tuple(map(float, false_discovery_control(p_values))) if p_values else ()
-    q_values = dict(zip(tested, zip(adjusted, best, strict=True), strict=True))
+    adjusted = map(float, false_discovery_control(p_values)) if p_values else ()
+    q_values = dict(zip(tested, adjusted, strict=True))
     judgements = {}
     for claim in family.claims:
         name, found = claim.name, findings[claim.name]
-        q, possible = q_values.get(name, (None, 0.0))
-        verdict, reason = _decide(found, claim.minimum, q, possible, family.fewest)
-        if not isinstance(found, Finding):
+        q = q_values.get(name)
+        verdict, reason = _decide(found, claim.minimum, q)
+        if found is None:
             judgements[name] = Judgement(name, verdict, reason, None, q)
             continue
-        parts = _judged_parts(found.parts, claim.minimum, family.fewest)
+        parts = _judged_parts(found.parts, claim.minimum)
         decided = {part.verdict: at for at, part in parts.items()}
         against = decided.get("reversed") or decided.get("not supported")
         if "supported" in decided and against is not None:
@@ -130,9 +118,9 @@ def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
             name, verdict, reason, replace(found, parts={}, also={}), q,
             at_equal_settings=_holds(found.adjusted, claim.minimum),
             parts=parts,
-            also=_judged_parts(found.also, claim.minimum, family.fewest),
+            also=_judged_parts(found.also, claim.minimum),
             known=n_known,
-            without_known=replace(others, runs=()) if isinstance(others, Finding) else None,
+            without_known=None if others is None else replace(others, runs=()),
         )  # fmt: skip
     return judgements
 
@@ -152,19 +140,17 @@ def _holds(found: Estimate | None, minimum: float) -> bool | None:
     return None if found is None else found.effect >= minimum and found.p <= LEVEL
 
 
-def _judged_parts(
-    parts: Mapping[str, Finding], minimum: float, fewest: int
-) -> dict[str, Judgement]:
+def _judged_parts(parts: Mapping[str, Finding], minimum: float) -> dict[str, Judgement]:
     p_values = {name: part.found.p for name, part in parts.items() if part.found is not None}
     q_values = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     judged = {}
     for name, part in parts.items():
-        verdict, reason = _decide(part, minimum, q_values.get(name), 0.0, fewest)
+        verdict, reason = _decide(part, minimum, q_values.get(name))
         judged[name] = Judgement(name, verdict, reason, part, q_values.get(name))
     return judged
 
 
-def _found(claim: Claim, tables: Mapping[str, Rows]) -> Finding | Observation | None:
+def _found(claim: Claim, tables: Mapping[str, Rows]) -> Finding | None:
     if claim.effect is None:
         return None
     try:
@@ -176,32 +162,22 @@ def _found(claim: Claim, tables: Mapping[str, Rows]) -> Finding | Observation | 
         ) from error
 
 
-def _decide(
-    found: Finding | Observation | None,
-    minimum: float,
-    q: float | None,
-    possible: float,
-    fewest: int,
-) -> tuple[Verdict, str]:
-    """The verdict and its reason; ``possible`` is the smallest adjusted p that so few runs give."""
-    if isinstance(found, Observation):
-        return ("supported" if found.holds else "not supported"), found.text
+def _decide(found: Finding | None, minimum: float, q: float | None) -> tuple[Verdict, str]:
+    """The verdict and its reason."""
     compares = found is not None and found.problem == "not answerable here"
     if found is None or not (sum(found.n) or found.censored or compares):
         return "not run", "no run of it is there"
     if found.problem:
         return _as_verdict(found.problem), found.note or ""
-    if min(found.n, default=0) < fewest or found.seeds < fewest:
+    if min(found.n, default=0) < FEWEST or found.seeds < FEWEST:
         runs = " and ".join(map(str, found.n))
-        return "not answerable here", f"{runs} runs, {found.seeds} seeds; {fewest} are needed"
+        return "not answerable here", f"{runs} runs, {found.seeds} seeds; {FEWEST} are needed"
     if found.found is None or q is None:
         return "nothing comparable", "the number does not vary between these runs"
     verdict: Verdict
     verdict, reason = decide(found.found, minimum, q)
     if verdict == "reversed" and found.is_margin:
         return "not supported", f"the interval ends below {minimum:.2g}: {_MISSED}"
-    if verdict not in ("supported", "reversed") and possible > LEVEL:
-        return "not answerable here", TOO_FEW
     other = found.with_censored
     if other is None:
         return verdict, reason

@@ -1,23 +1,8 @@
-"""Every contrast of the papers for one model, and what the papers claim of them.
-
-:data:`CONTRASTS` (``rule_contrasts.toml``) compares runs of two recipes
-(:data:`anchor_interp.runs.presets.RECIPES`), or of one recipe with zero. The unit is the run, p is
-exact over the runs' relabellings, and Holm's correction is over all claims. The papers show one or
-a few models a phase and give no numbers: a claim is the direction of what their text says, with
-near misses and unrelated models in the place of "high" and "low". Claims of the NeurIPS paper are
-tested on its task and on the complexity-control task.
-
-The claims were committed before this measurement of the runs, but after exploratory looks at runs
-of these recipes: this is not a blind preregistration. The contrast of X_ao L1 was corrected after
-five seeds had been seen. Recipes differ in more than the phase (layout, activation function, number
-of sequences, one in its depth), so a difference is one between recipes.
-"""
+"""Every contrast of the papers for one model, such as a run of a recipe."""
 
 import operator
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.contrast import SimilarityContrast
@@ -25,9 +10,6 @@ from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
-
-from .effects import Recipes
-from .judging import Claim, Family
 
 
 @dataclass(frozen=True)
@@ -116,20 +98,3 @@ def rule_contrasts(model: HookedTransformer, task: AnchorTask, *, seed: int = 0)
             sensitivity(model, task, state="X_ao", seed=seed),
         ),
     )
-
-
-def recipe_claim(
-    sentence: str, source: str, statistic: str, number: str, larger: str, smaller: str | None = None
-) -> Claim:
-    """One number is larger in the runs of one recipe than in those of another, or than zero."""
-    effect = Recipes(number, larger, smaller, studies=("recipes",))
-    name = f"{number}, {larger} > {smaller or 0}"
-    return Claim(name, sentence=sentence, source=source, statistic=statistic, effect=effect)
-
-
-_SAID = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["claim"]
-CONTRASTS = Family(
-    tuple(recipe_claim(statistic=NUMBERS[said["number"]], **said) for said in _SAID),
-    "holm",
-    fewest=2,
-)

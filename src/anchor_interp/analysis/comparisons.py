@@ -83,12 +83,6 @@ def two_samples(
     return _comparison((n, m), float(one.mean() - two.mean()), error, welch, pooled, test)
 
 
-def smallest_p(n: tuple[int, ...]) -> float:
-    """The smallest p that samples of these sizes can give, one against zero or two."""
-    count, alike = (2 ** n[0], 2) if len(n) == 1 else (math.comb(sum(n), n[0]), 1 + (n[0] == n[1]))
-    return alike / count if count <= EXACT_UP_TO else 1 / (DRAWN + 1)
-
-
 def _comparison(
     n: tuple[int, ...], mean: float, error: float, df: float, spread: float,
     test: tuple[float, int, bool],
