@@ -18,8 +18,8 @@ import warnings
 from pathlib import Path
 
 from safetensors.torch import save_file
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
+from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig
 from measuring import machine
 
 

@@ -10,9 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from transformer_lens import HookedTransformer
-
 import anchor_interp as ai
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.export import save_transformer
 
 TASK = ai.AnchorTask(unseen=((3, 4), (4, 3)), key_min=30, key_max=79, length=8)

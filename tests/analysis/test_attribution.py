@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from small_models import LAYOUTS, with_offsets
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attribution import attribute_logits, logit_lens
@@ -16,7 +15,7 @@ from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
-from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, build_model
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 

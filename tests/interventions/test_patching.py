@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
-from transformer_lens import HookedTransformerConfig, patching
+from transformer_lens import patching
 from twins import subset, twins
 
 from anchor_interp._util.errors import ConfigError
@@ -35,7 +35,7 @@ from anchor_interp.interventions.sites import (
     site_grid,
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, token_rows
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.counterfactuals import ContrastPairs, Perturbation
 from anchor_interp.tasks.sequences import draw

@@ -8,7 +8,6 @@ import pytest
 import torch
 from small_models import LAYOUTS, random_model, small_exact
 from torch import Tensor
-from transformer_lens import HookedTransformerConfig
 from twins import twins
 
 from anchor_interp._util.errors import ConfigError, HookError
@@ -22,7 +21,7 @@ from anchor_interp.interventions.sites import (
     site_grid,
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, token_rows
 from anchor_interp.tasks.counterfactuals import Perturbation
 
 pytestmark = pytest.mark.usefixtures("no_gradients")

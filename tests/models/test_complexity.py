@@ -9,7 +9,6 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
@@ -24,7 +23,7 @@ from anchor_interp.models.complexity import (
     stable_rank,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig
-from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, build_model
 from anchor_interp.runs.run import Run, load
 
 SHAPE = ModelConfig(n_heads=3, d_model=20, d_head=8, d_mlp=24, bias=True)

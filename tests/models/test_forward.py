@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from small_models import LAYOUTS
 from torch import Tensor
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import linear as linear_module
@@ -20,7 +19,7 @@ from anchor_interp.models.forward import (
 )
 from anchor_interp.models.linear import linear
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
-from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, build_model
 
 SHAPES = list(itertools.product(LAYOUTS, (1, 3), (1, 2, 4), (False, True)))
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from small_models import LAYOUTS
 from torch import Tensor
-from transformer_lens import HookedTransformer, patching
+from transformer_lens import patching
 
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
-from anchor_interp.models.transformer import PostLNTransformer, build_model
+from anchor_interp.models.transformer import HookedTransformer, PostLNTransformer, build_model
 
 
 def handwritten_decoder(model: HookedTransformer, tokens: Tensor) -> Tensor:

@@ -157,7 +157,9 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
         written = "batch head d_head, head d_head d_model -> head batch d_model"
         heads = einsum(seen[at + "attn.hook_z"], at_least_float32(block.attn.W_O), written)
         parts |= {f"L{layer}H{head}": wrote for head, wrote in enumerate(heads)}
-        parts[f"L{layer} attention bias"] = at_least_float32(block.attn.b_O).expand(len(rows), -1)
+        if block.attn.b_O is not None:
+            bias = at_least_float32(block.attn.b_O)
+            parts[f"L{layer} attention bias"] = bias.expand(len(rows), -1)
         if post:
             parts = _normed(parts, block.ln1, seen[at + "ln1.hook_scale"], f"L{layer} LayerNorm 1")
         if not attn_only:

@@ -6,6 +6,8 @@ happens to broadcast, and returns cached activations that a later hook may still
 """
 
 import contextlib
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
+from anchor_interp.models.lens import is_bridge
 from anchor_interp.models.transformer import HookedTransformer, check_model, has_hooks, token_rows
 from anchor_interp.tasks.sequences import Sequences
 
@@ -47,6 +50,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     """
     check_hooks(model, list(edits))
     fired: set[str] = set()
+    deaf = _deaf_to_patterns(model) if any(map(_is_pattern, edits)) else False
 
     def checking(name: str, edit: Edit) -> Callable[..., Tensor]:
         def hook(activation: Tensor, **_: Any) -> Tensor:  # TransformerLens names the hook point
@@ -58,16 +62,72 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
                     f"the edit of {name} returned {found}; expected {_kind(activation)}, the "
                     "shape, dtype and device of its input"
                 )
+            if deaf and edited is not activation and _is_pattern(name):
+                raise HookError(
+                    f"an edit of {name} has no effect: this TransformerBridge leaves attention to "
+                    "the model that it wraps; edit hook_z, or take a HookedTransformer"
+                )
             return edited
 
         return hook
 
-    with model.hooks(fwd_hooks=[(name, checking(name, edit)) for name, edit in edits.items()]):
+    hooks = [(name, checking(name, edit)) for name, edit in edits.items()]
+    if is_bridge(model):
+        hooks = [pair for each in hooks for pair in _reaching_the_stream(*each)]
+    with model.hooks(fwd_hooks=hooks):
         yield
     missed = [name for name in edits if name not in fired]
     if missed:
         advice = "run the model within the block, through every layer that is edited"
         raise HookError(f"the hook {missed[0]} did not fire; {advice}")
+
+
+def _is_pattern(name: str) -> bool:
+    return name.endswith("attn.hook_pattern")
+
+
+def _reaching_the_stream(name: str, hook: Callable[..., Tensor]) -> list[tuple[str, Any]]:
+    """The hooks of an edit in a TransformerBridge.
+
+    Its ``hook_resid_mid`` is the input of the second LayerNorm alone: an edit there misses what
+    goes on to ``hook_resid_post``. So the change is added to ``hook_attn_out``.
+    """
+    block, _, last = name.rpartition(".")
+    if last != "hook_resid_mid":
+        return [(name, hook)]
+    before: list[Tensor] = []
+
+    def change(attn_out: Tensor, **_: Any) -> Tensor | None:
+        middle = before.pop() + attn_out
+        edited = hook(middle)
+        return None if edited is middle else attn_out + (edited - middle)
+
+    def keep(resid_pre: Tensor, **_: Any) -> None:
+        before[:] = [resid_pre]
+
+    return [(f"{block}.hook_resid_pre", keep), (f"{block}.hook_attn_out", change)]
+
+
+_DEAF: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+
+def _deaf_to_patterns(model: HookedTransformer) -> bool:
+    """Whether edits of attention patterns miss what heads write: without a pattern z is 0."""
+    if not is_bridge(model):
+        return False
+    if model not in _DEAF:
+        wrote: list[Tensor] = []
+        hooks: list[tuple[str, Any]] = []
+        for layer in range(model.cfg.n_layers):
+            attn = f"blocks.{layer}.attn."
+            hooks.append((f"{attn}hook_pattern", lambda pattern, **_: pattern * 0))
+            hooks.append((f"{attn}hook_z", lambda z, **_: wrote.append(z.abs().amax())))
+        tokens = torch.zeros(1, 2, dtype=torch.int64, device=model.embed.W_E.device)
+        with torch.no_grad(), warnings.catch_warnings(), model.hooks(fwd_hooks=hooks):
+            warnings.simplefilter("ignore")
+            model(tokens)
+        _DEAF[model] = any(z > 0 for z in wrote)
+    return _DEAF[model]
 
 
 def activations(

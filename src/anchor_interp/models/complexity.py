@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import shown
 from anchor_interp.models.finite import check_finite, check_weights
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.transformer import HookedTransformer, check_model
 from anchor_interp.models.unet import UNet
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
@@ -157,9 +157,12 @@ def complexity(
         ConfigError: not such a model, a weight that is not finite, or an ``initial`` with other
             matrices.
     """
-    check_weights(checked(model, HookedTransformer | UNet, "model"))
-    checked(initial, HookedTransformer | UNet | None, "initial")
+    if not isinstance(model, UNet):
+        check_model(model)
+    check_weights(model)
     if initial is not None:
+        if not isinstance(initial, UNet):
+            check_model(initial)
         check_weights(initial)
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     found: list[MatrixComplexity] = []
@@ -341,7 +344,9 @@ def _weights(model: Any) -> Iterator[_Weight]:
             weight = getattr(getattr(block, "mlp", None), name, None)
             if isinstance(weight, Tensor):
                 yield _Weight(name, layer, None, weight.detach())
-        heads = zip(*(getattr(attn, name).detach() for name in _INSIDE_A_HEAD), strict=True)
+        parts = [getattr(attn, name).detach() for name in _INSIDE_A_HEAD]
+        most = max(map(len, parts))  # a bridge has grouped keys and values once a group
+        heads = zip(*(x.repeat_interleave(most // len(x), 0) for x in parts), strict=True)
         for head, (W_Q, W_K, W_V, W_O) in enumerate(heads):
             yield _Weight("QK", layer, head, W_Q, W_K.mT)
             yield _Weight("OV", layer, head, W_V, W_O)

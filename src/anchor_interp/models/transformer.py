@@ -26,7 +26,6 @@ So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_
 ``hook_mlp_in``, ...) work as in TransformerLens. A post-LayerNorm stream is *not* linear in its
 components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decomposition`` do not apply.
 
-This is the only module that imports TransformerLens.
 """
 
 import functools
@@ -39,20 +38,19 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
-    warnings.filterwarnings("ignore", "IProgress not found")
-    from transformer_lens import HookedTransformer as HookedTransformer  # re-exported
-
-from transformer_lens import HookedTransformerConfig
-from transformer_lens.components.layer_norm import LayerNorm
-from transformer_lens.components.transformer_block import TransformerBlock
-from transformer_lens.utilities.tensors import repeat_along_head_dimension
-
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.init import initialize
+from anchor_interp.models.lens import HookedTransformer as HookedTransformer
+from anchor_interp.models.lens import (
+    HookedTransformerConfig,
+    LayerNorm,
+    TransformerBlock,
+    is_bridge,
+    repeat_along_head_dimension,
+)
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import Sequences
@@ -146,12 +144,12 @@ def build_model(
 
 def check_model(model: object) -> None:
     """Raise a ConfigError if the model is not a HookedTransformer."""
-    if isinstance(model, HookedTransformer):
-        return
-    hint = ""
-    if type(model).__name__ == "TransformerBridge":
-        hint = "; load the same weights with HookedTransformer.from_pretrained"
-    raise ConfigError(f"model is {shown(model)}; expected a HookedTransformer{hint}")
+    if is_bridge(model):
+        if model.training:  # then dropout may act
+            raise ConfigError("the TransformerBridge is in training mode; call model.eval() first")
+    elif not isinstance(model, HookedTransformer):
+        expected = "expected a HookedTransformer or a TransformerBridge"
+        raise ConfigError(f"model is {shown(model)}; {expected}")
 
 
 def check_causal(model: HookedTransformer) -> None:
@@ -355,6 +353,8 @@ def layout(model: HookedTransformer) -> Normalization:
 
 def has_hooks(model: HookedTransformer) -> bool:
     """Whether any hook, TransformerLens's or torch's, is attached to the model."""
+    if is_bridge(model):  # whose own parts hang on torch's hooks
+        return any(point.has_hooks() for point in model.hook_dict.values())
     return any(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
         for module in model.modules()

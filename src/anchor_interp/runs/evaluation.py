@@ -86,7 +86,7 @@ def evaluate(
     n = checked(n, int, "n")
     if not 1 <= n <= _MAX_SEQUENCES:
         raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
-    if isinstance(model, HookedTransformer):
+    if not isinstance(model, UNet):
         n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
         if n_tokens < task.n_tokens or n_ctx < task.length:
             needs = f"the task needs {task.n_tokens} and {task.length}"

@@ -47,6 +47,7 @@ from anchor_interp._util.schema import (
     to_dict,
 )
 from anchor_interp.models.finite import check_weights
+from anchor_interp.models.lens import is_bridge
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
     HookedTransformer,
@@ -106,6 +107,8 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     """
     check_model(model)
     check_weights(model)
+    if is_bridge(model):
+        raise ConfigError("a TransformerBridge has other names of weights; save its state_dict")
     if isinstance(model, PostLNTransformer):
         raise ConfigError("a post-LayerNorm model has blocks of this package; use Run.export")
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}

@@ -1,0 +1,44 @@
+"""What the package takes from TransformerLens, in its versions 3.9 and 4.
+
+Version 3 brings the HookedTransformer. Version 4 has none, and :mod:`anchor_interp.models.hooked`
+takes its place. Only these two modules import TransformerLens.
+"""
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
+    warnings.filterwarnings("ignore", "IProgress not found")
+    import transformer_lens
+
+VERSION_3 = "HookedTransformer" in vars(transformer_lens)
+if TYPE_CHECKING or VERSION_3:
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens.components.layer_norm import LayerNorm
+    from transformer_lens.components.transformer_block import TransformerBlock
+    from transformer_lens.utilities.tensors import repeat_along_head_dimension
+else:
+    from anchor_interp.models.hooked import (
+        HookedTransformer,
+        HookedTransformerConfig,
+        LayerNorm,
+        TransformerBlock,
+        repeat_along_head_dimension,
+    )
+
+__all__ = [
+    "VERSION_3",
+    "HookedTransformer",
+    "HookedTransformerConfig",
+    "LayerNorm",
+    "TransformerBlock",
+    "is_bridge",
+    "repeat_along_head_dimension",
+]
+
+
+def is_bridge(model: Any) -> bool:
+    """Whether the model is a TransformerBridge, whose module takes two seconds to import."""
+    module = sys.modules.get("transformer_lens.model_bridge")
+    return module is not None and isinstance(model, module.TransformerBridge)
