@@ -10,6 +10,7 @@ from decoder import carry, decode
 from jaxtyping import Bool
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import ablation
@@ -127,6 +128,7 @@ def test_without_attention_only_the_last_token_matters(
     assert (logits[0] - logits[2]).abs().max() > 1e-6
 
 
+@only_3
 def test_grouped_heads_share_their_values() -> None:
     from anchor_interp.models.transformer import HookedTransformerConfig
 

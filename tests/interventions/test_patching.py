@@ -14,6 +14,7 @@ from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 from transformer_lens import patching
 from twins import subset, twins
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
@@ -338,6 +339,7 @@ def test_sequences_arrays_and_tensors_give_the_same(model: HookedTransformer) ->
     np.testing.assert_allclose(values, np.broadcast_to(values[0], (3, 1)), atol=1e-12)
 
 
+@only_3
 def test_grouped_heads_of_keys_and_values() -> None:
     cfg = HookedTransformerConfig(
         n_layers=1, n_heads=4, n_key_value_heads=2, d_model=16, d_head=4, attn_only=True,

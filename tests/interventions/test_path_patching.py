@@ -9,6 +9,7 @@ import torch
 from small_models import LAYOUTS, random_model, small_exact
 from torch import Tensor
 from twins import twins
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions.patching import logit_difference, patch, path_patch
@@ -192,6 +193,7 @@ def test_more_receivers_receive_more(model: HookedTransformer) -> None:
     assert np.abs(one - both).max() > 1e-6
 
 
+@only_3
 def test_attention_only_models_are_patched_along_paths() -> None:
     """They have a hook for the MLP's output that never fires."""
     cfg = HookedTransformerConfig(

@@ -9,6 +9,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
@@ -203,6 +204,7 @@ def test_gaussian_spectra_agree_with_drawn_matrices() -> None:
     assert gaussian_spectra((60, 40)).tolist() == drawn.tolist()
 
 
+@only_3
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     "changes",

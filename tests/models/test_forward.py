@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from small_models import LAYOUTS
 from torch import Tensor
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import linear as linear_module
@@ -139,6 +140,7 @@ def test_models_with_hooks_take_the_hooked_forward() -> None:
     torch.testing.assert_close(last_logits(model, tokens), plain, rtol=0, atol=0)
 
 
+@only_3
 @pytest.mark.parametrize(
     "changes",
     [

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import hooked, lens
@@ -15,8 +16,6 @@ SHAPE = {
 }  # fmt: skip
 GATES = ("use_split_qkv_input", "use_attn_in", "use_attn_result", "use_hook_mlp_in")
 TOKENS = torch.arange(28).reshape(4, 7)
-
-only_3 = pytest.mark.skipif(not lens.VERSION_3, reason="TransformerLens 4 has nothing to compare")
 
 
 def twins(**changes: Any) -> tuple[Any, Any]:
