@@ -4,6 +4,7 @@
 # make check        format, lint, import contracts, types and tests in the environment that is there
 # make slow-tests   the tests that start a cluster or several programs, or run the notebooks
 # make fast-tests   the tests that start no other program: a few minutes
+# make newest-lens  those of models and runs beside the newest TransformerLens 4
 # make claims       the papers' claims: train and measure what is missing, then judge
 # make docs         build the documentation into site/; open site/index.html
 # make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
@@ -25,7 +26,7 @@ LARGEST = import anchor_interp.models.transformer, matplotlib.pyplot, pandas, py
 
 unexport PYTHONDONTWRITEBYTECODE # with it every process would compile all that it imports
 
-.PHONY: quickstart test check format-check lint types tests slow-tests fast-tests claims docs public-api evidence clean
+.PHONY: quickstart test check format-check lint types tests slow-tests fast-tests newest-lens claims docs public-api evidence clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/anchor-interp quickstart --out $(OUT) --seed $(SEED)
@@ -55,6 +56,11 @@ slow-tests: # those that start a cluster or several programs, or run the noteboo
 fast-tests:
 	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(SPREAD) \
 		$(addprefix tests/,util tasks models runs interventions analysis pages papers)
+
+newest-lens: $(VENV)/.installed-dev # laid over the environment, which keeps version 3.9
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(VENV)/lens-4 'transformer-lens>=4,<5'
+	PYTHONPATH=$(VENV)/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD) \
+		$(addprefix tests/,models interventions analysis runs)
 
 claims: $(VENV)/.installed
 	$(BIN)/python -m experiments.papers

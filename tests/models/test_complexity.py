@@ -278,7 +278,7 @@ def test_invalid_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ConfigError, match="expected a tensor of two dimensions"):
                 measure(given)
     given = "tiny"
-    with pytest.raises(ConfigError, match="model is 'tiny'; expected a HookedTransformer or a U"):
+    with pytest.raises(ConfigError, match="model is 'tiny'; expected a HookedTransformer"):
         complexity(given)
     with pytest.raises(ConfigError, match="has 1 column"):
         condensation(torch.ones(3, 1))

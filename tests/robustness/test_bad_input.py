@@ -26,8 +26,10 @@ from anchor_interp import (
     aligned_sequences,
     analyze,
     analyze_model,
+    answer_map,
     complexity,
     contrast_pairs,
+    effect,
     exact_model,
     fingerprint,
     fingerprint_model,
@@ -103,10 +105,6 @@ def _no_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny_model() -> Any:
     return build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
-
-
-class TransformerBridge:
-    """Stands for TransformerLens's class of this name, which needs weights of the hub."""
 
 
 def patched(sites: Sequence[Site], n: int = 3) -> object:
@@ -304,10 +302,9 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(analyze_model, 3, TASK), "model is 3; expected a HookedTransformer"),
     (lambda: given(analyze_model, tiny_model(), "neurips"), "task is 'neurips'; expected"),
     (lambda: given(analyze, tiny_model()), "path is a model; analyze_model analyses one"),
-    (
-        lambda: given(evaluate, TransformerBridge(), TASK),
-        "load the same weights with HookedTransformer.from_pretrained",
-    ),
+    (lambda: given(effect, 3, of="a", on="b"), "table is 3; expected a sweep folder"),
+    (lambda: given(answer_map, 3, TASK), "model is 3; expected a HookedTransformer"),
+    (lambda: given(evaluate, 3, TASK), "expected a HookedTransformer or a TransformerBridge"),
     (lambda: contrast_pairs(TASK, "key", 0, seed=0), "n is 0; expected at least 1"),
     (
         lambda: given(fingerprint_model, tiny_model(), TASK, training=3),

@@ -296,6 +296,9 @@ def _rows(table: Any) -> list[TableRow]:
         return read_table(table)
     if hasattr(table, "to_dict"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
+    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
+        expected = "a sweep folder, its table, a DataFrame or rows (dictionaries)"
+        raise ConfigError(f"table is {shown(table)}; expected {expected}")
     return list(table)
 
 

@@ -1,0 +1,9 @@
+"""Which tests run with which TransformerLens."""
+
+import pytest
+
+from anchor_interp.models import lens
+
+only_3 = pytest.mark.skipif(
+    not lens.VERSION_3, reason="builds models that only TransformerLens 3 has"
+)
