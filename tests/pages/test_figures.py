@@ -88,7 +88,7 @@ def test_letters_on_a_page_are_ten_pixels_high(points: float) -> None:
 
 
 @pytest.mark.parametrize("unkind", [{"figure.autolayout": True}, {"text.usetex": True}])
-def test_a_users_matplotlibrc_changes_no_figure(unkind: dict[str, Any], tmp_path: Path) -> None:
+def test_a_users_matplotlibrc_changes_no_figure(unkind: dict[Any, Any], tmp_path: Path) -> None:
     """Neither how it is made nor how it is written; the user's own settings stay."""
     matrix = CosineMatrix(np.eye(3), np.arange(3))
 

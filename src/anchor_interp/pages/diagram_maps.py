@@ -4,9 +4,10 @@ Every run has a place in its cell; the runs of one seed have the same place in e
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,7 @@ MARKED = ("ood_accuracy", "symmetric_accuracy")
 _BUBBLES = {1: ("o", 0.4, "phase 1"), 2: ("o", 0.65, "phase 2"), 3: ("o", 0.92, "phase 3"),
             0: ("D", 0.5, "undertrained, other")}  # fmt: skip
 """Marker, diameter as a share of the place, and legend entry by the index of the phase."""
+_EVERY_RUN: Mapping[str, int] = MappingProxyType({})  # instead of a seed's best one
 _WIDTH = 0.9  # share of a cell that its places fill
 _MEAN = -0.12  # lower edge of the places if the mean is below them
 
@@ -65,6 +67,22 @@ class _Places:
         left, low = column * self.width - _WIDTH / 2, _WIDTH / 2 - (row + 1) * self.height
         return centre[0] + left, centre[1] + low
 
+    def centre(self, corner: tuple[float, float]) -> tuple[float, float]:
+        """The middle of the place with this corner."""
+        return corner[0] + self.width / 2, corner[1] + self.height / 2
+
+
+class _Placed(NamedTuple):
+    """The value of a run, or the best of a seed, in its place."""
+
+    run: RunMark
+    value: float
+    """NaN if it has no measurement."""
+    corner: tuple[float, float]
+    poor_id: bool
+    """Whether the map marks it for that."""
+    poor_commutativity: bool
+
 
 def phase_map(diagram: Diagram) -> "Figure":
     """The phase of every run over both axes (complexity-control paper, figure 3B)."""
@@ -74,7 +92,7 @@ def phase_map(diagram: Diagram) -> "Figure":
 
 
 def accuracy_map(
-    diagram: Diagram, measure: str, *, best_over: Mapping[str, int] | None = None
+    diagram: Diagram, measure: str, *, best_over: Mapping[str, int] = _EVERY_RUN
 ) -> "Figure":
     """One measure of every run over both axes, with its mean below.
 
@@ -100,7 +118,7 @@ def rank_map(diagram: Diagram, measure: RankMeasure) -> "Figure":
     return figure
 
 
-def overview(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) -> "Figure":
+def overview(diagram: Diagram, *, best_over: Mapping[str, int] = _EVERY_RUN) -> "Figure":
     """Phases, accuracies and stable rank of one diagram, side by side."""
     other = "symmetric_accuracy" if has(diagram, "symmetric_accuracy") else "id_accuracy"
     measures = [name for name in (other, "ood_accuracy") if has(diagram, name)]
@@ -163,8 +181,31 @@ def _draw_phases(axes: "Axes", diagram: Diagram) -> list[Any]:
     return state_handles(diagram.cells)
 
 
+def _place(diagram: Diagram, measure: str, places: _Places, *, best: bool) -> Iterator[_Placed]:
+    """Every value of a measure in its place; with ``best`` those of a seed share one."""
+    marked = measure in MARKED
+    for cell, centre in _centres(diagram):
+        runs = {run.seed if best else run.slot: run for run in reversed(cell.runs)}
+        for key, value in cell.measures[measure].values.items():
+            judged = cell if best else runs[key]
+            corner = places.corner(centre, diagram.seeds.index(key) if best else key)
+            poor = marked and judged.poor_id, marked and judged.poor_commutativity
+            yield _Placed(runs[key], style.or_nan(value), corner, *poor)
+
+
+def _draw_unmeasured(axes: "Axes", placed: Iterable[_Placed], places: _Places) -> list[_Placed]:
+    """Draw the states of runs without a measurement; return the others."""
+    measured = []
+    for one in placed:
+        if np.isnan(one.value):
+            _draw_state(axes, one.run, one.corner, places)
+        else:
+            measured.append(one)
+    return measured
+
+
 def _draw_accuracies(
-    axes: "Axes", diagram: Diagram, measure: str, best_over: Mapping[str, int] | None
+    axes: "Axes", diagram: Diagram, measure: str, best_over: Mapping[str, int]
 ) -> list[Any]:
     """Draw a map of one measure with its colour bar; return legend entries of its marks."""
     from matplotlib.cm import ScalarMappable
@@ -172,40 +213,32 @@ def _draw_accuracies(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch, Rectangle
 
-    best = (best_over or {}) if measure in BEST_OF else {}
+    best = best_over if measure in BEST_OF else {}
     low, high = (0.0, 1.0) if measure in MEASURES else _range(diagram, measure)
     image = ScalarMappable(Normalize(low, high), "cividis")
     places = _Places(diagram, best=bool(best))
+    measured = _draw_unmeasured(axes, _place(diagram, measure, places, best=bool(best)), places)
+    for one in measured:
+        x, y = one.corner
+        axes.add_patch(
+            Rectangle((x + 0.0125, y + 0.0125), places.width - 0.025, places.height - 0.025,
+                      linewidth=0, facecolor=_colour(image, one.value),
+                      hatch="/////" if one.poor_id else None,
+                      edgecolor="#FFFFFF" if one.value < 0.6 else BLACK)
+        )  # fmt: skip
     triangle: dict[str, Any] = {"marker": "^", "color": TRIANGLE, "mec": BLACK, "mew": 0.6}
-    marked = measure in MARKED
-    striped = triangles = False
-    for cell, centre in _centres(diagram):
-        for key, value in cell.measures[measure].values.items():
-            run = next(run for run in cell.runs if (run.seed if best else run.slot) == key)
-            x, y = places.corner(centre, diagram.seeds.index(key) if best else key)
-            if value is None:
-                _draw_state(axes, run, (x, y), places)
-                continue
-            shown = cell if best else run
-            axes.add_patch(
-                Rectangle((x + 0.0125, y + 0.0125), places.width - 0.025, places.height - 0.025,
-                          linewidth=0, facecolor=_colour(image, value),
-                          hatch="/////" if marked and shown.poor_id else None,
-                          edgecolor="#FFFFFF" if value < 0.6 else BLACK)
-            )  # fmt: skip
-            striped |= marked and shown.poor_id
-            if marked and shown.poor_commutativity:
-                axes.plot(x + places.width / 2, y + places.height / 2, linestyle="",
-                          ms=min(7, 0.62 * places.points), **triangle)  # fmt: skip
-                triangles = True
-    outlined = marked and _draw_outline(axes, diagram)
+    not_commuting = [places.centre(one.corner) for one in measured if one.poor_commutativity]
+    for x, y in not_commuting:
+        axes.plot(x, y, linestyle="", ms=min(7, 0.62 * places.points), **triangle)
+    outlined = measure in MARKED and _draw_outline(axes, diagram)
     title = ", ".join(filter(None, (measure_label(measure), diagram_marks.best_words(best))))
     _finish(axes, diagram, measure, image, title)
     handles = {
         Patch(facecolor="#7C7B78", edgecolor="white", hatch="/////", linewidth=0,
-              label="ID < 0.9"): striped,
+              label="ID < 0.9"): any(one.poor_id for one in measured),
         Line2D([], [], color=INK, linewidth=1.6, label="mean ID < 0.9"): outlined,
-        Line2D([], [], linestyle="", ms=6, label="commutativity < 0.7", **triangle): triangles,
+        Line2D([], [], linestyle="", ms=6, label="commutativity < 0.7",
+               **triangle): bool(not_commuting),
     }  # fmt: skip
     return [handle for handle, occurs in handles.items() if occurs]
 
@@ -223,24 +256,19 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
     places = _Places(diagram)
     largest = 0.98 * places.points
     outline: dict[str, Any] = {"mew": 0.7, "mec": INK}
-    odd = False
-    for cell, centre in _centres(diagram):
-        for run in cell.runs:
-            x, y = places.corner(centre, run.slot)
-            if (value := run.values[measure]) is None:
-                _draw_state(axes, run, (x, y), places)
-                continue
-            index = PHASE_INDEX.get(run.phase, 0)
-            odd |= not index
-            marker, size, _ = _BUBBLES[index]
-            axes.plot(x + places.width / 2, y + places.height / 2, marker, ms=largest * size,
-                      color=_colour(image, value), **outline)  # fmt: skip
+    shown = {1, 2, 3}
+    for one in _draw_unmeasured(axes, _place(diagram, measure, places, best=False), places):
+        index = PHASE_INDEX.get(one.run.phase, 0)
+        marker, size, _ = _BUBBLES[index]
+        axes.plot(*places.centre(one.corner), marker, ms=largest * size,
+                  color=_colour(image, one.value), **outline)  # fmt: skip
+        shown.add(index)
     paper = "\n(the papers' W_Q(1))" if measure == "stable_rank" else ""
     _finish(axes, diagram, measure, image, MEASURES[measure] + paper)
     return [
         Line2D([], [], marker=marker, linestyle="", color="none", ms=largest * size, label=text,
                **outline)
-        for index, (marker, size, text) in _BUBBLES.items() if index or odd
+        for index, (marker, size, text) in _BUBBLES.items() if index in shown
     ]  # fmt: skip
 
 

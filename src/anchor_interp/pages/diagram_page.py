@@ -8,13 +8,12 @@ table of runs can be filtered.
 import csv
 import io
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
 from anchor_interp._util.files import write_output
@@ -22,44 +21,23 @@ from anchor_interp._util.schema import canonical_json
 from anchor_interp.pages import diagram_maps, style
 from anchor_interp.pages.diagram_curves import along_axis, over_decay
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
-from anchor_interp.pages.page import Picture, fill_page, output_folder, save_pictures, template_text
+from anchor_interp.pages.page import (
+    Picture,
+    file_name,
+    fill_page,
+    output_folder,
+    save_pictures,
+    template_text,
+)
 from anchor_interp.runs.phase import meanings
 from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
 
-_PHASES = "The phase of every run, one place per seed. A letter or mark tells it without colour."
-_CAPTIONS = {
-    "ood_accuracy": "OOD accuracy: unseen pairs answered with the composition.",
-    "id_accuracy": "ID accuracy: seen pairs, test keys.",
-    "symmetric_accuracy": "Symmetric answers: unseen pairs answered as their other order.",
-    "commutativity": "Commutativity: answers on unseen pairs that stay the same when the anchors "
-    "change places.",
-}
-_WITHOUT_ANCHORS = {
-    "ood_accuracy": "OOD accuracy: examples of what training leaves out.",
-    "id_accuracy": "ID accuracy: held-out examples, distributed as the training data.",
-}
-_MEANS = (
-    " One place per seed, the mean below, with the number of runs in brackets if some have no "
-    "measurement."
-)
-_RANKS: dict[RankMeasure, str] = {
-    "stable_rank": "Stable rank of W_Q L0, the papers' W_Q(1)",
-    "stable_rank_ratio": "Stable rank of W_Q L0, the papers' W_Q(1), over that at initialisation",
-}
-_BUBBLES = " as colour, one bubble per seed; its size is the index of the phase: "
-_INDICES = "1 memorizing, 2 composite or symmetric, 3 inferential. The mean below."
-_INDICES_WITHOUT_ANCHORS = "1 memorizing, 3 inferential. The mean below."
-_ALONG = (
-    "means with 95 % intervals (Student's t over runs, cut to 0 and 1), every run beside them, "
-    "its phase above; the background is divided as the runs are."
-)
-_OVER_DECAY = (
-    "ID and OOD accuracy over the effective decay, the learning rate x weight decay summed over "
-    "all steps: runs of different lengths and learning rates share one axis. Means with 95 % "
-    "intervals (Student's t over runs), every run beside them, its phase above."
-)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ACCURACIES = ("ood_accuracy", "id_accuracy", "symmetric_accuracy", "commutativity")
 
 
 @dataclass(frozen=True)
@@ -68,6 +46,8 @@ class Part:
 
     id: str
     title: str
+    diagram: Diagram | None
+    """None if the figures are of all diagrams."""
     pictures: tuple[Picture, ...]
     """Their names are unique among all parts."""
 
@@ -134,7 +114,7 @@ def render_diagrams(
     name: str = "sweep",
     reports: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The page as HTML, with the pictures that have a caption; ``reports`` are links by run id."""
+    """The page as HTML, without the overviews; ``reports`` are links by run id."""
     first = found.diagrams[0]
     places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
     all_measures = (*MEASURES, *found.maps)
@@ -145,7 +125,7 @@ def render_diagrams(
             "figures": [
                 (picture, style.inline_svg(picture.figure, picture.name))
                 for picture in part.pictures
-                if picture.caption
+                if picture.about != "overview"
             ],
         }
         for part in parts
@@ -161,6 +141,8 @@ def render_diagrams(
         phases=meanings(anchored="commutativity" in measures),
         measures={measure: measure_label(measure) for measure in measures},
         found=found,
+        has=has,
+        marked=MARKED,
         best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),
         where=_listed(found.where),
         follows=_listed(found.follows),
@@ -185,38 +167,25 @@ def _parts(found: Diagrams) -> Iterator[Part]:
         title = words(diagram.facet) or f"Over {axes}"
         end = f"-{number}" if len(found.diagrams) > 1 else ""
         pictures = tuple(
-            Picture(f"{name}{end}", caption, figure)
-            for name, caption, figure in _figures(diagram, found.best_over, found.maps)
+            Picture(f"{file_name(name.replace('_', '-'))}{end}", figure, about=name)
+            for name, figure in _figures(diagram, found.best_over, found.maps)
         )
-        yield Part(f"diagram-{number}", title[0].upper() + title[1:], pictures)
+        yield Part(f"diagram-{number}", title[0].upper() + title[1:], diagram, pictures)
     if any(len(series.points) > 2 for panel in found.decay for series in panel.series):
-        picture = Picture("over-decay", _OVER_DECAY, over_decay(found))
-        yield Part("decay", "Over effective decay", (picture,))
+        picture = Picture("over-decay", over_decay(found), about="over-decay")
+        yield Part("decay", "Over effective decay", None, (picture,))
 
 
 def _figures(
     diagram: Diagram, best_over: Mapping[str, int], maps: Sequence[str]
-) -> Iterator[tuple[str, str, Any]]:
-    """Name, caption and figure of everything that is drawn of one diagram."""
-    yield "overview", "", diagram_maps.overview(diagram, best_over=best_over)
-    yield "phases", _PHASES, diagram_maps.phase_map(diagram)
-    is_anchored = has(diagram, "commutativity")
-    captions = _CAPTIONS if is_anchored else _WITHOUT_ANCHORS
-    for measure in filter(lambda measure: has(diagram, measure), captions):
-        caption = captions[measure] + _MEANS
-        if measure in MARKED:
-            caption += " Stripes: ID accuracy below 0.9; outline: its mean is below 0.9."
-            if any(run.poor_commutativity for cell in diagram.cells for run in cell.runs):
-                caption += " Triangles: commutativity below 0.7."
-        figure = diagram_maps.accuracy_map(diagram, measure, best_over=best_over)
-        yield measure.replace("_", "-"), caption, figure
-    for rank, caption in _RANKS.items():
-        if has(diagram, rank):
-            figure = diagram_maps.rank_map(diagram, rank)
-            indices = _INDICES if is_anchored else _INDICES_WITHOUT_ANCHORS
-            yield rank.replace("_", "-"), caption + _BUBBLES + indices, figure
+) -> Iterator[tuple[str, "Figure"]]:
+    """Everything that is drawn of one diagram, by name."""
+    yield "overview", diagram_maps.overview(diagram, best_over=best_over)
+    yield "phases", diagram_maps.phase_map(diagram)
+    for measure in filter(lambda measure: has(diagram, measure), _ACCURACIES):
+        yield measure, diagram_maps.accuracy_map(diagram, measure, best_over=best_over)
+    for rank in filter(lambda rank: has(diagram, rank), get_args(RankMeasure)):
+        yield rank, diagram_maps.rank_map(diagram, rank)
     for name in filter(lambda name: has(diagram, name), maps):
-        figure = diagram_maps.accuracy_map(diagram, name)
-        yield "map-" + re.sub(r"[^\w-]", "-", name), f"{name}.{_MEANS}", figure
-    caption = f"ID and OOD accuracy along {diagram.x.label}: {_ALONG}"
-    yield "along", caption, along_axis(diagram, best_over=best_over)
+        yield f"map-{name}", diagram_maps.accuracy_map(diagram, name)
+    yield "along", along_axis(diagram, best_over=best_over)

@@ -6,6 +6,7 @@ and its Content-Security-Policy allows nothing else.
 
 import base64
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its caption."""
+    """A figure and the name of its file, without the ending; templates hold the captions."""
 
     name: str
-    """The name of its file, without the ending."""
-    caption: str
     figure: "Figure"
+    about: str = ""
+    """Which of several it is, as its caption names it."""
 
     def __post_init__(self) -> None:
         style.settle(self.figure)
@@ -108,12 +109,17 @@ def _environment() -> "Environment":
     return environment
 
 
+def file_name(text: str) -> str:
+    """A text as part of a file's name: what is neither a letter nor a digit becomes a hyphen."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.")
+
+
 def draw_picture(picture: Picture, prefix: str) -> dict[str, str]:
     """A picture as templates use it: inline SVG, whose ids get the prefix, and a file as a link."""
     whole = base64.b64encode(style.standalone_svg(picture.figure)).decode("ascii")
     return {
         "name": picture.name,
-        "caption": picture.caption,
+        "about": picture.about,
         "svg": style.inline_svg(picture.figure, f"{prefix}-{picture.name}"),
         "link": f"data:image/svg+xml;base64,{whole}",
     }

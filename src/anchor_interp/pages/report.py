@@ -4,8 +4,7 @@ This module loads no model. It shows what :func:`anchor_interp.analysis.findings
 """
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +13,15 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import checked_path, to_dict
 from anchor_interp.pages import run_figures, style
-from anchor_interp.pages.drawing_figures import drawing_grid, layer_map
-from anchor_interp.pages.error_figures import plane_of_errors
 from anchor_interp.pages.page import (
-    Picture,
     attention_of,
     draw_picture,
+    file_name,
     fill_page,
     save_pictures,
     template_text,
 )
+from anchor_interp.pages.pictures import of_comparison, of_run
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import (
     PAPER,
@@ -93,18 +91,20 @@ def write_report(
     page = render(runs)
     written = []
     if pictures is not None:
-        written += save_pictures((picture for _, picture in _comparisons(runs)), pictures)
+        if len(runs) > 1:
+            written += save_pictures(of_comparison(runs, _colours(runs)), pictures)
         for number, run in enumerate(runs, 1):
-            name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or f"run-{number}"
+            name = file_name(run.name) or f"run-{number}"
             prefix = f"{number}-{name}-" if len(runs) > 1 else f"{name}-"
-            written += save_pictures(_pictures(run), pictures, prefix)
+            written += save_pictures(of_run(run), pictures, prefix)
     write_output(out, page.encode("utf-8", "replace"))  # a run's name may hold any byte
     return [out, *written]
 
 
 def render(runs: Sequence["Findings"]) -> str:
     """The page as HTML."""
-    coloured = zip(runs, _colours(runs), strict=True)
+    colours = _colours(runs)
+    coloured = zip(runs, colours, strict=True)
     shown = [_run_content(run, n, colour) for n, (run, colour) in enumerate(coloured, 1)]
     tasks = dict.fromkeys(run.config.task for run in runs)
     anchored = {task.anchored is not None for task in tasks}
@@ -116,7 +116,8 @@ def render(runs: Sequence["Findings"]) -> str:
         meanings=[meanings(anchored=each) for each in (True, False) if each in anchored],
         differences=_differences([run.config for run in runs]),
         comparable=_comparable(runs),
-        compared=_compared(runs),
+        compared=_compared(runs, colours),
+        metrics=run_figures.COMPARED,
         script=template_text("report.js"),
         tasks=[(_task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
         has_anchors=True in anchored,
@@ -229,28 +230,18 @@ def _said(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else repr(value)
 
 
-def _comparisons(runs: Sequence["Findings"]) -> Iterator[tuple[str, Picture]]:
-    """The metrics that several runs have, each with the figure that overlays the runs' curves."""
-    for metric, words in run_figures.COMPARED.items() if len(runs) > 1 else ():
-        figure = run_figures.compared_curves([run.metrics for run in runs], metric, _colours(runs))
-        if figure is not None:
-            caption = f"{words[0].upper()}{words[1:]} by step, one curve a run."
-            yield metric, Picture(f"compared-{metric.replace('_', '-')}", caption, figure)
-
-
-def _compared(runs: Sequence["Findings"]) -> list[dict[str, Any]]:
+def _compared(runs: Sequence["Findings"], colours: Sequence[str]) -> list[dict[str, Any]]:
     """The figures of the comparison as the template uses them, with numbers for the script."""
-    found = []
-    for metric, picture in _comparisons(runs):
-        drawn = draw_picture(picture, "c")
-        (axes,) = picture.figure.axes
+    drawn = []
+    for picture in of_comparison(runs, colours) if len(runs) > 1 else ():
+        (axes,), metric = picture.figure.axes, picture.about
         box, (low, high) = axes.get_position(), axes.get_xlim()
-        steps = [
+        curves = [
             [[row["step"], row[metric]] for row in run.metrics if metric in row] for run in runs
         ]
-        place = {"left": box.x0, "right": box.x1, "low": low, "high": high}
-        found.append(drawn | {"data": place | {"runs": steps}})
-    return found
+        data = {"left": box.x0, "right": box.x1, "low": low, "high": high, "runs": curves}
+        drawn.append(draw_picture(picture, "c") | {"data": data})
+    return drawn
 
 
 def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
@@ -262,7 +253,7 @@ def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
         "meaning": meanings(anchored=run.config.task.anchored is not None)[run.decision.phase],
         "near": near_lines(run.evaluation),
         "measures": measures(run.evaluation),
-        "pictures": [draw_picture(picture, f"r{number}") for picture in _pictures(run)],
+        "pictures": {picture.name: draw_picture(picture, f"r{number}") for picture in of_run(run)},
         "attention": attention_of(run.attention, number),
         "matrices": list(matrices),
         "answers": [
@@ -272,65 +263,6 @@ def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
         "rows": [row for row in run.metrics if "train_accuracy" in row],
         "configuration": json.dumps(to_dict(run.config), indent=1),
     }
-
-
-def _pictures(run: "Findings") -> Iterator[Picture]:
-    if any("loss" in row for row in run.metrics):
-        caption = "Training loss by step."
-        unit = "nats" if run.config.pictures is None else "squared error"
-        task = run.config.task
-        if run.config.pictures is None and not (task.answers_last or task.by_token):
-            caption += " It jumps, because batches of long answers count more."
-        yield Picture("loss", caption, run_figures.loss_curve(run.metrics, unit))
-    if any("train_accuracy" in row for row in run.metrics):
-        caption = (
-            "Accuracy by step. Training: the training sequences. ID: seen pairs with test keys. "
-            "OOD: unseen pairs."
-            if run.evaluation.pair_accuracy
-            else "Accuracy by step. Training: the training sequences. ID: held out, as the "
-            "training data. OOD: what training leaves out."
-        )
-        caption += " On fewer sequences than the table's, so their last values differ a little."
-        yield Picture("accuracy", caption, run_figures.accuracy_curves(run.metrics))
-    if any("id_loss" in row for row in run.metrics):
-        caption = (
-            "Perplexity by the tokens that training has seen. Training: of the training set. ID: "
-            "held out, as the training data. OOD: what training leaves out."
-        )
-        yield Picture("perplexity", caption, run_figures.perplexity_curves(run.metrics))
-    for side, keys in run_figures.SIDES.items() if run.evaluation.pair_accuracy else ():
-        figure = run_figures.pair_map(run.evaluation, side)
-        name = f"pairs-{side.replace('_', '-')}"
-        caption = f"Accuracy of every ordered pair, {keys}, in new sequences (other noise)."
-        yield Picture(name, caption, figure)
-    for aspect in run_figures.aspects(run.evaluation):
-        figure = run_figures.aspect_scores(run.evaluation, aspect)
-        name = "by-" + (re.sub(r"[^\w-]+", "-", aspect).strip("-") or "aspect")
-        yield Picture(name, f"Accuracy by {aspect}.", figure)
-    if run.drawings is not None:
-        caption = (
-            "What the network draws of every node, after a real picture. A frame marks drawings of "
-            "which the judge reads an attribute wrong; the number is the share without."
-        )
-        yield Picture("drawings", caption, drawing_grid(run.drawings))
-    for measure in ("stable_rank", "condensation"):
-        if run.development is None:
-            continue
-        words = measure.replace("_", " ")
-        caption = f"{words.capitalize()} of every layer along training, over its initial value."
-        figure = layer_map(run.development, measure)
-        yield Picture(f"layers-{measure.replace('_', '-')}", caption, figure)
-    if run.plane is not None:
-        plane = run.plane.plane
-        caption = f"Share of right answers over {plane.x} and {plane.y}, on examples of all splits."
-        if plane.square is not None:
-            caption += " Training leaves out the framed square."
-        figure = plane_of_errors(plane, run.plane.x, run.plane.y, run.plane.right)
-        yield Picture("plane", caption, figure)
-    if run.evaluation.unseen:
-        caption = "Most frequent answers on the unseen pairs, relative to the key x."
-        figure = run_figures.unseen_answers(run.config, run.evaluation)
-        yield Picture("answers", caption, figure)
 
 
 def _task_words(task: Task) -> dict[str, Any]:

@@ -115,18 +115,16 @@ COMPARED = {
 
 def compared_curves(
     runs: Sequence[Sequence[Mapping[str, Any]]], metric: str, colours: Sequence[str]
-) -> "Figure | None":
-    """One metric of several runs along training, in these colours; None if no run has it.
+) -> "Figure":
+    """One metric of several runs along training, in these colours.
 
     The curve of run i has the id ``curve-i``, for the script of the page.
     """
     with panel(4.4, 2.8) as (figure, axes):
-        measured = [[row for row in rows if metric in row] for rows in runs]
-        if not any(measured):
-            return None
-        for number, known in enumerate(measured):
+        for number, (rows, colour) in enumerate(zip(runs, colours, strict=True)):
+            known = [row for row in rows if metric in row]
             steps, values = ([row[name] for row in known] for name in ("step", metric))
-            axes.plot(steps, values, color=colours[number], linewidth=2, gid=f"curve-{number}")
+            axes.plot(steps, values, color=colour, linewidth=2, gid=f"curve-{number}")
         axes.set(xlabel="step", ylabel=COMPARED[metric])
         if metric.endswith("loss"):
             axes.set_yscale("log")

@@ -62,9 +62,10 @@ def defaults(**style: Any) -> Iterator[None]:
     """Matplotlib's own defaults with this style, instead of the user's matplotlibrc."""
     from matplotlib import rc_context, rcdefaults, rcParams
 
+    settings: dict[Any, Any] = style
     with rc_context():
         rcdefaults()
-        rcParams.update(style)
+        rcParams.update(settings)
         yield
 
 
@@ -180,7 +181,8 @@ def standalone_svg(figure: "Figure") -> bytes:
     """A figure as an SVG file on white."""
     root = _svg(figure)
     root.insert(0, ET.Element("rect", {"width": "100%", "height": "100%", "fill": "white"}))
-    return ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    file: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return file
 
 
 def inline_svg(figure: "Figure", prefix: str) -> str:

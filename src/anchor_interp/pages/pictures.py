@@ -1,0 +1,96 @@
+"""Every figure of the report and of the analysis page, in order; templates hold the captions."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from anchor_interp.pages import mechanism_figures, run_figures
+from anchor_interp.pages.drawing_figures import drawing_grid, layer_map
+from anchor_interp.pages.error_figures import plane_of_errors
+from anchor_interp.pages.page import Picture, file_name
+
+if TYPE_CHECKING:
+    from anchor_interp.analysis.findings import Findings
+    from anchor_interp.analysis.overview import Analysis, MechanismAnalysis
+
+_DEVELOPMENT = {
+    "stable_rank": "development",
+    "effective_rank": "development-effective",
+    "condensation": "development-condensation",
+}
+
+
+def of_run(run: "Findings") -> Iterator[Picture]:
+    """How a run learned, and what it answers."""
+    measured = {name for row in run.metrics for name in row}
+    if "loss" in measured:
+        unit = "nats" if run.config.pictures is None else "squared error"
+        yield Picture("loss", run_figures.loss_curve(run.metrics, unit))
+    if "train_accuracy" in measured:
+        yield Picture("accuracy", run_figures.accuracy_curves(run.metrics))
+    if "id_loss" in measured:
+        yield Picture("perplexity", run_figures.perplexity_curves(run.metrics))
+    for side in run_figures.SIDES if run.evaluation.pair_accuracy else ():
+        name = f"pairs-{side.replace('_', '-')}"
+        yield Picture(name, run_figures.pair_map(run.evaluation, side))
+    for aspect in run_figures.aspects(run.evaluation):
+        figure = run_figures.aspect_scores(run.evaluation, aspect)
+        yield Picture(f"by-{file_name(aspect) or 'aspect'}", figure, about=aspect)
+    if run.drawings is not None:
+        yield Picture("drawings", drawing_grid(run.drawings))
+    if run.development is not None:
+        for measure in ("stable_rank", "condensation"):
+            name = f"layers-{measure.replace('_', '-')}"
+            yield Picture(name, layer_map(run.development, measure))
+    if run.plane is not None:
+        figure = plane_of_errors(run.plane.plane, run.plane.x, run.plane.y, run.plane.right)
+        yield Picture("plane", figure)
+    if run.evaluation.unseen:
+        yield Picture("answers", run_figures.unseen_answers(run.config, run.evaluation))
+
+
+def of_comparison(runs: Sequence["Findings"], colours: Sequence[str]) -> Iterator[Picture]:
+    """A figure for each metric that is compared and that a run has; ``about`` names the metric."""
+    for metric in run_figures.COMPARED:
+        curves = [run.metrics for run in runs]
+        if any(metric in row for rows in curves for row in rows):
+            figure = run_figures.compared_curves(curves, metric, colours)
+            yield Picture(f"compared-{metric.replace('_', '-')}", figure, about=metric)
+
+
+def of_analysis(analysis: "Analysis") -> Iterator[Picture]:
+    """How a model works."""
+    m = analysis.mechanism
+    if m is not None:
+        yield from _inside(m)
+    yield Picture("stable-rank", mechanism_figures.stable_ranks(analysis.complexity))
+    yield Picture("spectra", mechanism_figures.spectra(analysis.complexity))
+    if analysis.neurons is not None:
+        yield Picture("condensation", mechanism_figures.condensation_map(analysis.neurons))
+    if m is not None and m.embedding is not None:
+        yield Picture("embedding", mechanism_figures.embedding_plane(m.embedding, m.keys))
+        yield Picture("steps", mechanism_figures.step_scores(m.embedding))
+    if analysis.development is not None:
+        for measure, name in _DEVELOPMENT.items():
+            yield Picture(name, mechanism_figures.development(analysis.development, measure))
+
+
+def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
+    if m.flow is not None:
+        yield Picture("flow", mechanism_figures.information_flow(m.flow, m.circuit))
+    if m.routes is not None:
+        yield Picture("routes", mechanism_figures.route_bars(m.routes))
+    if m.comparison is not None:
+        yield Picture("circuit", mechanism_figures.circuit_baselines(m.comparison))
+    for patched in m.patches:
+        name = f"patching-{patched.contrast}"
+        yield Picture(name, mechanism_figures.patch_map(patched.result))
+    for similarity in m.similarities:
+        name = f"similarity-{_state(similarity.state)}"
+        yield Picture(name, mechanism_figures.similarity_map(similarity))
+    for clusters in m.clusters:
+        name = f"clusters-{_state(clusters.state)}"
+        yield Picture(name, mechanism_figures.cluster_map(clusters))
+
+
+def _state(name: str) -> str:
+    return name.replace("_", "-").lower()
