@@ -18,7 +18,8 @@ from anchor_interp.analysis.findings import Findings, gather
 from anchor_interp.cli.main import main
 from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, attention_view, labels
-from anchor_interp.pages.report import _differences, measures, render, write_report
+from anchor_interp.pages.report import render, write_report
+from anchor_interp.pages.report_words import differences, measures
 from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Decision
 from anchor_interp.runs.presets import preset
@@ -149,12 +150,12 @@ def test_the_page_names_every_setting_in_which_its_runs_differ(found: Findings) 
 
 def test_runs_of_two_tasks_differ_in_what_both_have() -> None:
     configs = [preset("inferential"), preset("scan"), preset("concepts")]
-    said = _differences(configs)
+    said = differences(configs)
     assert said[0] == "task (complexity-control, scan-turn-left, concepts)"
     assert said[1] == "network (transformer, U-Net)"
     assert not any(each.startswith(("kind", "normalization", "anchors")) for each in said)
     near = [override(configs[0], lr=lr) for lr in (0.002, 0.0020000001)]
-    assert _differences(near) == ["lr (0.002, 0.0020000001)"]
+    assert differences(near) == ["lr (0.002, 0.0020000001)"]
 
 
 def test_markup_in_names_stays_text(page: Path) -> None:

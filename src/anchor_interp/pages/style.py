@@ -152,7 +152,7 @@ def or_nan(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
+def save(figure: "Figure", path: Path) -> Path:
     """Write a figure whole or not at all: SVG if the name ends in ``.svg``, else PNG.
 
     Raises:
@@ -163,7 +163,7 @@ def save(figure: "Figure", path: Path, *, dpi: int = 120) -> Path:
     else:
         data = io.BytesIO()
         with defaults():
-            figure.savefig(data, format="png", dpi=dpi, facecolor="white")
+            figure.savefig(data, format="png", dpi=120, facecolor="white")
         write_output(path, data.getvalue())
     return path
 

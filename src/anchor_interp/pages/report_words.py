@@ -1,0 +1,154 @@
+"""What the report says of measurements, settings and tasks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anchor_interp._util.schema import to_dict
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.phase import PAPER, Evaluation, asked, ood_threshold
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.catalog import task_name
+from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.examples import Split
+from anchor_interp.tasks.task import Task
+
+if TYPE_CHECKING:
+    from anchor_interp.analysis.findings import Findings
+
+EXAMPLE_SEED = 0
+"""Seed of the example that the page shows of every split."""
+_NOT_COMPARED = ("gamma", "weight_decay", "log_every", "eval_every", "checkpoint_every", "kind")
+"""Settings that the summary has columns for, those that change no result, and a task's class."""
+_Row = tuple[str, str, float | None, float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measurement and its threshold."""
+
+    name: str
+    meaning: str
+    """What is measured."""
+    value: float | None
+    """A share from 0 to 1; None if the task does not have it."""
+    threshold: float
+    """Where one phase ends and another begins."""
+    asked: bool
+    """Whether the phase hangs on it."""
+
+
+def measures(evaluation: Evaluation) -> list[Measure]:
+    """The measurements that decide a phase, in the order of the rules."""
+    decides = asked(evaluation)
+    rows = (_of_pairs if evaluation.pair_accuracy else _of_splits)(evaluation)
+    return [
+        Measure(*row, asked=name in decides and row[2] is not None) for name, row in rows.items()
+    ]
+
+
+def _of_splits(e: Evaluation) -> Mapping[str, _Row]:
+    meanings = {
+        "train": "on the run's own training sequences",
+        "id": "held out, as the training data",
+        "ood": "what training leaves out",
+    }
+    for split in e.splits:
+        if split.beside:
+            meanings[split.role] += f"; on {split.name}: {split.beside}"
+    return {
+        "train_accuracy": ("training accuracy", meanings["train"], e.train_accuracy, PAPER.train),
+        "id_accuracy": ("ID accuracy", meanings["id"], e.id_accuracy, PAPER.id),
+        "ood_accuracy": ("OOD accuracy", meanings["ood"], e.ood_accuracy, ood_threshold(e)),
+    }
+
+
+def _of_pairs(e: Evaluation) -> Mapping[str, _Row]:
+    t = PAPER
+    train = ("training accuracy", "on the run's own training sequences", e.train_accuracy)
+    if e.train_accuracy is None:
+        train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
+    other_order = "unseen pairs, target of the other order"
+    if e.symmetric_accuracy is None and e.commutativity is not None:
+        other_order += "; none is defined here, so commutativity decides"
+    return {
+        "train_accuracy": (*train, t.train),
+        "id_accuracy": ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
+        "ood_accuracy": ("OOD accuracy", "unseen pairs, composed answer", e.ood_accuracy, t.ood),
+        "symmetric_accuracy": ("symmetric answers", other_order, e.symmetric_accuracy, t.symmetric),
+        "commutativity": ("commutativity", "predictions that stay when the anchors change places",
+                          e.commutativity, t.commutativity),
+        "key_dependence": ("key dependence", "predictions that change with the key",
+                           e.key_dependence, t.key_dependence),
+    }  # fmt: skip
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that runs are compared by: all that change a result and have no column."""
+    parts = (config.task, config.model, config.init, config.train)
+    settings = {name: value for part in parts for name, value in to_dict(part).items()}
+    compared = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
+    network = "transformer" if config.pictures is None else "U-Net"
+    return {"task": task_name(config.task), "network": network} | compared
+
+
+def comparable(runs: Sequence["Findings"]) -> list[list[str]]:
+    """Names of runs that share all these settings, where at least two do."""
+    groups: dict[str, list[str]] = {}
+    names = [run.name for run in runs]
+    for number, run in enumerate(runs, 1):
+        name = run.name if names.count(run.name) == 1 else f"{run.name} (run {number})"
+        groups.setdefault(json.dumps(_settings(run.config)), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def differences(configs: Sequence[RunConfig]) -> list[str]:
+    """These settings where they differ, each with its values.
+
+    A setting that not all runs have is left out: then the tasks or the networks differ.
+    """
+    values: dict[str, list[Any]] = {}
+    for config in configs:
+        for name, value in _settings(config).items():
+            values.setdefault(name, []).append(value)
+    differing = []
+    for name, of_runs in values.items():
+        different = [value for n, value in enumerate(of_runs) if value not in of_runs[:n]]
+        if len(different) > 1 and len(of_runs) == len(configs):
+            plain = not any(isinstance(value, list | dict) for value in different)
+            differing.append(f"{name} ({', '.join(map(_value, different))})" if plain else name)
+    return differing
+
+
+def _value(value: Any) -> str:
+    """A setting's value in words; thousands are set apart."""
+    if value is None or isinstance(value, bool | str):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else repr(value)
+
+
+def task_words(task: Task) -> dict[str, Any]:
+    """What the page says of a task."""
+    return _split_words(task) if task.anchored is None else _anchor_words(task.anchored)
+
+
+def _split_words(task: Task) -> dict[str, Any]:
+    def shown(split: Split) -> str:
+        drawn = draw_examples(task, split.name, 1, seed=EXAMPLE_SEED)
+        return task.decode(drawn.tokens[0, : drawn.lengths[0]])
+
+    return {"task": task, "splits": [(split, shown(split)) for split in task.splits]}
+
+
+def _anchor_words(task: AnchorTask) -> dict[str, Any]:
+    by_role: dict[str, list[str]] = {"inferential": [], "unseen": []}
+    for pair in task.pairs:
+        if task.override(pair) is None or pair in task.unseen:
+            by_role[task.role(pair)].append(f"({pair[0]},\N{NO-BREAK SPACE}{pair[1]})")
+    return {
+        "task": task,
+        "anchors": [(anchor.token, str(anchor.function)) for anchor in task.anchors],
+        "by_role": by_role,
+        "overridden": [(str(o.pair), str(o.function)) for o in task.overrides],
+    }
