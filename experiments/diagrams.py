@@ -14,7 +14,7 @@ from anchor_interp._util.files import write_text
 from anchor_interp.pages.diagram_page import write_diagrams
 from anchor_interp.sweeps.spec import SWEEPS
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import counts, phases, read_table, rows
+from anchor_interp.sweeps.table import counts, phases, read_table
 from anchor_interp.sweeps.table_files import to_csv
 from measured import table, tell
 from papers.diagram_claims import DIAGRAMS
@@ -36,7 +36,7 @@ def main() -> int:
     if arguments.judge:
         found = read_table(pictures / "table.csv")
     else:
-        found = rows(sweep(SWEEPS[name], arguments.out or Path("runs") / name))
+        found = sweep(SWEEPS[name], arguments.out or Path("runs") / name).rows()
         pictures.mkdir(parents=True, exist_ok=True)
         write_text(pictures / "table.csv", to_csv(found))
     written = write_diagrams(found, pictures, name=name)

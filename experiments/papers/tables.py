@@ -16,9 +16,8 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import checked_path, shown
 from anchor_interp.runs.phase import Phase
-from anchor_interp.sweeps.columns import COLUMNS, Kind
-from anchor_interp.sweeps.folder import STATES
-from anchor_interp.sweeps.table_files import kind_of_texts, parsed
+from anchor_interp.sweeps.columns import COLUMNS, STATES, Kind
+from anchor_interp.sweeps.table_files import read_csv
 from anchor_interp.tasks.anchor import TASKS
 
 from . import wide
@@ -28,7 +27,7 @@ from .studies import STUDIES
 # What columns hold beside those of a sweep's table. A field of a task, such as ``task.holdout``, is
 # what all its values can be read as; all others hold numbers.
 _TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
-_KINDS: Mapping[str, Kind] = {"complexity": "integer", **dict.fromkeys(_TEXTS, "text")}
+_KINDS: Mapping[str, Kind] = {"complexity": "int64", **dict.fromkeys(_TEXTS, "string")}
 # Columns in which every row has a value, those in which every row of a transformer has one, and
 # those that every table has, and a table of runs. A U-Net has ``n_features`` instead.
 _FILLED = frozenset((
@@ -71,12 +70,12 @@ def read_tables(
 
 def read_study(path: str | Path) -> list[Row]:
     """The rows of one study's table."""
-    return _read(checked_path(path, "path"), _OF_A_RUN, _row_of_a_run)
+    return _read(checked_path(path, "path"), _OF_A_RUN, _check_run)
 
 
 def read_checkpoints(path: str | Path) -> list[Row]:
     """The rows of a study's runs at checkpoints."""
-    return _read(checked_path(path, "path"), _NEEDED, _row_of_a_checkpoint)
+    return _read(checked_path(path, "path"), _NEEDED, _check_checkpoint)
 
 
 def checkpoints_table(tables: str | Path, name: str) -> Path:
@@ -114,81 +113,66 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     files.write_output(path, text.getvalue().encode())
 
 
-def _read(
-    path: Path, needed: Set[str], row_of: Callable[[Mapping[str, Any], Mapping[str, Kind]], Row]
-) -> list[Row]:
+def _read(path: Path, needed: Set[str], check_row: Callable[[Row], None]) -> list[Row]:
     data = files.read_bytes(path, limit=_LIMIT)
     try:
         text = data.decode("utf-8-sig")  # as spreadsheets write it
-        reader = csv.DictReader(io.StringIO(text), strict=True)
-        columns = list(reader.fieldnames or ())
+        columns = next(csv.reader(io.StringIO(text)), [])
         if "n_features" in columns:
             needed = needed - _NOT_OF_A_UNET
         if missing := needed - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"it has the column {twice[0]} twice")
-        lines = [(reader.line_num, line) for line in reader]
-        kinds = {name: _kind(name, [line[name] or "" for _, line in lines]) for name in columns}
-        rows = []
-        for number, line in lines:
+        kinds = {name: _kind(name) for name in columns if not name.startswith("task.")}
+        rows: list[Row] = read_csv(text, kinds).to_pylist()
+        for row in rows:
             try:
-                rows.append(row_of(line, kinds))
-            except (ValueError, LookupError) as error:
-                raise ValueError(f"line {number}: {error}") from error
+                check_row(row)
+            except ValueError as error:
+                raise ValueError(f"run {row['run_id']}: {error}") from error
         found = Counter((row["run_id"], row.get("at_step")) for row in rows)
         if twice := [run for (run, _), n in found.items() if n > 1]:
             raise ValueError(f"the run {twice[0]} is there twice")
         return rows
-    except (ValueError, LookupError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
         raise StoreError(
             f"{path} is damaged: {error}; restore it, or remove it to have its runs trained anew"
         ) from error
 
 
-def _kind(name: str, texts: Sequence[str]) -> Kind:
-    """What a column holds; ``texts`` are its values."""
-    if name.startswith("task."):
-        return kind_of_texts(texts)
-    return COLUMNS.get(name) or _KINDS.get(name, "number")
+def _kind(name: str) -> Kind:
+    """What a column holds that is not a task's own field."""
+    return COLUMNS.get(name) or _KINDS.get(name, "double")
 
 
-def _row_of(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
-    if len(line) > len(kinds):  # the reader's place for what is beyond the header
-        raise ValueError("a line is too long")
-    if None in line.values():
-        raise ValueError("a line is too short")
-    found = {}
-    for name, kind in kinds.items():
-        found[name] = parsed(name, line[name], kind)
-        _check(name, found[name])
-    if found.get("n_features") is None:
+def _check_row(row: Row) -> None:
+    for name, value in row.items():
+        _check(name, value)
+    if row.get("n_features") is None:
         for name in _OF_A_TRANSFORMER:
-            if found.get(name) is None:
+            if row.get(name) is None:
                 raise ValueError(f"{name} is empty")
-    return found
 
 
-def _row_of_a_run(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
-    found = _row_of(line, kinds)
-    task = TASKS.get(found["task"])
+def _check_run(row: Row) -> None:
+    _check_row(row)
+    task = TASKS.get(row["task"])
     accuracies = ("id_accuracy", "ood_accuracy") if task and task.unseen else ("id_accuracy",)
-    if found.get("n_features") is not None:
+    if row.get("n_features") is not None:
         accuracies = ("train_accuracy", "ood_accuracy")
     for name in ("phase", *accuracies):
-        if found["status"] == "done" and found.get(name) is None:
+        if row["status"] == "done" and row.get(name) is None:
             raise ValueError(f"{name} is empty in a run that is done")
-    return found
 
 
-def _row_of_a_checkpoint(line: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Row:
-    found = _row_of(line, kinds)
-    if found["status"] == "done" and found["phase"] is None:
+def _check_checkpoint(row: Row) -> None:
+    _check_row(row)
+    if row["status"] == "done" and row["phase"] is None:
         raise ValueError("phase is empty in a run that is done")
     for name in ("at_step", "at_number"):
-        if found.get(name) is None:
-            raise ValueError(f"the run {found['run_id']} lacks {name}")
-    return found
+        if row.get(name) is None:
+            raise ValueError(f"it lacks {name}")
 
 
 def _check(name: str, value: Any) -> None:

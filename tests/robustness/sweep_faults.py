@@ -29,7 +29,7 @@ from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.sweeps.table import counts, rows
+from anchor_interp.sweeps.table import counts
 
 LONG_ENOUGH = SHORT | {"steps": 400, "log_every": 20, "eval_every": 100, "checkpoint_every": 50}
 """Runs of a few seconds, long enough for a fault."""
@@ -86,7 +86,7 @@ class World:
 
     def verdict(self, out: Path) -> str:
         """What is wrong with the final table; empty if nothing is."""
-        found = rows(SweepFolder(out))
+        found = SweepFolder(out).rows()
         if what_counts(found) == what_counts(self.expected):
             said = (out / ".errors").read_text(errors="replace")
             return "a traceback" if "Traceback" in said else ""
@@ -98,7 +98,7 @@ def build_world(root: Path, seed: int = 0, **changes: Any) -> World:
     world = World(root, [], random.Random(seed), small_sweep(**changes))
     out = root / "undisturbed"
     world.finish(out)
-    found = rows(SweepFolder(out))
+    found = SweepFolder(out).rows()
     assert counts(found) == {"done": 6, "diverged": 1}, counts(found)
     world.expected.extend(found)
     return world
@@ -171,14 +171,14 @@ def full_disk(world: World, out: Path, times: int) -> dict[str, Any]:
     with _small_disk(out):
         world.spec(out)
         driver = world.start(out)
-        while not counts(rows(SweepFolder(out))).get("done") and driver.poll() is None:
+        while not counts(SweepFolder(out).rows()).get("done") and driver.poll() is None:
             time.sleep(0.2)
         ballast = out / ".ballast"
         with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
         code = driver.wait(_PATIENCE_SECONDS)
-        states = counts(rows(SweepFolder(out)))
+        states = counts(SweepFolder(out).rows())
         ballast.unlink()
         world.finish(out)
         return {"exit_code_when_full": code, "when_full": states, "verdict": world.verdict(out)}
@@ -200,7 +200,7 @@ def kill_a_ray_node(world: World, out: Path, times: int) -> dict[str, Any]:
         world.spec(out)
         driver = world.start(out, "--engine", "ray", "--address", cluster.address)
         folder, killed = SweepFolder(out), 0
-        while not counts(rows(folder)).get("done") and driver.poll() is None:
+        while not counts(folder.rows()).get("done") and driver.poll() is None:
             time.sleep(0.5)
         time.sleep(world.chance.uniform(1, 4))
         if driver.poll() is None:

@@ -44,7 +44,7 @@ from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import _configuration, rows
+from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
 from anchor_interp.tasks.drawing import draw_examples
@@ -206,7 +206,7 @@ def test_sweeps_train_runs_on_pictures(tmp_path: Path) -> None:
     assert shape_key(first) != shape_key(second)  # they train one by one
     assert estimate(plan.configs(), SweepFolder(tmp_path), workers=1, device="cpu").todo == 2
     sweep(plan, tmp_path / "sweep", engine=LocalEngine(1, "cpu"), quiet=True)
-    found = rows(SweepFolder(tmp_path / "sweep"))
+    found = SweepFolder(tmp_path / "sweep").rows()
     assert [row["gamma"] for row in found] == [0.5, 0.8]
     assert {row["weights"] for row in found} == {"uniform"}
     assert {(row["n_features"], row["n_times"], row["d_image"]) for row in found} == {(8, 4, 12)}
@@ -272,7 +272,7 @@ def test_a_file_names_the_network_by_its_fields(done: Run, tmp_path: Path) -> No
 
 def test_a_table_tells_what_networks_predict() -> None:
     plan = Sweep((Grid(TINY, {"predicts": ("noise", "velocity")}),))
-    found = [_configuration(name, config) for name, config in plan.configs().items()]
+    found = [planned_row(name, config) for name, config in plan.configs().items()]
     assert [row["predicts"] for row in found] == ["noise", "velocity"]
 
 

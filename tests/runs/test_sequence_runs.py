@@ -32,7 +32,7 @@ from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import read_table, write_table
+from anchor_interp.sweeps.table import read_table
 from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
@@ -160,7 +160,7 @@ def test_a_table_has_the_fields_of_every_task(
     start = override(START, task=tasks[0])
     folder = SweepFolder(tmp_path)
     folder.extend(Sweep((Grid(start, {"task": tasks}), Grid(preset("tiny")))))
-    found = write_table(folder)
+    found = folder.write_table()
     own = ["task.held_out", "task.size", "task.marked", "task.split"]
     assert [name for name in found[0] if name not in COLUMNS] == own
     assert [[row[name] for name in own] for row in found] == [

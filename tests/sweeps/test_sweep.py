@@ -42,8 +42,8 @@ from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
 from anchor_interp.sweeps.sweep import TRIES, sweep
-from anchor_interp.sweeps.table import counts, read_table, rows, write_table
-from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
+from anchor_interp.sweeps.table import counts, read_table
+from anchor_interp.sweeps.table_files import from_csv, to_csv
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
@@ -91,7 +91,7 @@ def copy(small: SweepFolder, tmp_path: Path) -> SweepFolder:
 
 
 def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
-    found = rows(small)
+    found = small.rows()
     configs = SMALL.configs()
     assert [row["run_id"] for row in found] == list(configs)
     for row, config in zip(found, configs.values(), strict=True):
@@ -118,8 +118,8 @@ def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
 def test_the_table_of_a_folder_is_a_frame(small: SweepFolder) -> None:
     frame = small.table()
     assert list(frame.columns) == list(COLUMNS)
-    assert frame["run_id"].tolist() == [row["run_id"] for row in rows(small)]
-    measured = [row["id_accuracy"] for row in rows(small)]
+    assert frame["run_id"].tolist() == [row["run_id"] for row in small.rows()]
+    measured = [row["id_accuracy"] for row in small.rows()]
     assert frame["id_accuracy"].tolist() == pytest.approx(measured)
 
 
@@ -131,15 +131,15 @@ def test_a_second_start_trains_nothing(copy: SweepFolder) -> None:
 
 def test_only_what_is_missing_is_trained(copy: SweepFolder) -> None:
     gone, begun = list(SMALL.configs())[1:3]
-    before = write_table(copy)
+    before = copy.write_table()
     shutil.rmtree(copy.runs / gone)
     (copy.runs / begun / "result.json").unlink()
-    assert counts(rows(copy)) == {"done": 2, "begun": 1, "missing": 1}
+    assert counts(copy.rows()) == {"done": 2, "begun": 1, "missing": 1}
     engine = Here()
     sweep(SMALL, copy.path, engine=engine, quiet=True)
     assert engine.done == [gone, begun]
-    assert sweep_faults.what_counts(rows(copy)) == sweep_faults.what_counts(before)
-    assert rows(copy)[2]["sessions"] == 2
+    assert sweep_faults.what_counts(copy.rows()) == sweep_faults.what_counts(before)
+    assert copy.rows()[2]["sessions"] == 2
 
 
 def test_a_new_value_of_an_axis_reuses_what_is_there(copy: SweepFolder) -> None:
@@ -147,10 +147,10 @@ def test_a_new_value_of_an_axis_reuses_what_is_there(copy: SweepFolder) -> None:
     engine = Here()
     sweep(wider, copy.path, engine=engine, quiet=True)
     assert engine.done == [run_id(override(START, gamma=0.6, seed=seed)) for seed in (0, 1)]
-    assert counts(rows(copy)) == {"done": 6}
+    assert counts(copy.rows()) == {"done": 6}
     # what was asked for before stays asked for
     narrow = Sweep((Grid(START, {"gamma": (0.4,)}),))
-    assert len(rows(sweep(narrow, copy.path, engine=engine, quiet=True))) == 6
+    assert len(sweep(narrow, copy.path, engine=engine, quiet=True).rows()) == 6
     assert len(engine.done) == 2
 
 
@@ -167,8 +167,8 @@ def test_runs_of_one_shape_train_together(tmp_path: Path, small: SweepFolder) ->
 
     folder = sweep(wider, tmp_path / "out", engine=Counting(), batch=3, quiet=True)
     assert jobs == [3, 1, 1]
-    assert counts(rows(folder)) == {"done": 5}
-    for together, single in zip(rows(folder), rows(small), strict=False):
+    assert counts(folder.rows()) == {"done": 5}
+    for together, single in zip(folder.rows(), small.rows(), strict=False):
         assert together["run_id"] == single["run_id"]
         assert together["stable_rank"] == pytest.approx(single["stable_rank"], rel=1e-4)
     alone = Copying(small)
@@ -198,7 +198,7 @@ def test_errors_are_rows_and_tried_again(
     engine = Failing(small, errors)
     folder = sweep(SMALL, tmp_path / "out", engine=engine, quiet=True)
     assert [engine.done.count(name) for name in (lost, locked, refused, fine)] == [3, 2, 3, 1]
-    by_name = {row["run_id"]: row for row in rows(folder)}
+    by_name = {row["run_id"]: row for row in folder.rows()}
     assert by_name[lost]["status"] == by_name[locked]["status"] == "done"
     assert (by_name[refused]["status"], by_name[refused]["error"]) == ("failed", "disk full")
     assert by_name[refused]["censored"]
@@ -207,8 +207,8 @@ def test_errors_are_rows_and_tried_again(
     again = Copying(small)
     sweep(SMALL, folder.path, engine=again, quiet=True)
     assert again.done == [refused]
-    assert counts(rows(folder)) == {"done": 4}
-    assert all(row["error"] is None for row in rows(folder))
+    assert counts(folder.rows()) == {"done": 4}
+    assert all(row["error"] is None for row in folder.rows())
 
 
 def test_a_diverging_run_is_final(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_diverging_run_is_final(tmp_path: Path) -> None:
     folder = sweep(Sweep((diverging,)), tmp_path / "out", engine=engine, quiet=True)
     sweep(Sweep((diverging,)), tmp_path / "out", engine=engine, quiet=True)
     assert len(engine.done) == 1
-    (row,) = rows(folder)
+    (row,) = folder.rows()
     assert (row["status"], row["censored"], row["phase"]) == ("diverged", True, None)
     assert "lower the learning rate" in row["error"]
 
@@ -228,7 +228,7 @@ def test_a_run_of_another_process_is_left_to_it(copy: SweepFolder) -> None:
     shutil.rmtree(copy.runs / name)
     with writing(copy.runs / name, SMALL.configs()[name]):
         assert copy.state(name) == "running"
-        assert counts(rows(copy)) == {"done": 3, "running": 1}
+        assert counts(copy.rows()) == {"done": 3, "running": 1}
         waiting: list[Any] = []
 
         class Looking(Here):
@@ -278,11 +278,11 @@ def test_a_sweep_is_read_where_the_file_system_has_no_locks(
 
 def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
     first, second, *_ = SMALL.configs()
-    before = rows(copy)
+    before = copy.rows()
     (copy.path / "table.parquet").write_bytes(b"nonsense")
     (copy.runs / first / "provenance.json").write_text("{")
     (copy.runs / second / "result.json").write_text('{"schema": 1}')
-    found = write_table(copy)
+    found = copy.write_table()
     assert found[0]["phase"] == before[0]["phase"]
     assert found[0]["machine"] is None
     assert found[1]["status"] == "failed"
@@ -291,7 +291,44 @@ def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
     assert read_table(copy.path / "table.parquet") == found
     copy.spec_file.write_text("grids: [")
     with pytest.raises(ConfigError, match="cannot read the sweep"):
-        rows(copy)
+        copy.rows()
+
+
+def test_a_result_of_another_schema_is_refused_everywhere(
+    copy: SweepFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its numbers may mean something else: the table says so, as the report does."""
+    path = copy.runs / next(iter(SMALL.configs())) / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    first, *others = copy.write_table()
+    assert (first["status"], first["phase"], first["id_accuracy"]) == ("failed", None, None)
+    assert f"{path} has schema 2" in first["error"]
+    assert "use the version that wrote it" in first["error"]
+    assert counts(others) == {"done": 3}
+    with pytest.raises(StoreError, match="has schema 2"):
+        _ = load(path.parent).evaluation
+    assert main(["sweep", str(copy.spec_file), "--out", str(copy.path), "--quiet"]) == 1
+    assert "has schema 2" in capsys.readouterr().out
+
+
+def test_a_clock_that_was_set_back_gives_no_seconds(copy: SweepFolder) -> None:
+    """Neither in the table nor in an estimate."""
+    first, *_ = configs = SMALL.configs()
+    path = copy.runs / first / "provenance.json"
+    provenance = json.loads(path.read_text())
+    (session,) = provenance["sessions"]
+    session["ended"] = "1999-01-01T00:00:00+00:00"
+    path.write_text(json.dumps(provenance))
+    (copy.path / "table.parquet").unlink()
+    before, after = copy.rows()[:2]
+    assert before["seconds"] is None
+    assert before["ended"] == session["ended"]
+    assert after["seconds"] >= 0
+    for name in list(configs)[1:]:
+        shutil.rmtree(copy.runs / name)
+    left = estimate(configs, copy, workers=1, device="cpu")
+    assert (left.todo, left.basis) == (3, "3 steps of each of 1 shapes")
+    assert left.seconds > 0
 
 
 def test_a_spec_that_grows_meanwhile_loses_no_row(
@@ -311,21 +348,21 @@ def test_a_spec_that_grows_meanwhile_loses_no_row(
         return self.states(names)
 
     monkeypatch.setattr(SweepFolder, "states", meanwhile)
-    assert len(write_table(copy)) == 4
+    assert len(copy.write_table()) == 4
     other.join(60)
-    assert len(rows(copy)) == 5
+    assert len(copy.rows()) == 5
 
 
 def test_a_flipped_bit_of_the_table_is_noticed(copy: SweepFolder) -> None:
     """It is derived: what it says wrongly is made anew, and never taken over."""
-    expected, table = write_table(copy), copy.path / "table.parquet"
+    expected, table = copy.write_table(), copy.path / "table.parquet"
     whole = table.read_bytes()
     chance = random.Random(0)
     for _ in range(60):
         damaged = bytearray(whole)
         damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         table.write_bytes(damaged)
-        assert rows(copy) == expected
+        assert copy.rows() == expected
 
 
 def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
@@ -377,7 +414,7 @@ def test_own_measures_are_columns(
     monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
     (file := tmp_path / "own_columns.py").write_text(MEASURES)
     table = ["table", str(copy.path), "--quiet"]
-    before = rows(copy)
+    before = copy.rows()
     assert main([*table, "--measure", f"{file}:reached", "--measure", f"{file}:parts"]) == 0
     found = read_table(copy.path / "table.parquet")
     own = {"reached": 40.0, "parts.half": 0.5}
@@ -385,7 +422,7 @@ def test_own_measures_are_columns(
         row | own | {"parts.gamma": row["gamma"], "fingerprint_ns": now["fingerprint_ns"]}
         for row, now in zip(before, found, strict=True)
     ]
-    assert from_csv(to_csv(found)) == found == rows(copy)
+    assert from_csv(to_csv(found)) == found == copy.rows()
     assert list(copy.table()["parts.half"]) == [0.5] * 4
     capsys.readouterr()
 
@@ -398,8 +435,8 @@ def test_own_measures_are_columns(
     assert said.err.count("words returned 'many' for") == 4
     assert said.err.count("(ValueError: an odd seed has none)") == 2
     assert said.err.count("\n") == 4  # one line a run
-    assert [row["even"] for row in rows(copy)] == [1, None, 1, None]
-    assert "words" not in rows(copy)[0]
+    assert [row["even"] for row in copy.rows()] == [1, None, 1, None]
+    assert "words" not in copy.rows()[0]
     for function, message in (
         (f"{file}:seed", "'seed' is the name of a column of every table; rename the function"),
         (f"{file}:nothing", "cannot import the measure own_columns:nothing"),
@@ -410,7 +447,7 @@ def test_own_measures_are_columns(
     # no column mixes two versions of a function
     file.write_text(MEASURES.replace("return run.step", "return run.step / run.config.seed"))
     assert main([*table, "--measure", f"{file}:reached"]) == 1
-    assert [row["reached"] for row in rows(copy)] == [None, 40, None, 40]
+    assert [row["reached"] for row in copy.rows()] == [None, 40, None, 40]
 
 
 def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
@@ -464,7 +501,7 @@ def test_a_run_that_spoils_its_batch_fails_alone(tmp_path: Path, small: SweepFol
 
 
 def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
-    found = rows(small)
+    found = small.rows()
     assert from_csv(to_csv(found)) == found
     (tmp_path / "table.csv").write_text(to_csv(found))
     assert read_table(tmp_path / "table.csv") == found
@@ -480,36 +517,35 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
         read_table(tmp_path)
 
 
-def test_a_table_of_an_earlier_version_is_read(small: SweepFolder, tmp_path: Path) -> None:
+def test_a_table_of_an_earlier_version_is_read(copy: SweepFolder) -> None:
     """Columns that came later are empty; a sweep folder makes such a table anew."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = rows(small)
-    whole = pq.read_table(pa.BufferReader(to_parquet(found)), use_threads=False)
-    metadata = whole.schema.metadata
-    pq.write_table(whole.drop_columns(["virtual_alike", "branch_lr"]), tmp_path / "table.parquet")
-    assert read_table(tmp_path / "table.parquet") == found  # nobody measured or branched these
-    data = (tmp_path / "table.parquet").read_bytes()
-    with pytest.raises(ValueError, match="it lacks the column 'branch_lr'"):
-        from_parquet(data)
-    doubled = pa.Table.from_arrays(
-        [*whole.columns, whole["lr"]], names=[*whole.column_names, "lr"], metadata=metadata
-    )
-    sink = pa.BufferOutputStream()
-    pq.write_table(doubled, sink)
-    with pytest.raises(ValueError, match="occurs twice"):
-        from_parquet(bytes(sink.getvalue()))
+    found, path = copy.write_table(), copy.path / "table.parquet"
+    whole = pq.read_table(path, use_threads=False)
+    old = whole.drop_columns(["virtual_alike", "branch_lr", "weights"])
+    pq.write_table(old.replace_schema_metadata({"schema": "1", "spec": "of another version"}), path)
+    assert read_table(path) == [row | {"weights": None} for row in found]
+    assert copy.write_table() == found == read_table(path)
+    for table, message in (
+        (whole.drop_columns(["lr"]), "it lacks the column 'lr'"),
+        (whole.append_column("lr", whole["lr"]), "the column 'lr' occurs twice"),
+        (whole.set_column(0, "run_id", pa.nulls(4, pa.int64())), "values of other types"),
+    ):
+        pq.write_table(table, path)
+        with pytest.raises(StoreError, match=message):
+            read_table(path)
 
 
 def test_a_result_of_an_earlier_version_is_read(copy: SweepFolder) -> None:
     """What it did not measure is empty."""
-    before, name = rows(copy), next(iter(SMALL.configs()))
+    before, name = copy.rows(), next(iter(SMALL.configs()))
     path = copy.runs / name / "result.json"
     result = json.loads(path.read_text())
     del result["evaluation"]["commutativity_wrong"]
     path.write_text(json.dumps(result))
-    assert write_table(copy) == [before[0] | {
+    assert copy.write_table() == [before[0] | {
         "commutativity_wrong": None, "result_ns": path.stat().st_mtime_ns
     }, *before[1:]]  # fmt: skip
     assert load(path.parent).evaluation.commutativity_wrong is None
@@ -595,9 +631,9 @@ def test_ten_thousand_configurations(tmp_path: Path) -> None:
     )
     folder = SweepFolder(tmp_path)
     folder.extend(many)
-    assert counts(write_table(folder)) == {"missing": 10_000}
+    assert counts(folder.write_table()) == {"missing": 10_000}
     began = time.process_time()
-    assert len(rows(folder)) == 10_000
+    assert len(folder.rows()) == 10_000
     assert time.process_time() - began < 3
 
 
@@ -620,7 +656,7 @@ def test_the_commands(
     assert json.loads(capsys.readouterr().out)["states"] == {"done": 2}
     assert main(["table", out, "--csv"]) == 0
     found = from_csv(capsys.readouterr().out)
-    assert found == rows(SweepFolder(tmp_path / "out"))
+    assert found == SweepFolder(tmp_path / "out").rows()
     assert main(["table", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == found
 
@@ -668,7 +704,7 @@ def test_bad_commands(
 @pytest.mark.slow
 def test_a_killed_driver_leaves_runs_to_resume(tmp_path: Path, small: SweepFolder) -> None:
     """Its worker checkpoints and ends; the next sweep ends with the same table."""
-    world = sweep_faults.World(tmp_path, rows(small), random.Random(0), SMALL)
+    world = sweep_faults.World(tmp_path, small.rows(), random.Random(0), SMALL)
     out = tmp_path / "out"
     first, *_ = SMALL.configs()
     driver = world.start(out, "--workers", "1")
@@ -700,7 +736,7 @@ def test_a_killed_worker_is_replaced(
     killing = in_background(kill)
     folder = sweep(SMALL, tmp_path / "out", engine=LocalEngine(1, "cpu"), quiet=True)
     killing.join()
-    assert sweep_faults.what_counts(rows(folder)) == sweep_faults.what_counts(rows(small))
+    assert sweep_faults.what_counts(folder.rows()) == sweep_faults.what_counts(small.rows())
     assert any("died (signal 9" in message for message in caplog.messages)
 
 

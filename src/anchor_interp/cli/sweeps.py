@@ -112,9 +112,9 @@ def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
 
 def _show_status(folder: "SweepFolder", output: Output) -> int:
     """Print how far a sweep is; returns 1 if a run failed."""
-    from anchor_interp.sweeps.table import counts, phases, rows
+    from anchor_interp.sweeps.table import counts, phases
 
-    runs = rows(folder)
+    runs = folder.rows()
     states, ended = counts(runs), phases(runs)
     failed = [row for row in runs if row["error"] is not None]
     lines = [f"{folder.path}: {len(runs)} runs"]
@@ -147,7 +147,6 @@ def table(
     """
     from anchor_interp.sweeps.folder import sweep_folder
     from anchor_interp.sweeps.measuring import measure_mechanisms, measure_runs, own_measures
-    from anchor_interp.sweeps.table import write_table
     from anchor_interp.sweeps.table_files import to_csv, to_json
 
     if csv and output.json:
@@ -155,7 +154,7 @@ def table(
     folder, measures = sweep_folder(sweep), own_measures(measure)
     failed = measure_mechanisms(folder, quiet=output.quiet) if mechanism else 0
     failed += measure_runs(folder, measures, quiet=output.quiet) if measures else 0
-    runs = write_table(folder)
+    runs = folder.write_table()
     if csv:
         print(to_csv(runs), end="")
     elif output.json:

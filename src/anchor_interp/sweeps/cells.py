@@ -16,7 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.runs.phase import PAPER, CellAccuracy, Evaluation, Phase, classify, near_lines
-from anchor_interp.sweeps.folder import State as RunStatus
+from anchor_interp.sweeps.columns import State as RunStatus
 from anchor_interp.sweeps.settings import TableRow, Value
 
 RunState = Literal[Phase, "diverged", "failed", "unfinished", "missing"]

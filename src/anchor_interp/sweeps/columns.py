@@ -12,9 +12,12 @@ from anchor_interp.runs.config import TrainConfig
 from anchor_interp.runs.phase import CellAccuracy
 from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
 
-Kind = Literal["text", "integer", "number", "truth"]
-"""What a column holds; any value may be null."""
-_KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", bool: "truth"}
+Kind = Literal["string", "int64", "double", "bool"]
+"""What a column holds, by Arrow's name of the type; any value may be null."""
+_KINDS: Mapping[Any, Kind] = {int: "int64", float: "double", bool: "bool"}
+State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
+"""A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
+STATES: tuple[State, ...] = get_args(State)
 PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
 """The parts of a configuration whose fields are columns."""
 UNET_COLUMNS = ("n_features", "n_times", "d_image", "predicts")
@@ -37,53 +40,53 @@ VERSIONS = ("anchor_interp", "torch", "transformer_lens", "python")
 def _kind(hint: Any) -> Kind:
     """What the column of a field of this type holds."""
     options = [option for option in (get_args(hint) or (hint,)) if option is not type(None)]
-    return _KINDS.get(options[0], "text")
+    return _KINDS.get(options[0], "string")
 
 
 COLUMNS: Mapping[str, Kind] = {
-    **dict.fromkeys(("run_id", "status", "error", "phase", "reason"), "text"),
-    "censored": "truth",
-    **dict.fromkeys(("task", *TASK_SETTINGS), "text"),
-    **dict.fromkeys(TASK_SETTINGS[1:], "integer"),
+    **dict.fromkeys(("run_id", "status", "error", "phase", "reason"), "string"),
+    "censored": "bool",
+    **dict.fromkeys(("task", *TASK_SETTINGS), "string"),
+    **dict.fromkeys(TASK_SETTINGS[1:], "int64"),
     **{field.name: _kind(field.type) for part in PARTS.values() for field in fields(part)},
     **{field.name: _kind(field.type) for field in fields(UNetConfig) if field.name in UNET_COLUMNS},
-    "seed": "integer",
-    **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "number"),
-    "sessions": "integer",
-    **dict.fromkeys(("started", "ended", *LAST_SESSION), "text"),
-    "threads": "integer",
-    **dict.fromkeys(VERSIONS, "text"),
-    **dict.fromkeys(("result_ns", "fingerprint_ns"), "integer"),
+    "seed": "int64",
+    **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "double"),
+    "sessions": "int64",
+    **dict.fromkeys(("started", "ended", *LAST_SESSION), "string"),
+    "threads": "int64",
+    **dict.fromkeys(VERSIONS, "string"),
+    **dict.fromkeys(("result_ns", "fingerprint_ns"), "int64"),
 }
-"""What each column holds. ``censored`` marks a run that is not done, diverged or undertrained.
-``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; the
-runs of a batch share it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
+"""What each column holds. ``status`` is a :data:`State`. ``censored`` marks a run that is not done,
+diverged or undertrained. ``seconds`` is the wall time of all sessions, a stopped one counted up to
+its last checkpoint; it is null if the clock was set back meanwhile, and the runs of a batch share
+it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 ADDED = (
     "branch_step", "branch_lr", "branch_weight_decay", "weights", *UNET_COLUMNS,
     "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
-"""Columns that older tables and runs lack."""
+"""Columns that older tables lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """Columns in which two sweeps with the same results may differ."""
 
 
-def aligned(found: list[TableRow]) -> list[TableRow]:
+def aligned(rows: list[TableRow]) -> list[TableRow]:
     """Rows of several tasks with the same columns; a column of mixed values holds their texts."""
-    columns = columns_of(found)
+    columns = columns_of(rows)
 
     def fitting(name: str, value: Any) -> Any:
-        is_mixed = name.startswith(OWN) and columns[name] == "text" and value is not None
+        is_mixed = name.startswith(OWN) and columns[name] == "string" and value is not None
         return word(value) if is_mixed else value
 
-    return [{name: fitting(name, row.get(name)) for name in columns} for row in found]
+    return [{name: fitting(name, row.get(name)) for name in columns} for row in rows]
 
 
-def columns_of(found: Iterable[TableRow]) -> dict[str, Kind]:
+def columns_of(rows: Sequence[TableRow]) -> dict[str, Kind]:
     """What each column of some rows holds; a measure that no row has is left out."""
-    found = list(found)
-    own = dict.fromkeys(name for row in found for name in row if name not in COLUMNS)
-    kinds = {name: kind_of([row.get(name) for row in found]) for name in own}
-    return with_own({n: kind or "text" for n, kind in kinds.items() if kind or n.startswith(OWN)})
+    own = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
+    kinds = {name: kind_of(row.get(name) for row in rows) for name in own}
+    return with_own({n: kind or "string" for n, kind in kinds.items() if kind or n.startswith(OWN)})
 
 
 def with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
@@ -93,26 +96,28 @@ def with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
         ValueError: a measure's column does not hold numbers.
     """
     names = list(COLUMNS)
-    place, end = names.index(TASK_SETTINGS[-1]) + 1, len(names) - len(CIRCUMSTANCES)
-    fields_of = [name for name in own if name.startswith(OWN)]
+    place, end = names.index(TASK_SETTINGS[-1]) + 1, names.index(CIRCUMSTANCES[0])
+    task_fields = [name for name in own if name.startswith(OWN)]
     measures = [name for name in own if not name.startswith(OWN)]
-    if odd := [name for name in measures if own[name] not in ("integer", "number")]:
-        raise ValueError(f"the column {shown(odd[0])} holds no numbers, as a user's measure does")
-    ordered = (*names[:place], *fields_of, *names[place:end], *measures, *names[end:])
+    for name in measures:
+        if own[name] not in ("int64", "double"):
+            raise ValueError(f"the column {shown(name)} holds no numbers, as a user's measure does")
+    ordered = (*names[:place], *task_fields, *names[place:end], *measures, *names[end:])
     return {name: COLUMNS.get(name) or own[name] for name in ordered}
 
 
 def kind_of(values: Iterable[Any]) -> Kind | None:
     """The kind of a column with these values; None if all are None."""
-    kinds = {_KINDS.get(type(value), "text") for value in values if value is not None}
-    if kinds == {"integer", "number"}:
-        return "number"
-    return kinds.pop() if len(kinds) == 1 else "text" if kinds else None
+    kinds = {_KINDS.get(type(value), "string") for value in values if value is not None}
+    if kinds == {"int64", "double"}:
+        return "double"
+    return kinds.pop() if len(kinds) == 1 else "string" if kinds else None
 
 
-def check_columns(found: Sequence[str]) -> None:
+def check_names(names: Sequence[str]) -> None:
     """Refuse, with a ValueError, a column that occurs twice and a table that lacks one."""
-    if twice := [name for name, times in Counter(found).items() if times > 1]:
-        raise ValueError(f"the column {shown(twice[0])} occurs twice")
-    if lacking := sorted(set(COLUMNS) - set(found)):
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"the column {shown(name)} occurs twice")
+    if lacking := sorted(COLUMNS.keys() - set(names)):
         raise ValueError(f"it lacks the column {shown(lacking[0])}")

@@ -21,7 +21,6 @@ from anchor_interp.runs.objectives import make_objective
 from anchor_interp.sweeps.columns import UNET_COLUMNS
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.sweeps.table import rows
 
 _STEPS = 3
 _SEQUENCES = 128
@@ -62,7 +61,7 @@ def estimate(
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
     target = resolve_device(device)
-    found = rows(folder) if folder.spec_file.exists() else []
+    found = folder.rows() if folder.spec_file.exists() else []
     known = _known_rates(row for row in found if (row["device"] == "cpu") == (target.type == "cpu"))
     timed: dict[_Shape, float] = {}
     total, from_runs = 0.0, 0
@@ -110,7 +109,7 @@ def _known_rates(found: Iterable[TableRow]) -> dict[_Shape, float]:
     """Mean seconds a step of the runs that were done in one session, by shape."""
     rates: dict[_Shape, list[float]] = defaultdict(list)
     for row in found:
-        if row["status"] == "done" and row["sessions"] == 1 and row["seconds"]:
+        if row["status"] == "done" and row["sessions"] == 1 and (row["seconds"] or 0) > 0:
             shape = tuple(row[name] for name in (*_MODEL, "length", "batch_size", "precision"))
             rates[shape].append(row["seconds"] / row["steps"])
     return {shape: mean(values) for shape, values in rates.items()}

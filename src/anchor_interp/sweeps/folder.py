@@ -9,6 +9,7 @@
             table.parquet           derived (see anchor_interp.sweeps.table)
 
 The state of a run is what its folder shows: a result means done, a lock that is held means running.
+A row of the table is reused while the files of its run that it was made from stay the same.
 """
 
 import contextlib
@@ -17,23 +18,25 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import yaml
 
 from anchor_interp._util import errors, files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
-from anchor_interp._util.schema import checked_path
+from anchor_interp._util.schema import checked_path, digest
+from anchor_interp.sweeps.columns import COLUMNS, State, aligned
+from anchor_interp.sweeps.rows import planned_row, updated_row
+from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
+from anchor_interp.sweeps.table_files import from_parquet, to_parquet
 
 if TYPE_CHECKING:
     import pandas
 
 SCHEMA = 1  # of failures
-State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
-"""A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
-STATES: tuple[State, ...] = get_args(State)
+MAX_TABLE_BYTES = 1 << 30
 ENDED: frozenset[State] = frozenset(("done", "diverged"))
 """States of runs that are not trained any more."""
 _PATIENCE_SECONDS = 60.0
@@ -101,14 +104,34 @@ class SweepFolder:
             raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
 
     def table(self) -> "pandas.DataFrame":
-        """One row for every run of the sweep, up to date (:mod:`anchor_interp.sweeps.table`)."""
+        """The :meth:`rows` as a DataFrame."""
         import pandas
 
-        from anchor_interp.sweeps.columns import COLUMNS
-        from anchor_interp.sweeps.table import rows  # which reads folders of this class
+        rows = self.rows()
+        return pandas.DataFrame(rows, columns=list(rows[0] if rows else COLUMNS))
 
-        found = rows(self)
-        return pandas.DataFrame(found, columns=list(found[0] if found else COLUMNS))
+    def rows(self) -> list[TableRow]:
+        """One row for every run of the sweep, in order and up to date.
+
+        Raises:
+            StoreError: this is not a sweep folder; ConfigError if its ``spec.yaml`` is damaged.
+        """
+        return self._rows(self._spec_digest())
+
+    def write_table(self) -> list[TableRow]:
+        """Bring ``table.parquet`` up to date and return its rows.
+
+        Raises:
+            StoreError: as :meth:`rows`, or the table cannot be written.
+        """
+        spec = self._spec_digest()
+        try:
+            with self.locked(needed=False):  # an older table must not replace a newer one
+                rows = self._rows(spec)
+                files.write_output(self._table_file, to_parquet(rows, spec=spec))
+        except OSError as error:
+            raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
+        return rows
 
     def state(self, name: str) -> State:
         """What a run's folder shows."""
@@ -169,6 +192,39 @@ class SweepFolder:
 
     def _failure_file(self, name: str) -> Path:
         return self.path / "failures" / f"{name}.json"
+
+    @property
+    def _table_file(self) -> Path:
+        return self.path / "table.parquet"
+
+    def _spec_digest(self) -> str:
+        """A digest of ``spec.yaml``."""
+        data = files.read_bytes(sweep_folder(self.path).spec_file, limit=MAX_BYTES)
+        return digest(data.decode("utf-8", "replace"))
+
+    def _rows(self, spec: str) -> list[TableRow]:
+        """The rows. The digest is read before them, so it is never newer than they are."""
+        before = self._table_rows(spec)
+        if before is None:
+            before = aligned([planned_row(*run) for run in self.spec().configs().items()])
+        states = self.states(row["run_id"] for row in before)
+        rows = [self._updated(row, states[row["run_id"]]) for row in before]
+        same = all(row.keys() == rows[0].keys() for row in rows)
+        return rows if same else aligned(rows)  # some have other measures
+
+    def _table_rows(self, spec: str) -> list[TableRow] | None:
+        """The rows of the existing table, if it has all columns and this spec."""
+        try:
+            data = files.read_bytes(self._table_file, limit=MAX_TABLE_BYTES)
+            rows, of_spec = from_parquet(data)
+        except (StoreError, ValueError):
+            return None  # the table is derived, so a missing or damaged one is rebuilt
+        return rows if of_spec == spec else None
+
+    def _updated(self, row: TableRow, state: State) -> TableRow:
+        name = row["run_id"]
+        failure = self.failure(name) if state in ("diverged", "failed") else None
+        return updated_row(row, self.runs / name, state, failure.message if failure else None)
 
     def _check_is_ours(self) -> None:
         if not files.is_there(self.path) or files.is_there(self.spec_file):

@@ -19,11 +19,12 @@ from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, shape_key
 from anchor_interp.runs.measurements import Measure, lacking
+from anchor_interp.sweeps.columns import State
 from anchor_interp.sweeps.engine import Engine, Job, RunResult
-from anchor_interp.sweeps.folder import ENDED, State, SweepFolder
+from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Sweep, read_sweep
-from anchor_interp.sweeps.table import counts, write_table
+from anchor_interp.sweeps.table import counts
 
 TRIES = 3
 """How often a run is tried before it counts as failed, until the sweep is started again."""
@@ -80,7 +81,7 @@ def sweep(
         todo = _Todo(folder, configs, wanted, batch, engine.device, overall)
         results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses bad settings
         folder.extend(plan)
-        write_table(folder)
+        folder.write_table()
         todo.begin()
         began = time.monotonic()
         with contextlib.closing(results):  # at once, even if an exception keeps a reference
@@ -88,9 +89,9 @@ def sweep(
                 todo.take(result)
                 if time.monotonic() - began > TABLE_SECONDS:
                     with _warned():  # the table is written again at the end
-                        write_table(folder)
+                        folder.write_table()
                     began = time.monotonic()
-    found = counts(write_table(folder))
+    found = counts(folder.write_table())
     _LOGGER.info("%s: %s", folder.path, ", ".join(f"{n} {state}" for state, n in found.items()))
     return folder
 

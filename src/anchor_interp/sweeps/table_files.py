@@ -1,78 +1,102 @@
-"""A sweep's table as CSV, Parquet and JSON, and back."""
+"""A sweep's table as CSV, Parquet and JSON, and back.
+
+Arrow reads and writes the values; :mod:`anchor_interp.sweeps.columns` says which columns there are.
+Arrow gets no threads: one that is alive at exit can abort the process (apache/arrow#34314).
+"""
 
 import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
-from anchor_interp._util.schema import shown
-from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, check_columns, columns_of, with_own
+from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, check_names, columns_of, with_own
 from anchor_interp.sweeps.settings import TableRow
+
+if TYPE_CHECKING:
+    import pyarrow
 
 SCHEMA = 1  # of a table
 
 
-def to_csv(found: Sequence[TableRow]) -> str:
+def to_json(rows: Sequence[TableRow]) -> str:
+    """A table as one JSON object."""
+    return json.dumps({"schema": SCHEMA, "runs": list(rows)})
+
+
+def to_csv(rows: Sequence[TableRow]) -> str:
     """A table as CSV; a missing value is an empty field."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns_of(found), lineterminator="\n")
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(rows)
     return text.getvalue()
 
 
 def from_csv(text: str) -> list[TableRow]:
     """Read the rows of :func:`to_csv`; a column that an older table lacks is empty.
 
-    A further column holds numbers if all its values can be read as such.
-
     Raises:
         ValueError: the table lacks a column, or a field does not fit its column.
     """
-    reader = csv.DictReader(io.StringIO(text), strict=True)
-    names = list(reader.fieldnames or ())
-    check_columns([*names, *(name for name in ADDED if name not in names)])
-    lines = list(reader)
-    own = {n: kind_of_texts([line[n] for line in lines]) for n in names if n not in COLUMNS}
-    columns = with_own(own).items()
-    return [{name: parsed(name, line.get(name) or "", kind) for name, kind in columns}
-            for line in lines]  # fmt: skip
+    return _rows(_with_added(read_csv(text, COLUMNS)))
 
 
-def parsed(name: str, text: str, kind: Kind) -> Any:
-    """The value of a CSV field, None if it is empty; ValueError if it does not fit its column."""
-    truths = {"True": True, "False": False}
-    read: Mapping[Kind, Callable[[str], Any]] = {"text": str, "integer": int, "number": float}
-    try:
-        return None if text == "" else read.get(kind, truths.__getitem__)(text)
-    except (ValueError, LookupError):
-        expected = "True or False" if kind == "truth" else "a number"
-        raise ValueError(f"{name} is {shown(text)}; expected {expected}") from None
+def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
+    """The columns of a CSV file, in which an empty field is null.
+
+    A column that ``kinds`` does not name holds integers, numbers or truths if all its fields can be
+    read as such, else texts.
+
+    Raises:
+        ValueError: a line is too long or too short, or a field does not fit its column.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    names = next(csv.reader(io.StringIO(text)), [])
+    data = text.encode()
+    table = arrow_csv.read_csv(
+        pa.BufferReader(data),
+        arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        arrow_csv.ParseOptions(newlines_in_values=True),
+        arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )
+    columns = [
+        _fitting(name, texts, kinds.get(name))
+        for name, texts in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.table(columns, names=table.column_names)
 
 
-def kind_of_texts(texts: Iterable[str]) -> Kind:
-    """The first kind that can read all texts of a CSV column."""
-    given = [text for text in texts if text]
-    kinds: tuple[Kind, ...] = ("integer", "number", "truth")
-    for kind in kinds if given else ():
-        with contextlib.suppress(ValueError):
-            for text in given:
-                parsed("", text, kind)
-            return kind
-    return "text"
+def _fitting(name: str, texts: "pyarrow.ChunkedArray", kind: Kind | None) -> "pyarrow.ChunkedArray":
+    """A CSV column as values of its kind, or of the first kind that can hold all of them."""
+    import pyarrow as pa
+
+    if kind is not None:
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{name} holds no {kind}: {error}") from error
+    for each in ("int64", "double", "bool"):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return texts.cast(each)
+    return texts
 
 
-def to_parquet(found: Sequence[TableRow], *, spec: str = "") -> bytes:
+def to_parquet(rows: Sequence[TableRow], *, spec: str = "") -> bytes:
     """A table as the contents of a Parquet file, with the digest of its ``spec.yaml``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _parquet_schema(columns_of(found))
-    schema = schema.with_metadata({"schema": str(SCHEMA), "spec": spec})
+    schema = _schema(columns_of(rows)).with_metadata({"schema": str(SCHEMA), "spec": spec})
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_pylist(list(found), schema=schema)
+    table = pa.Table.from_pylist(list(rows), schema=schema)
     pq.write_table(table, sink, write_page_checksum=True)
     return bytes(sink.getvalue())
 
@@ -87,7 +111,6 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     import pyarrow.parquet as pq
 
     try:
-        # an Arrow thread that is alive at exit can abort the process (apache/arrow#34314)
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         table = file.read(use_threads=False)
     except (pa.ArrowException, OSError, TypeError) as error:
@@ -95,32 +118,35 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
-    types = {kind: name for name, kind in _parquet_types().items()}
-    fields_of = {entry.name: types.get(entry.type, "text") for entry in table.schema}
-    wanted = _parquet_schema(with_own({n: k for n, k in fields_of.items() if n not in COLUMNS}))
-    for name in set(ADDED) - set(table.column_names) if older else ():
-        entry = wanted.field(name)
-        table = table.append_column(entry, pa.nulls(table.num_rows, entry.type))
-    check_columns(table.column_names)
-    table = table.select(wanted.names)  # in our order
-    if not table.schema.equals(wanted):
+    return _rows(_with_added(table) if older else table), about.get(b"spec", b"").decode()
+
+
+def _with_added(table: "pyarrow.Table") -> "pyarrow.Table":
+    """The table with the columns that older tables lack."""
+    import pyarrow as pa
+
+    for name in ADDED:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table), COLUMNS[name]))
+    return table
+
+
+def _rows(table: "pyarrow.Table") -> list[TableRow]:
+    """The rows of a table that was read, with its columns in order."""
+    import pyarrow as pa
+
+    check_names(table.column_names)
+    kinds: dict[Any, Kind] = {pa.type_for_alias(kind): kind for kind in get_args(Kind)}
+    own = {f.name: kinds.get(f.type, "string") for f in table.schema if f.name not in COLUMNS}
+    schema = _schema(with_own(own))
+    table = table.select(schema.names)
+    if not table.schema.equals(schema):
         raise ValueError("its columns hold values of other types")
-    return table.to_pylist(), about.get(b"spec", b"").decode()
+    rows: list[TableRow] = table.to_pylist()
+    return rows
 
 
-def _parquet_schema(columns: Mapping[str, Kind]) -> Any:
+def _schema(columns: Mapping[str, Kind]) -> "pyarrow.Schema":
     import pyarrow as pa
 
-    types = _parquet_types()
-    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
-
-
-def _parquet_types() -> dict[Kind, Any]:
-    import pyarrow as pa
-
-    return {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "truth": pa.bool_()}
-
-
-def to_json(found: Sequence[TableRow]) -> str:
-    """A table as one JSON object."""
-    return json.dumps({"schema": SCHEMA, "runs": list(found)})
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])

@@ -1,0 +1,142 @@
+"""The row of one run in a sweep's table, from its configuration and the files of its run folder."""
+
+import math
+from datetime import datetime
+from pathlib import Path
+
+from anchor_interp._util import files
+from anchor_interp._util.errors import StoreError, UnknownSchemaError
+from anchor_interp._util.schema import from_dict
+from anchor_interp.analysis.mechanism import kept_fingerprint
+from anchor_interp.runs.config import SCHEMA, RunConfig, total_decay
+from anchor_interp.runs.measurements import kept_columns
+from anchor_interp.runs.phase import Evaluation
+from anchor_interp.sweeps.columns import (
+    CELLS,
+    CIRCUMSTANCES,
+    COLUMNS,
+    LAST_SESSION,
+    MEASURED,
+    MECHANISM,
+    PARTS,
+    VERSIONS,
+    State,
+    kind_of,
+)
+from anchor_interp.sweeps.settings import ANCHORS, OWN, TASK_SETTINGS, TableRow
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
+from anchor_interp.tasks.task import Task, plain_fields
+
+
+def planned_row(name: str, config: RunConfig) -> TableRow:
+    """The row of a run that has not started."""
+    row: TableRow = dict.fromkeys(COLUMNS)
+    row |= {"run_id": name, "task": task_name(config.task), "seed": config.seed}
+    row |= _task_columns(config.task)
+    for part in PARTS:
+        row |= {name: v for name, v in vars(getattr(config, part)).items() if name in COLUMNS}
+    return row | {"total_decay": total_decay(config.train)}
+
+
+def _task_columns(task: Task) -> TableRow:
+    """A task's plain fields: in the columns that tasks share, if they fit, else in their own."""
+    row: TableRow = {}
+    for name, value in ({"length": task.length} | plain_fields(task)).items():
+        shared = name in TASK_SETTINGS and kind_of([value]) in (COLUMNS[name], None)
+        row[name if shared else OWN + name] = value
+    if isinstance(task, AnchorTask) and task not in NAMED_TASKS.values():
+        row[ANCHORS] = ", ".join(f"{each.token}: {each.function}" for each in task.anchors)
+    return row
+
+
+def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> TableRow:
+    """A row, brought up to date with its run's folder.
+
+    ``error`` is why the run did not end. A finished run's row stays as it is while ``result.json``
+    and ``measurements.json`` are the same files.
+    """
+    if state == "missing" and row["status"] == "missing":
+        return row
+    result = run / "result.json"
+    written = {
+        "result_ns": _written(result) if state == "done" else None,
+        "fingerprint_ns": _written(run / "measurements.json"),
+    }
+    if state == "done" and row["status"] == "done" and written.items() <= row.items():
+        return row
+    derived = ("error", "phase", "reason", *MEASURED, *CELLS, *MECHANISM, *CIRCUMSTANCES)
+    row = {key: value for key, value in row.items() if key in COLUMNS or key.startswith(OWN)}
+    row |= dict.fromkeys(derived) | {"status": state, "error": error, "censored": True} | written
+    if state != "missing":
+        row |= _circumstances(run)
+    if state != "done":
+        return row
+    try:
+        return row | _measured(run, row) | _result(result, row["run_id"])
+    except UnknownSchemaError as problem:
+        return row | {"status": "failed", "error": str(problem)}
+    except (StoreError, LookupError, TypeError, ValueError) as problem:
+        return row | {"status": "failed", "error": f"{result} is damaged ({problem}); remove it"}
+
+
+def _result(path: Path, name: str) -> TableRow:
+    """The phase and the measurements of a finished run."""
+    result = files.read_json(path)
+    if result["schema"] != SCHEMA:
+        raise UnknownSchemaError(
+            f"{path} has schema {result['schema']!r:.40}; this version of anchor-interp reads "
+            f"schema {SCHEMA}: use the version that wrote it"
+        )
+    if result["run_id"] != name:
+        raise ValueError(f"it belongs to the run {result['run_id']!r:.40}")
+    evaluation = from_dict(Evaluation, result["evaluation"])
+    phase = str(result["phase"])
+    about = {"phase": phase, "reason": str(result["reason"]), "censored": phase == "undertrained"}
+    return (
+        about
+        | {key: getattr(evaluation, key) for key in MEASURED}
+        | {key: getattr(evaluation.cells, key) for key in CELLS}
+    )
+
+
+def _measured(run: Path, row: TableRow) -> TableRow:
+    """The numbers of the mechanism and a user's own measures, as far as the run keeps them."""
+    fingerprint = kept_fingerprint(run, row["run_id"], row["steps"])
+    own: TableRow = dict(kept_columns(run, row["steps"]))
+    if fingerprint is None:
+        return own
+    return own | {name: getattr(fingerprint, name) for name in MECHANISM}
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written, in nanoseconds; None if it does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _circumstances(run: Path) -> TableRow:
+    """The :data:`CIRCUMSTANCES` of a run; empty if its provenance is damaged."""
+    try:
+        sessions = files.read_json(run / "provenance.json")["sessions"]
+        last = sessions[-1]
+        spans = [
+            (
+                datetime.fromisoformat(s["ended"]) - datetime.fromisoformat(s["started"])
+            ).total_seconds()
+            for s in sessions
+            if "ended" in s
+        ]
+        is_known = spans and min(spans) >= 0  # else the clock was set back during a session
+        return {
+            "seconds": math.fsum(spans) if is_known else None,
+            "sessions": len(sessions),
+            "started": sessions[0]["started"],
+            "ended": last.get("ended"),
+            **{key: last[key] for key in LAST_SESSION},
+            **{key: last["versions"][key.replace("_", "-")] for key in VERSIONS},
+        }
+    except (StoreError, LookupError, TypeError, ValueError):
+        return {}
