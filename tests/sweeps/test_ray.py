@@ -7,6 +7,8 @@ import re
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +31,8 @@ from anchor_interp._util.errors import (
 )
 from anchor_interp._util.progress import Silent
 from anchor_interp._util.schema import from_dict, to_dict
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.measurements import FILE, Measure, kept
+from anchor_interp.runs.config import RunConfig, override, run_id
+from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
@@ -38,7 +40,8 @@ from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.ray import RayEngine
-from anchor_interp.sweeps.ray_task import pack, unpack
+from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.registry import import_tasks
 from anchor_interp.tasks.task import Task
@@ -135,27 +138,36 @@ def run_all(
 
 
 def test_a_run_survives_the_death_of_its_node(
-    nodes: Nodes, long: RunConfig, tmp_path: Path
+    nodes: Nodes, long: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another node joins, where the run goes on from its checkpoint."""
+    """Another node joins, where the sweep goes on from the run's checkpoint."""
     alone = anchor_interp.train(long, tmp_path / "alone", device="cpu", threads=1, quiet=True)
-    before, folder = signal.getsignal(signal.SIGTERM), tmp_path / "runs"
-    engine = RayEngine(address=nodes.address, shared=True)
-    watch = Watch(folder / "run", nodes.replace_worker)
-    results = list(engine.run(each_alone({"run": long}), folder, lambda _: watch))
-    assert results == [RunResult("run", folder / "run", None)]
-    assert watch.acted
-    first, second = RunFolder(folder / "run").provenance()
+    before, name = signal.getsignal(signal.SIGTERM), run_id(long)
+    engine, out = RayEngine(address=nodes.address), tmp_path / "sweep"
+    run = RunFolder(out / "runs" / name)
+
+    def replace_worker() -> None:
+        while not any(run.path.glob("checkpoints/*/optimizer.safetensors")):
+            time.sleep(0.05)
+        nodes.replace_worker()
+
+    replacing = threading.Thread(target=replace_worker)
+    replacing.start()
+    folder = sweep(Sweep((Grid(long),)), out, engine=engine, quiet=True)
+    replacing.join()
+    assert folder.state(name) == "done"
+    assert any("was lost with its worker or machine" in message for message in caplog.messages)
+    first, second = run.provenance()
     assert first["from_step"] == 0 < second["from_step"]
-    assert contents(folder / "run") == contents(alone.folder.path)
-    assert os.listdir(folder) == ["run"]
+    assert contents(run.path) == contents(alone.folder.path)
+    assert os.listdir(folder.runs) == [name]
     assert signal.getsignal(signal.SIGTERM) == before
     for wrong, words in (
         (RayEngine(address=nodes.address, cpus=64), "64 CPUs"),
         (RayEngine(address=nodes.address, gpus=1), "1 GPUs"),
     ):
         with pytest.raises(ConfigError, match=f"{words}.* no machine of the cluster"):
-            run_all(wrong, {"run": long}, folder)
+            run_all(wrong, {"run": long}, folder.runs)
 
 
 @pytest.fixture(scope="module")
@@ -172,17 +184,12 @@ def connected(nodes: Nodes) -> Iterator[Nodes]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("shared", [None, False])
 def test_runs_are_those_of_training_alone(
-    connected: Nodes,
-    finished_run: Run,
-    tmp_path: Path,
-    shared: bool | None,
-    caplog: pytest.LogCaptureFixture,
+    connected: Nodes, finished_run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With and without the driver's folder: weights, errors, messages, measurements."""
+    """Weights, errors, messages, measurements."""
     caplog.set_level(logging.DEBUG, "anchor_interp")
-    short, engine = finished_run.config, RayEngine(shared=shared)
+    short, engine = finished_run.config, RayEngine()
     diverging = sweep_faults.small_sweep().grids[1].start
     results = run_all(engine, {"good": short, "bad": diverging}, tmp_path)
     assert results["good"] == RunResult("good", tmp_path / "good", None)
@@ -196,9 +203,8 @@ def test_runs_are_those_of_training_alone(
     assert "good at step 40 of 40" in str(kept(tmp_path / "good", MEASURE, short.train.steps))
 
 
-@pytest.mark.parametrize("shared", [None, False])
 def test_machines_learn_a_users_own_task(
-    connected: Nodes, tmp_path: Path, shared: bool | None, monkeypatch: pytest.MonkeyPatch
+    connected: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a file that only the driver reads; a worker that is kept learns its next version."""
     monkeypatch.setattr(registry, "CLASSES", dict(registry.CLASSES))
@@ -211,7 +217,7 @@ def test_machines_learn_a_users_own_task(
         assert task.about.startswith(about)
         config = override(own_task.config(), task=task, **SHORT)
         folder = tmp_path / f"runs-{version}"
-        results = run_all(RayEngine(shared=shared), {"run": config}, folder, (MEASURE,))
+        results = run_all(RayEngine(), {"run": config}, folder, (MEASURE,))
         assert results["run"] == RunResult("run", folder / "run", None)
         assert RunFolder(folder / "run").config() == config
         alone = anchor_interp.train(config, tmp_path / f"{version}", device="cpu", threads=1)
@@ -219,7 +225,7 @@ def test_machines_learn_a_users_own_task(
     (tmp_path / "broken.py").write_text("oh no")
     monkeypatch.setenv("ANCHOR_INTERP_TASKS", str(tmp_path / "broken.py"))
     with pytest.raises(ConfigError, match=r"cannot import the tasks of .*broken.py .SyntaxError"):
-        run_all(RayEngine(shared=shared), {"run": config}, tmp_path / "broken")
+        run_all(RayEngine(), {"run": config}, tmp_path / "broken")
 
 
 def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: Path) -> None:
@@ -242,47 +248,24 @@ def test_a_run_that_another_process_writes_is_left_to_it(
     connected: Nodes, short: RunConfig, tmp_path: Path
 ) -> None:
     with writing(tmp_path / "taken", short):
-        results = run_all(RayEngine(shared=False), {"taken": short}, tmp_path)
+        results = run_all(RayEngine(), {"taken": short}, tmp_path)
     assert isinstance(results["taken"].error, LockedError)
 
 
-def test_a_killed_worker_is_a_result_once_retries_are_spent(
+def test_a_killed_worker_is_an_error_of_its_run(
     connected: Nodes, long: RunConfig, tmp_path: Path
 ) -> None:
     def kill() -> None:
         os.kill(json.loads((tmp_path / "run/.lock.json").read_text())["pid"], signal.SIGKILL)
 
     watch = Watch(tmp_path / "run", kill)
-    engine = RayEngine(retries=0)
+    engine = RayEngine()
     (result,) = engine.run(each_alone({"run": long}), tmp_path, lambda _: watch)
     assert type(result.error) is AnchorInterpError
-    assert "was lost 1 times" in str(result.error)
+    assert "was lost with its worker" in str(result.error)
     assert RunFolder(tmp_path / "run").steps()[-1] > 0
-
-
-def test_without_a_shared_folder_a_lost_run_starts_again(
-    connected: Nodes, finished_run: Run, tmp_path: Path
-) -> None:
-    """On the node that replaces the dead one, from what the driver has of the run: step 0."""
-    short, folder = finished_run.config, RunFolder(tmp_path / "run")
-    whole = pack(finished_run.folder.path)
-    first_line = whole.files["metrics.jsonl"].splitlines(keepends=True)[0]
-    begun = replace(
-        whole, files={"metrics.jsonl": first_line}, checkpoints={0: whole.checkpoints[0]}
-    )
-    unpack(begun, folder.path)
-    killed: list[bool] = []
-
-    def kill(_: str) -> Silent:
-        if not killed:
-            killed.append(True)
-            connected.replace_worker()
-        return Silent()
-
-    (result,) = RayEngine(shared=False).run(each_alone({"run": short}), tmp_path, kill)
-    assert killed
-    assert result == RunResult("run", folder.path, None)
-    assert contents(folder.path) == contents(finished_run.folder.path)
+    with writing(tmp_path / "run", long):  # the dead worker's lock is gone
+        pass
 
 
 def test_as_many_tasks_as_the_machines_have_room_for(tmp_path: Path) -> None:
@@ -306,7 +289,6 @@ def test_as_many_tasks_as_the_machines_have_room_for(tmp_path: Path) -> None:
         (RayEngine(cpus=-1), "cpus is -1"),
         (RayEngine(gpus=1.5), "gpus is 1.5; expected a share up to 1 or a whole number"),
         (RayEngine(cpus=0), "cpus and gpus are 0"),
-        (RayEngine(retries=-1), "retries is -1"),
         (RayEngine(device="gpu"), "device is 'gpu'; expected one of"),
         (RayEngine(device="cuda"), "device is 'cuda' and gpus is 0"),
         (RayEngine(address="127.0.0.1:1"), "no Ray cluster can be reached .* refused; start one"),
@@ -335,7 +317,6 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     order = ray_task.Order(
         folder=tmp_path,
         probe=tmp_path / ".seen-elsewhere",
-        shared=True,
         device="cpu",
         threads=1,
         versions=ray_task.versions(),
@@ -344,24 +325,10 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     )
     other = replace(order, versions=ray_task.versions() | {"torch": "1.0.0"})
     with pytest.raises(ConfigError, match=r"has torch .*, the driver's machine 1\.0\.0; install"):
-        list(ray_task._messages(job, other, {}))
-    with pytest.raises(ConfigError, match=r"shared is True, but .* does not see"):
-        list(ray_task._messages(job, order, {}))
+        list(ray_task._messages(job, other))
+    with pytest.raises(ConfigError, match=r"does not see .* as the driver's machine does; give a"):
+        list(ray_task._messages(job, order))
     assert not (tmp_path / "run").exists()
-
-
-def test_an_unpacked_run_equals_the_packed_one(finished_run: Run, tmp_path: Path) -> None:
-    parcel = pack(finished_run.folder.path)
-    assert FILE not in parcel.files
-    unpack(parcel, tmp_path / "run")
-    unpack(parcel, tmp_path / "run")
-    assert contents(tmp_path / "run") == contents(finished_run.folder.path)
-    wrong = replace(parcel, files=parcel.files | {"../evil": b""})
-    with pytest.raises(StoreError, match=r"'\.\./evil', which no run has"):
-        unpack(wrong, tmp_path / "other")
-    assert not (tmp_path / "evil").exists()
-    with pytest.raises(StoreError, match="holds another run"):
-        unpack(replace(parcel, config=parcel.config | {"seed": 9}), tmp_path / "run")
 
 
 def test_a_lock_is_taken_from_the_dead_only(tmp_path: Path) -> None:

@@ -1,20 +1,20 @@
 """Jobs on a Ray cluster, one task for each.
 
-The driver keeps as many tasks in flight as the machines have room for; machines may join later. A
-task whose machine sees the driver's folder trains in the run folder itself. Elsewhere it trains in
-a temporary folder: the driver sends what the run has so far, and gets the whole run folder when the
-run ends. A task that dies with its worker or machine starts again where there is room, from the
-last checkpoint in the driver's folder. The machines use the driver's copy of this package and of
-the files of a user's own tasks; PyTorch and the others must be installed in the same versions.
+Every machine of the cluster sees the driver's folder under the same path: a task trains in the run
+folder itself, as a worker on one machine does. The driver keeps as many tasks in flight as the
+machines have room for; machines may join later. The runs of a task that dies with its worker or
+machine get an error, and the sweep tries them again from their last checkpoint. The machines use
+the driver's copy of this package and of the files of a user's own tasks; PyTorch and the others
+must be installed in the same versions.
 """
 
 import contextlib
 import importlib
 import logging
 import os
-import secrets
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -24,15 +24,12 @@ from typing import Any
 import anchor_interp
 from anchor_interp._util import errors
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
-from anchor_interp._util.files import is_there
 from anchor_interp._util.lock import forget
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown, to_dict
-from anchor_interp.runs.config import RunConfig
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, error_of
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
 
 _POLL_SECONDS = 0.5
-_OLD_PROBE_SECONDS = 7 * 24 * 3600.0
 _REPORT_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
 _LOGGER = logging.getLogger("anchor_interp")
@@ -50,11 +47,6 @@ class RayEngine:
     """Cores of a task. It trains with as many threads, at least one."""
     gpus: float = 0
     """GPUs of a task; with 0.25, four tasks share one."""
-    shared: bool | None = None
-    """Whether every machine sees the driver's folder under the same path; if None, each task looks
-    for itself."""
-    retries: int = 3
-    """How often a job that dies with its worker or machine starts again."""
     device: str = "auto"
     """Where runs train; ``auto`` is a GPU if ``gpus`` is not 0."""
 
@@ -65,7 +57,7 @@ class RayEngine:
 
         Raises:
             ConfigError: Ray, the cluster or room for a task is missing, a field cannot be used, or
-                a machine has other versions or does not see the folder although ``shared``.
+                a machine has other versions or does not see the folder.
         """
         self._check()
         # print nothing about dead workers, report nothing about the use
@@ -89,8 +81,6 @@ class RayEngine:
                 raise ConfigError(f"{name} is {value}; expected a share up to 1 or a whole number")
         if not self.cpus and not self.gpus:
             raise ConfigError("cpus and gpus are 0; give each task a share of one of them")
-        checked(self.retries, int, "retries", low=0)
-        checked(self.shared, bool | None, "shared")
         if "://" in (checked(self.address, str | None, "address") or ""):
             raise ConfigError(
                 f"address is {shown(self.address)}; expected HOST:PORT of the cluster's head, "
@@ -110,9 +100,7 @@ class RayEngine:
 class _Task:
     """A task in flight: its runs without a result, Ray's stream of messages, the first message."""
 
-    job: Job
-    left: dict[str, RunConfig]
-    attempt: int
+    left: list[str]
     stream: Any
     begun: Any = None
     failure: Exception | None = None
@@ -134,7 +122,7 @@ def _run(
         while True:
             room = cluster.room()
             while len(cluster.tasks) < room and (job := queue.take()) is not None:
-                yield from cluster.start(job)
+                cluster.start(job)
             if queue.has_ended and not cluster.tasks:
                 return
             if not room and not warned:
@@ -156,8 +144,7 @@ class _Cluster:
         if device == "auto":
             device = "cuda" if engine.gpus else "cpu"
         level = _LOGGER.getEffectiveLevel()
-        told = (folder, probe, engine.shared, device, threads, versions(), level, task_files())
-        self._order = Order(*told)
+        self._order = Order(folder, probe, device, threads, level, versions(), task_files())
         policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
         environment = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(threads)}
         self._work = ray.remote(task).options(
@@ -194,27 +181,14 @@ class _Cluster:
                 "machine join first"
             )
 
-    def start(self, job: Job, attempt: int = 0) -> Iterator[RunResult]:
-        """Give a job to the cluster; yields the runs whose folder cannot be read."""
-        from anchor_interp.sweeps.ray_task import pack
-
-        left, parcels = dict(job.configs), {}
-        for name in job.configs:
-            path = self._folder / name
-            try:
-                if not self._engine.shared and is_there(path / "config.json"):
-                    parcels[name] = self._ray.put(pack(path))
-            except AnchorInterpError as error:
-                del left[name]
-                yield RunResult(name, path, error)
-        if left:
-            job = Job(left, job.measures)
-            stream = self._work.remote(to_dict(job), self._order, parcels)
-            self.tasks.append(_Task(job, dict(left), attempt, stream))
+    def start(self, job: Job) -> None:
+        """Give a job to the cluster."""
+        stream = self._work.remote(to_dict(job), self._order)
+        self.tasks.append(_Task(list(job.configs), stream))
 
     def news(self) -> Iterator[RunResult]:
         """The results that arrive within half a second."""
-        from anchor_interp.sweeps.ray_task import Begun, Ended, unpack
+        from anchor_interp.sweeps.ray_task import Begun, Ended
 
         if not self.tasks:
             time.sleep(_POLL_SECONDS)
@@ -226,26 +200,22 @@ class _Cluster:
             match self._next(task):
                 case Begun() as begun:
                     task.begun = begun
-                case Ended(result, parcel, logged):
-                    del task.left[result.name]
+                case Ended(result, logged):
+                    task.left.remove(result.name)
                     for level, message in logged:
                         _LOGGER.log(level, message)
-                    failure = error_of(unpack, parcel, result.path) if parcel else None
-                    yield RunResult(result.name, result.path, result.error or failure)
+                    yield result
                 case None:
                     self.tasks.remove(task)
                     yield from self._unfinished(task)
 
     def close(self) -> None:
-        """Let every task checkpoint, and keep the runs that end meanwhile."""
-        from anchor_interp.sweeps.ray_task import Ended, unpack
-
+        """Let every task checkpoint, and wait until it has."""
         for task in self.tasks:
             self._ray.cancel(task.stream, force=False, recursive=False)
         for task in self.tasks:
-            while (message := self._next(task)) is not None:
-                if isinstance(message, Ended) and message.parcel:
-                    error_of(unpack, message.parcel, message.result.path)
+            while self._next(task) is not None:
+                pass
 
     def _next(self, task: _Task) -> Any:
         """The next message of a task, or the error that ended it; None after its last."""
@@ -258,7 +228,7 @@ class _Cluster:
             return error
 
     def _unfinished(self, task: _Task) -> Iterator[RunResult]:
-        """Start the runs again that a dead task has left; else they get its error."""
+        """Errors of the runs that a task has left; ConfigError if no task would do better."""
         if not task.left:
             return
         exceptions, reason = self._ray.exceptions, _first_line(task.failure)
@@ -270,45 +240,29 @@ class _Cluster:
             raise ConfigError(
                 f"a machine of the cluster cannot use this package: {reason}; see Ray's logs there"
             )
+        what = f"was lost with its worker or machine ({reason})"
         if failed and not isinstance(cause, errors.InterruptedRunError | exceptions.RayError):
             what = f"failed ({type(cause).__name__}: {cause})"
-        else:
-            if task.begun is not None:
-                for name in task.left:
-                    forget(self._folder / name / ".lock", task.begun.host, task.begun.pid)
-            attempt, retries = task.attempt + 1, self._engine.retries
-            if attempt <= retries:
-                again = Job(task.left, task.job.measures)
-                message = "%s was lost (%s); it starts again from its last checkpoint, %d of %d"
-                _LOGGER.warning(message, again.name, reason, attempt, retries)
-                yield from self.start(again, attempt)
-                return
-            what = f"was lost {attempt} times with its worker or machine ({reason})"
         is_memory = isinstance(task.failure, exceptions.OutOfMemoryError)
         kind = errors.OutOfMemoryError if is_memory else AnchorInterpError
         for name in task.left:
             path = self._folder / name
-            yield RunResult(
-                name, path, kind(f"the task of {path} {what}; start again to resume it")
-            )
+            if task.begun is not None:
+                forget(path / ".lock", task.begun.host, task.begun.pid)
+            error = kind(f"the task of {path} {what}; start again to resume it")
+            yield RunResult(name, path, error)
 
 
 @contextlib.contextmanager
 def _probe(folder: Path) -> Iterator[Path]:
     """A file in the folder with a name that no other folder has; tasks look for it."""
-    path = folder / f".seen-{secrets.token_hex(8)}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(".seen-*"):  # of drivers that were killed
-            if time.time() - old.stat().st_mtime > _OLD_PROBE_SECONDS:
-                old.unlink(missing_ok=True)
-        path.touch(exist_ok=False)
-    except OSError as error:
-        raise errors.StoreError(f"cannot write to {folder}: {error}") from error
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".seen-", dir=folder))
+        except OSError as error:
+            raise errors.StoreError(f"cannot write to {folder}: {error}") from error
+        yield Path(probe.name)
 
 
 def _first_line(error: Exception | None) -> str:
