@@ -34,16 +34,16 @@ from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps import folder as folder_module
-from anchor_interp.sweeps import sweep as driver_module
 from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
-from anchor_interp.sweeps.sweep import TRIES, sweep
+from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import counts, read_table
 from anchor_interp.sweeps.table_files import from_csv, to_csv
+from anchor_interp.sweeps.todo import TRIES, Todo
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
@@ -464,8 +464,8 @@ def test_waiting_for_another_process_is_said_once(
     with writing(copy.runs / first, SMALL.configs()[first]):
         measures = dict.fromkeys(SMALL.configs(), ())
         with reporting_all(4, 4.0, quiet=True) as overall:
-            todo = driver_module._Todo(copy, SMALL.configs(), measures, 1, "cpu", overall)
-            todo.begin()
+            todo = Todo(copy, SMALL.configs(), measures, batch=1, device="cpu")
+            todo.begin(overall)
             jobs = todo.jobs()
             assert [next(jobs) for _ in range(3)] == [None] * 3
     said = [record.message for record in caplog.records if "waiting for 1 run" in record.message]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
+from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure
@@ -30,16 +30,6 @@ class Job:
 
     configs: Mapping[str, RunConfig]
     measures: tuple[Measure, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.configs:
-            raise ConfigError("the job has no runs; expected one or more")
-
-    @property
-    def name(self) -> str:
-        """The first run's name and how many more there are, such as ``a +2``."""
-        first, *more = self.configs
-        return f"{first} +{len(more)}" if more else first
 
 
 @dataclass(frozen=True)

@@ -70,50 +70,70 @@ class LocalEngine:
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
         """See :meth:`anchor_interp.sweeps.engine.Engine.run`; ConfigError without the device."""
-        return _run(folder, self.device, self.slots(), Queue(jobs), Meters(folder, progress))
+        return _run(
+            _Workers(folder, self.device, self.slots()), Queue(jobs), Meters(folder, progress)
+        )
 
 
-def _run(
-    folder: Path, device: str, slots: int, queue: Queue, meters: Meters
-) -> Generator[RunResult, None, None]:
+def _run(workers: "_Workers", queue: Queue, meters: Meters) -> Generator[RunResult, None, None]:
     from anchor_interp._util.environment import interruptible
 
-    memory = MEMORY_SHARE * memory_limit()
-    workers: list[_Worker] = []
+    with interruptible(), contextlib.closing(workers):
+        while True:
+            workers.start_jobs(queue)
+            if queue.has_ended and not workers.busy:
+                return
+            workers.wait()
+            meters.read(name for worker in workers.busy for name in worker.unfinished())
+            yield from workers.news()
 
-    def busy() -> list[_Worker]:
-        return [worker for worker in workers if worker.job is not None]
 
-    def fits(job: Job) -> bool:
+class _Workers:
+    """The worker processes; one is started when there is a job and no worker is idle."""
+
+    def __init__(self, folder: Path, device: str, slots: int) -> None:
+        self._folder, self._device, self._slots = folder, device, slots
+        self._memory = MEMORY_SHARE * memory_limit()
+        self._all: list[_Worker] = []
+
+    @property
+    def busy(self) -> list["_Worker"]:
+        """The workers that have a job."""
+        return [worker for worker in self._all if worker.job is not None]
+
+    def start_jobs(self, queue: Queue) -> None:
+        """Give jobs to workers while there is room."""
+        while len(self.busy) < self._slots and (job := queue.take(self._fits)) is not None:
+            worker = next((worker for worker in self._all if worker.job is None), None)
+            if worker is None:
+                worker = _Worker(self._folder, self._device)
+                self._all.append(worker)
+            worker.give(job)
+
+    def wait(self) -> None:
+        """Wait a while, or until a worker reports or dies, which closes its pipe."""
+        wait([worker.reports.fileno() for worker in self._all], _POLL_SECONDS)
+
+    def news(self) -> Iterator[RunResult]:
+        """New results of all workers; a dead one's runs get an error, and it is forgotten."""
+        for worker in list(self._all):
+            if worker.process.poll() is None:
+                yield from worker.news()
+            else:
+                self._all.remove(worker)
+                yield from worker.end()
+
+    def close(self) -> None:
+        """Let busy workers checkpoint, and wait until all have ended."""
+        for worker in self.busy:
+            worker.process.terminate()
+        for worker in self._all:
+            worker.end()
+
+    def _fits(self, job: Job) -> bool:
         """Whether the memory suffices for this job too; always if no other is running."""
-        jobs = [worker.job for worker in busy() if worker.job is not None]
-        return not jobs or sum(map(_needed_bytes, [job, *jobs])) <= memory
-
-    with interruptible():
-        try:
-            while True:
-                while len(busy()) < slots and (job := queue.take(fits)) is not None:
-                    idle = [worker for worker in workers if worker.job is None]
-                    if not idle:
-                        idle = [_Worker(folder, device)]
-                        workers += idle
-                    idle[0].give(job)
-                if queue.has_ended and not busy():
-                    return
-                # until a worker reports or dies, which closes its pipe
-                wait([worker.reports.fileno() for worker in workers], _POLL_SECONDS)
-                meters.read(name for worker in busy() for name in worker.unfinished())
-                for worker in list(workers):
-                    if worker.process.poll() is None:
-                        yield from worker.news()
-                    else:
-                        workers.remove(worker)
-                        yield from worker.end()
-        finally:  # busy workers checkpoint
-            for worker in busy():
-                worker.process.terminate()
-            for worker in workers:
-                worker.end()
+        jobs = [worker.job for worker in self._all if worker.job is not None]
+        return not jobs or sum(map(_needed_bytes, [job, *jobs])) <= self._memory
 
 
 def _needed_bytes(job: Job) -> int:
