@@ -674,7 +674,7 @@ def test_the_commands(
         (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
         (
             ["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"],
-            "batch 0 is for the local",
+            "batch 0 is for",
         ),
         (["sweep", "tiny", "--out", "x", "--measure", "no_such:f"], "import the measure no_such:f"),
         (["sweep", "tiny", "--out", "x", "--measure", "f"], "the measure is 'f'; expected module"),

@@ -70,9 +70,8 @@ class LocalEngine:
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
         """See :meth:`anchor_interp.sweeps.engine.Engine.run`; ConfigError without the device."""
-        return _run(
-            _Workers(folder, self.device, self.slots()), Queue(jobs), Meters(folder, progress)
-        )
+        workers = _Workers(folder, self.device, self.slots())
+        return _run(workers, Queue(jobs), Meters(folder, progress))
 
 
 def _run(workers: "_Workers", queue: Queue, meters: Meters) -> Generator[RunResult, None, None]:
