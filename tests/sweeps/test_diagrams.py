@@ -20,8 +20,9 @@ from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import render_diagrams, write_diagrams
 from anchor_interp.pages.style import inline_svg
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
-from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, read_where, summary
+from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.where import read_where
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
 

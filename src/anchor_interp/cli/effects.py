@@ -32,7 +32,7 @@ def effect(
         cluster: Columns, such as seed, whose runs belong together in the test.
     """
     from anchor_interp.sweeps import effects
-    from anchor_interp.sweeps.diagrams import read_where
+    from anchor_interp.sweeps.where import read_where
 
     answer = effects.effect(
         runs, of=of, on=on, within=_names(within), least=least, cluster=_names(cluster),

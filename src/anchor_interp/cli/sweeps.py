@@ -190,8 +190,8 @@ def diagram(
         maps: Further column with numbers to map, such as a measure of your own. May be repeated.
     """
     from anchor_interp.pages.diagram_page import write_diagrams
-    from anchor_interp.sweeps.diagrams import read_where
     from anchor_interp.sweeps.table import read_table
+    from anchor_interp.sweeps.where import read_where
 
     rows, name = read_table(sweep), sweep.resolve().name
     choices = {"x": x, "y": y, "where": read_where(where), "best_over": best_over or ()}

@@ -8,17 +8,13 @@ Every run of the table appears (:mod:`anchor_interp.sweeps.cells`). Nothing is s
 result unless ``best_over`` asks for it, as the NeurIPS paper does over learning rates.
 """
 
-import itertools
-import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.sweeps import settings
+from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.sweeps.cells import (
     MEASURES,
     Cell,
@@ -27,20 +23,11 @@ from anchor_interp.sweeps.cells import (
     in_order,
     make_cell,
     make_mark,
-    seed_of,
 )
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
-from anchor_interp.sweeps.settings import (
-    ANCHORS,
-    TableRow,
-    Value,
-    follows,
-    group,
-    sort_key,
-    values_of,
-)
-
-MAX_DIAGRAMS = 6  # side by side
+from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
+from anchor_interp.sweeps.settings import ANCHORS, TableRow, Value, group, label, values_of
+from anchor_interp.sweeps.where import rows_where
 
 
 @dataclass(frozen=True)
@@ -151,78 +138,89 @@ def phase_diagrams(
         x: the setting of the horizontal axis; by default the first of
             :data:`anchor_interp.sweeps.settings.PREFERRED` that varies, else another that does.
         y: the setting of the vertical axis; by default as for ``x``.
-        where: the value, or a list of values, to keep, by column (see :func:`read_where`).
+        where: the value, or a list of values, to keep, by column.
         best_over: settings such as ``lr``: each seed counts with its best accuracy over their
             values, each measure by itself (NeurIPS paper, figure 2). By default every run counts.
         maps: further columns with numbers to map, such as a user's measures.
 
     Raises:
         ConfigError: there is no row, no finished run, no such column or no setting that varies; or
-            the table needs more than :data:`MAX_DIAGRAMS` diagrams, or has an invalid row.
+            the table needs more than :data:`anchor_interp.sweeps.layout.MAX_DIAGRAMS` diagrams, or
+            has an invalid row.
     """
-    rows = [checked(row, Mapping, f"rows[{i}]") for i, row in enumerate(rows)]
     if not rows:
         raise ConfigError("the table has no rows; expected at least one run")
-    kept, chosen = rows_where(rows, where or {})
-    columns = settings.settings_of(kept)
-    varying = [name for name in columns if len(values_of(kept, name)) > 1]
-    best = (best_over,) if isinstance(best_over, str) else tuple(best_over)
-    for name in best:
-        _check_column(kept, name, "best_over", columns)
-    x, y = _axes(kept, x, y, columns, [name for name in varying if name not in best])
-    if not any(row.get("status") == "done" for row in kept):
-        states = Counter(str(row.get("status")) for row in kept)
-        found = ", ".join(f"{n} {status}" for status, n in states.items())
-        raise ConfigError(f"no run is done ({found}); a diagram needs at least one: run the sweep")
-    axes = [name for name in (x, y) if name]
-    others = [name for name in varying if name not in (*axes, *best)]
-    inside: list[str] = []  # settings that vary within a cell and follow no other one
-    for name in sorted(others, key=lambda name: name not in settings.PREFERRED):
-        if not follows(kept, name, [*axes, *inside]):
-            inside.append(name)
-    further = _further(kept, (maps,) if isinstance(maps, str) else tuple(maps))
-    kept = _with_marks(kept, [*axes, *inside], best, further)
-    facets = group(kept, inside)
-    if len(facets) > MAX_DIAGRAMS:
-        raise ConfigError(_too_many(kept, inside, len(facets), axes))
-    marks: list[RunMark] = [row["mark"] for row in kept]
-    slots, seeds = 1 + max(mark.slot for mark in marks), sorted({mark.seed for mark in marks})
-    numbers = itertools.count()
-    diagrams: list[Diagram] = []
-    for facet, of_facet in facets:
-        cells: list[Cell] = []
-        for place, of_cell in group(of_facet, axes[::-1]):
-            number = next(numbers)
-            for row in of_cell:
-                row["cell"] = number
-            runs = tuple(sorted((row["mark"] for row in of_cell), key=lambda mark: mark.slot))
-            y_value = place[y] if y else None
-            cells.append(make_cell(number, place[x], y_value, runs, best=bool(best)))
-        first, *second = [Axis(n, settings.label(n), values_of(of_facet, n)) for n in axes]
-        second_axis = second[0] if y else None
-        diagrams.append(Diagram(facet, first, second_axis, slots, tuple(seeds), tuple(cells)))
-    best_of = {name: _choices(kept, name, [*axes, *inside]) for name in best}
-    following = {name: values_of(kept, name) for name in others if name not in inside}
-    decay, left_out = decay_panels(kept, varying), len(rows) - len(kept)
-    own = {str(row["task"]): str(row[ANCHORS]) for row in kept if row.get(ANCHORS)}
-    return Diagrams(tuple(diagrams), decay, chosen, best_of, following, left_out, further, own)
+    kept, conditions = rows_where(rows, where or {})
+    layout = choose_layout(kept, x, y, _names(best_over))
+    states = Counter(str(row.get("status")) for row in kept)
+    if not states["done"]:
+        counts = ", ".join(f"{n} {status}" for status, n in states.items())
+        raise ConfigError(f"no run is done ({counts}); a diagram needs at least one: run the sweep")
+    further = _further(kept, _names(maps))
+    placed = _placed(kept, layout, further)
+    return Diagrams(
+        diagrams=tuple(_diagrams(placed, layout)),
+        decay=decay_panels(placed, layout.varying),
+        where=conditions,
+        best_over=layout.n_choices(kept),
+        follows={name: values_of(kept, name) for name in layout.following},
+        left_out=len(rows) - len(kept),
+        maps=further,
+        anchors={str(row["task"]): str(row[ANCHORS]) for row in kept if row.get(ANCHORS)},
+    )
 
 
-def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Read conditions such as ``lr=0.001`` or ``gamma=0.5,0.6`` for :func:`phase_diagrams`.
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
-    A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
-    """
-    conditions: dict[str, tuple[Value, ...]] = {}
-    for text in texts:
-        name, _, values = map(str.strip, text.partition("="))
-        if not (name and values):
-            expected = "COLUMN=VALUE, such as lr=0.001, or COLUMN=VALUE,VALUE"
-            raise ConfigError(f"the condition is {shown(text)}; expected {expected}")
-        if name in conditions:
-            raise ConfigError(f"{name} has two conditions; give one, as {name}=VALUE,VALUE")
-        conditions[name] = tuple(_scalar(part.strip()) for part in values.split(","))
-    return conditions
+
+def _placed(rows: Sequence[TableRow], layout: Layout, maps: Sequence[str]) -> list[TableRow]:
+    """Copies of the rows with the run's ``mark`` and the number of its ``cell``."""
+    slots = slots_of(rows, layout)
+    placed = [
+        row | {"mark": make_mark(row, slot, maps)} for row, slot in zip(rows, slots, strict=True)
+    ]
+    by_cell = group(placed, (*layout.facets, *layout.axes[::-1]))
+    for number, (_, of_cell) in enumerate(by_cell):
+        for row in of_cell:
+            row["cell"] = number
+    return placed
+
+
+def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
+    """One diagram for each combination of the facets."""
+    slots = 1 + max(row["mark"].slot for row in placed)
+    seeds = tuple(sorted({row["mark"].seed for row in placed}))
+    for facet, rows in group(placed, layout.facets):
+        axes = [Axis(name, label(name), values_of(rows, name)) for name in layout.axes]
+        cells = tuple(_cells(rows, layout))
+        yield Diagram(facet, axes[0], axes[1] if layout.y else None, slots, seeds, cells)
+
+
+def _cells(rows: Sequence[TableRow], layout: Layout) -> Iterator[Cell]:
+    """The cells of one diagram, row by row."""
+    for place, of_cell in group(rows, layout.axes[::-1]):
+        runs = tuple(sorted((row["mark"] for row in of_cell), key=lambda mark: mark.slot))
+        y = place[layout.y] if layout.y else None
+        yield make_cell(of_cell[0]["cell"], place[layout.x], y, runs, best=bool(layout.best))
+
+
+def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
+    """The columns to map, without the measures that are mapped anyway."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    numeric = [name for name in columns if _is_numeric([row.get(name) for row in rows])]
+    for name in maps:
+        if name not in numeric:
+            has = "holds no numbers" if name in columns else "is not a column of the table"
+            close = suggestion(name, numeric)
+            raise ConfigError(f"map is {shown(name)}, which {has}{close}; expected one of "
+                              f"{', '.join(numeric)}")  # fmt: skip
+    return tuple(dict.fromkeys(name for name in maps if name not in MEASURES))
+
+
+def _is_numeric(values: Sequence[Value]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(type(value) in (int, float) for value in known)
 
 
 def summary(found: Diagrams) -> Iterator[dict[str, Value]]:
@@ -236,126 +234,3 @@ def summary(found: Diagrams) -> Iterator[dict[str, Value]]:
                 row |= {f"{name}_n": measured.n, name: measured.mean}
                 row |= {f"{name}_low": measured.low, f"{name}_high": measured.high}
             yield row | {"poor_id": cell.poor_id, "poor_commutativity": cell.poor_commutativity}
-
-
-def _scalar(text: str) -> Value:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if finite and isinstance(value, Value) else text
-
-
-def rows_where(
-    rows: Sequence[TableRow], where: Mapping[str, Any]
-) -> tuple[list[TableRow], dict[str, tuple[Value, ...]]]:
-    """The rows that meet all conditions, and the conditions."""
-    chosen: dict[str, tuple[Value, ...]] = {}
-    kept = list(rows)
-    columns = sorted({str(column) for row in rows for column in row}) if where else []
-    for name, wanted in where.items():
-        values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
-        _check_column(rows, name, "where", columns)
-        before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
-        if not kept:
-            wrong = " or ".join(map(settings.word, values))
-            expected = settings.listed(values_of(before, name)[:10])
-            raise ConfigError(f"no run has {name} {wrong}; expected one of {expected}")
-        chosen[name] = values
-    return kept, chosen
-
-
-def _check_column(rows: Sequence[TableRow], name: Any, what: str, known: Sequence[str]) -> None:
-    if checked(name, str, what) not in known:
-        is_column = any(name in row for row in rows)
-        wanted = "a setting" if is_column else f"a column of the table{suggestion(name, known)}"
-        problem = f"{what} is {shown(name)}, which is not {wanted}"
-        raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
-
-
-def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
-    """The columns to map, without the measures that are mapped anyway."""
-    columns = dict.fromkeys(name for row in rows for name in row)
-    numeric = [name for name in columns if _is_numeric([row.get(name) for row in rows])]
-    for name in maps:
-        if checked(name, str, "map") not in numeric:
-            has = "holds no numbers" if name in columns else "is not a column of the table"
-            close = suggestion(name, numeric)
-            raise ConfigError(f"map is {shown(name)}, which {has}{close}; expected one of "
-                              f"{', '.join(numeric)}")  # fmt: skip
-    return tuple(dict.fromkeys(name for name in maps if name not in MEASURES))
-
-
-def _is_numeric(values: Sequence[Value]) -> bool:
-    known = [value for value in values if value is not None]
-    return bool(known) and all(type(value) in (int, float) for value in known)
-
-
-def _axes(
-    rows: Sequence[TableRow], x: str | None, y: str | None, columns: list[str], varying: list[str]
-) -> tuple[str, str | None]:
-    """The axes: those that are given, else settings that vary."""
-    known = columns + ["total_decay"] * any("total_decay" in row for row in rows)
-    for name, what in ((x, "x"), (y, "y")):
-        if name is not None:
-            _check_column(rows, name, what, known)
-    if x is not None and x == y:
-        raise ConfigError(f"x and y are both {shown(x)}; expected two settings")
-    order = dict.fromkeys((*settings.PREFERRED, *varying))
-    free = [name for name in order if name in varying and name not in (x, y)]
-    if x is None:
-        x, y = (free.pop(0), y) if free else (y, None)
-    if x is None:
-        advice = "name one with x, or add values to the sweep"
-        raise ConfigError(f"no setting varies between the runs: no axis for a diagram; {advice}")
-    if y is None:  # a setting that follows x would fill only a diagonal of cells
-        y = next((name for name in free if not follows(rows, name, [x])), None)
-    return x, y
-
-
-def _choices(rows: Sequence[TableRow], name: str, others: Sequence[str]) -> int:
-    """How many values of a setting ``best_over`` chooses from, at most."""
-    groups = group(rows, [*others, "seed"]) if name not in others else []
-    most = max((len(values_of(same, name)) for _, same in groups), default=1)
-    if most == 1:
-        expected = "a setting that varies within the cells and is not an axis"
-        problem = "has one value for every seed of a cell"
-        raise ConfigError(f"best_over is {shown(name)}, which {problem}; expected {expected}")
-    return most
-
-
-def _too_many(rows: Sequence[TableRow], names: list[str], n: int, axes: list[str]) -> str:
-    words = {name: [*map(settings.word, values_of(rows, name))] for name in names}
-    shortened = {
-        name: [*found[:5], *(["..."] if found[5:] else [])] for name, found in words.items()
-    }
-    varying = ", ".join(f"{name} ({', '.join(found)})" for name, found in shortened.items())
-    name = names[0]
-    return (
-        f"besides {' and '.join(axes)} these settings vary: {varying}, which makes {n} diagrams; "
-        f"expected at most {MAX_DIAGRAMS}: keep some runs with where, such as {name}="
-        f"{words[name][0]}, make {name} an axis with x or y, or take the best over it with "
-        f"best_over={name}"
-    )
-
-
-def _with_marks(
-    rows: Sequence[TableRow], place: Sequence[str], best: Sequence[str], maps: Sequence[str]
-) -> list[TableRow]:
-    """Copies of the rows with their marks; a seed has the same slot in every cell.
-
-    Rows that differ only in what the diagram does not know stand side by side.
-    """
-    times: Counter[tuple[Any, ...]] = Counter()
-    keys: list[tuple[Any, ...]] = []
-    for row in rows:
-        key = (seed_of(row), *sort_key(row, best))
-        cell = (*sort_key(row, place), key)
-        keys.append((*key, times[cell]))
-        times[cell] += 1
-    slots = {key: slot for slot, key in enumerate(sorted(set(keys)))}
-    return [
-        {**row, "mark": make_mark(row, slots[key], maps)}
-        for row, key in zip(rows, keys, strict=True)
-    ]

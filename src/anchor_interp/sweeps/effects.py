@@ -22,9 +22,9 @@ from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.analysis import statistics
 from anchor_interp.analysis.comparisons import POWER
 from anchor_interp.analysis.statistics import Floats, permutation_p, student_quantile
-from anchor_interp.sweeps.diagrams import rows_where
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word
 from anchor_interp.sweeps.table import read_table
+from anchor_interp.sweeps.where import rows_where
 
 Verdict = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",

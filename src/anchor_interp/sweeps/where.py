@@ -1,0 +1,73 @@
+"""Conditions on the rows of a table, such as ``lr=0.001``."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown, suggestion
+from anchor_interp.sweeps.settings import TableRow, Value, listed, values_of, word
+
+
+def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """Read conditions such as ``lr=0.001`` or ``gamma=0.5,0.6`` for :func:`rows_where`.
+
+    A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
+    """
+    conditions: dict[str, tuple[Value, ...]] = {}
+    for text in texts:
+        name, _, values = map(str.strip, text.partition("="))
+        if not (name and values):
+            expected = "COLUMN=VALUE, such as lr=0.001, or COLUMN=VALUE,VALUE"
+            raise ConfigError(f"the condition is {shown(text)}; expected {expected}")
+        if name in conditions:
+            raise ConfigError(f"{name} has two conditions; give one, as {name}=VALUE,VALUE")
+        conditions[name] = tuple(_scalar(part.strip()) for part in values.split(","))
+    return conditions
+
+
+def _scalar(text: str) -> Value:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if finite and isinstance(value, Value) else text
+
+
+def rows_where(
+    rows: Sequence[TableRow], where: Mapping[str, Any]
+) -> tuple[list[TableRow], dict[str, tuple[Value, ...]]]:
+    """The rows that meet all conditions, and the conditions.
+
+    Args:
+        where: the value, or a list of values, to keep, by column.
+
+    Raises:
+        ConfigError: there is no such column, or no row meets the conditions.
+    """
+    conditions: dict[str, tuple[Value, ...]] = {}
+    kept = list(rows)
+    columns = sorted({column for row in rows for column in row}) if where else []
+    for name, wanted in where.items():
+        values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+        check_column(rows, name, "where", columns)
+        before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
+        if not kept:
+            wrong = " or ".join(map(word, values))
+            expected = listed(values_of(before, name)[:10])
+            raise ConfigError(f"no run has {name} {wrong}; expected one of {expected}")
+        conditions[name] = values
+    return kept, conditions
+
+
+def check_column(rows: Sequence[TableRow], name: str, what: str, known: Sequence[str]) -> None:
+    """Refuse a column that is not among the known ones; ``what`` is what it was given for."""
+    if name not in known:
+        is_column = any(name in row for row in rows)
+        wanted = (
+            "a setting" if is_column else f"a column of the table{suggestion(str(name), known)}"
+        )
+        problem = f"{what} is {shown(name)}, which is not {wanted}"
+        raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
