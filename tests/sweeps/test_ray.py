@@ -7,8 +7,6 @@ import re
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,7 @@ from anchor_interp._util.errors import (
 )
 from anchor_interp._util.progress import Silent
 from anchor_interp._util.schema import from_dict, to_dict
-from anchor_interp.runs.config import RunConfig, override, run_id
+from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
@@ -40,8 +38,6 @@ from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.ray import RayEngine
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.registry import import_tasks
 from anchor_interp.tasks.task import Task
@@ -138,36 +134,29 @@ def run_all(
 
 
 def test_a_run_survives_the_death_of_its_node(
-    nodes: Nodes, long: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    nodes: Nodes, long: RunConfig, tmp_path: Path
 ) -> None:
-    """Another node joins, where the sweep goes on from the run's checkpoint."""
+    """Another node joins, where the next try goes on from the run's checkpoint."""
     alone = anchor_interp.train(long, tmp_path / "alone", device="cpu", threads=1, quiet=True)
-    before, name = signal.getsignal(signal.SIGTERM), run_id(long)
-    engine, out = RayEngine(address=nodes.address), tmp_path / "sweep"
-    run = RunFolder(out / "runs" / name)
-
-    def replace_worker() -> None:
-        while not any(run.path.glob("checkpoints/*/optimizer.safetensors")):
-            time.sleep(0.05)
-        nodes.replace_worker()
-
-    replacing = threading.Thread(target=replace_worker)
-    replacing.start()
-    folder = sweep(Sweep((Grid(long),)), out, engine=engine, quiet=True)
-    replacing.join()
-    assert folder.state(name) == "done"
-    assert any("was lost with its worker or machine" in message for message in caplog.messages)
-    first, second = run.provenance()
+    before, folder = signal.getsignal(signal.SIGTERM), tmp_path / "runs"
+    engine = RayEngine(address=nodes.address)
+    watch = Watch(folder / "run", nodes.replace_worker)
+    (lost,) = engine.run(each_alone({"run": long}), folder, lambda _: watch)
+    assert watch.acted
+    assert type(lost.error) is AnchorInterpError
+    assert "was lost with its worker or machine" in str(lost.error)
+    assert run_all(engine, {"run": long}, folder)["run"].error is None
+    first, second = RunFolder(folder / "run").provenance()
     assert first["from_step"] == 0 < second["from_step"]
-    assert contents(run.path) == contents(alone.folder.path)
-    assert os.listdir(folder.runs) == [name]
+    assert contents(folder / "run") == contents(alone.folder.path)
+    assert os.listdir(folder) == ["run"]
     assert signal.getsignal(signal.SIGTERM) == before
     for wrong, words in (
         (RayEngine(address=nodes.address, cpus=64), "64 CPUs"),
         (RayEngine(address=nodes.address, gpus=1), "1 GPUs"),
     ):
         with pytest.raises(ConfigError, match=f"{words}.* no machine of the cluster"):
-            run_all(wrong, {"run": long}, folder.runs)
+            run_all(wrong, {"run": long}, folder)
 
 
 @pytest.fixture(scope="module")
