@@ -42,9 +42,9 @@ from anchor_interp.runs.train import train
 from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
 from anchor_interp.tasks.drawing import draw_examples

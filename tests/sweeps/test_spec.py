@@ -19,8 +19,8 @@ from anchor_interp.sweeps.spec import (
     parse_sweep,
     read_sweep,
     to_plain,
-    typed_sweep,
 )
+from anchor_interp.sweeps.typed import typed_sweep
 
 GRID = """
 schema: 1

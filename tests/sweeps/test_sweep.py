@@ -39,11 +39,12 @@ from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.sweeps.spec import Grid, Sweep, typed_sweep
+from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import counts, read_table
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.sweeps.todo import TRIES, Todo
+from anchor_interp.sweeps.typed import typed_sweep
 
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
@@ -572,7 +573,7 @@ def test_axes_from_a_command_line() -> None:
 @pytest.mark.parametrize(
     ("start", "changes", "message"),
     [
-        ("tiny", ["gamma"], "'gamma' is not an axis; expected one like gamma=0.3,0.5"),
+        ("tiny", ["gamma"], "'gamma' is not NAME=VALUE; expected one like gamma=0.3,0.5"),
         ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
         ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
         ("tinny", [], "no preset or sweep is called 'tinny'"),

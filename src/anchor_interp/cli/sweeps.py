@@ -57,8 +57,8 @@ def sweep(
     from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.measuring import own_measures, unmeasured
     from anchor_interp.sweeps.ray import RayEngine
-    from anchor_interp.sweeps.spec import typed_sweep
     from anchor_interp.sweeps.sweep import sweep
+    from anchor_interp.sweeps.typed import typed_sweep
 
     plan = typed_sweep(spec, axes, seeds=seeds)
     checked(batch, int, "batch", low=0)

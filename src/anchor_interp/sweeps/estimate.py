@@ -20,6 +20,7 @@ from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.sweeps.columns import UNET_COLUMNS
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
+from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.settings import TableRow
 
 _STEPS = 3
@@ -29,8 +30,9 @@ _LINE_BYTES = 200
 _REST_BYTES = 40_000  # about what configuration, provenance, states and result take
 _START_SECONDS = 5.0  # about what loading, drawing the data and judging take
 _MODEL = (*(field.name for field in fields(ModelConfig)), *UNET_COLUMNS)
+_DECIDING = (*_MODEL, "length", "batch_size", "precision")  # what decides a step's time
 _LOGGER = logging.getLogger(__name__)
-_Shape = tuple[Any, ...]  # the model, length, batch_size and precision decide a step's time
+_Shape = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,20 @@ def estimate(
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
     target = resolve_device(device)
-    found = folder.rows() if folder.spec_file.exists() else []
-    known = _known_rates(row for row in found if (row["device"] == "cpu") == (target.type == "cpu"))
+    rows = folder.rows() if folder.spec_file.exists() else []
+    known = _known_rates(row for row in rows if (row["device"] == "cpu") == (target.type == "cpu"))
     timed: dict[_Shape, float] = {}
     total, from_runs = 0.0, 0
-    for config in todo.values():
-        model, task, train = config.model, config.task, config.train
-        own = (getattr(model, name, None) for name in _MODEL)
-        shape = (*own, task.length, train.batch_size, train.precision)
+    for name, config in todo.items():
+        shape, steps = _shape(planned_row(name, config)), config.train.steps
         if shape in known:
             from_runs += 1
-            total += known[shape] * train.steps
+            total += known[shape] * steps
             continue
         if shape not in timed:
-            _LOGGER.info("timing a model: %s", model)
+            _LOGGER.info("timing a model: %s", config.model)
             timed[shape] = _seconds_per_step(config, target)
-        total += _START_SECONDS + timed[shape] * train.steps
+        total += _START_SECONDS + timed[shape] * steps
     parts = (
         f"finished runs for {from_runs}" if from_runs else "",
         f"{_STEPS} steps of each of {len(timed)} shapes" if timed else "",
@@ -105,13 +105,16 @@ def disk_bytes(config: RunConfig) -> int:
     return n_parameters(config.model) * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
-def _known_rates(found: Iterable[TableRow]) -> dict[_Shape, float]:
+def _shape(row: TableRow) -> _Shape:
+    return tuple(row[name] for name in _DECIDING)
+
+
+def _known_rates(rows: Iterable[TableRow]) -> dict[_Shape, float]:
     """Mean seconds a step of the runs that were done in one session, by shape."""
     rates: dict[_Shape, list[float]] = defaultdict(list)
-    for row in found:
+    for row in rows:
         if row["status"] == "done" and row["sessions"] == 1 and (row["seconds"] or 0) > 0:
-            shape = tuple(row[name] for name in (*_MODEL, "length", "batch_size", "precision"))
-            rates[shape].append(row["seconds"] / row["steps"])
+            rates[_shape(row)].append(row["seconds"] / row["steps"])
     return {shape: mean(values) for shape, values in rates.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a sweep trains: grids of configurations, written in Python, YAML or flags.
+"""What a sweep trains: grids of configurations, written in Python or YAML.
 
 A :class:`Sweep` is a list of :class:`Grid`. A grid starts at a preset or a configuration, changes
 fields by name (as :func:`anchor_interp.runs.config.override` does) and multiplies axes::
@@ -20,7 +20,6 @@ does not change the names (:func:`anchor_interp.runs.config.run_id`) of the othe
 
 import itertools
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +31,10 @@ from typing import Any, get_type_hints
 import yaml
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.files import is_there, read_bytes
+from anchor_interp._util.files import read_bytes
 from anchor_interp._util.schema import checked, checked_path, from_dict, shown, suggestion, to_dict
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
-from anchor_interp.runs.presets import RUNS, preset
+from anchor_interp.runs.presets import preset
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.task import Task
 
@@ -52,8 +51,8 @@ _SPELLED = {
 """How a file gives the fields of an anchor task that are neither numbers nor names."""
 
 # The safe loader, in C where PyYAML has it. It reads 1e-3 as a number, as JSON does.
-_Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-_Loader.add_implicit_resolver(
+Loader: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
@@ -141,7 +140,7 @@ def read_sweep(path: str | Path) -> Sweep:
     path = checked_path(path, "the path of the sweep")
     try:
         text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
-        return parse_sweep(yaml.load(text, _Loader), folder=path.parent)
+        return parse_sweep(yaml.load(text, Loader), folder=path.parent)
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"cannot read the sweep {path}: {reason}") from error
@@ -168,60 +167,11 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     return Sweep(tuple(_grid(entry, f"grid {n}", folder) for n, entry in enumerate(grids, 1)))
 
 
-def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:
-    """Make a sweep from a command line; ConfigError names what cannot be used.
-
-    Args:
-        start: a sweep file, the name of one of :data:`SWEEPS`, or the name of a preset.
-        changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
-        seeds: how many seeds a combination has, counted from 0; by default the preset's own.
-    """
-    file = SWEEPS.get(start)  # names of sweeps and presets come before files of that name
-    is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
-    if file is None and start not in RUNS and is_path:
-        file = Path(start)
-    if file is not None:
-        if changes or seeds is not None:
-            first = changes[0] if changes else "seeds"
-            instead = f"copy {file} and edit that" if start in SWEEPS else "edit the file"
-            raise ConfigError(f"{first} changes a preset, and {start} is a file; {instead}")
-        return read_sweep(file)
-    if start not in RUNS:
-        raise _unknown("no preset or sweep is called", start, [*RUNS, *SWEEPS])
-    given: dict[str, list[Any]] = {}
-    for change in changes:
-        name, _, text = change.partition("=")
-        if not name or not text:
-            raise ConfigError(f"{shown(change)} is not an axis; expected one like gamma=0.3,0.5")
-        name, parts = name.replace("-", "_"), text.split(",")
-        if name in given:
-            raise ConfigError(f"{name} is given twice; keep one")
-        if not all(part.strip() for part in parts):
-            raise ConfigError(f"{shown(change)} has an empty value; expected {name}=VALUE,VALUE")
-        given[name] = [_from_text(part) for part in parts]
-    chosen: Any = given.pop("seed", None)
-    if chosen and seeds is not None:
-        own = ",".join(map(str, chosen))
-        raise ConfigError(f"seed={own} and seeds={seeds} both name seeds; use one of them")
-    if chosen is None:
-        chosen = [RUNS[start].seed] if seeds is None else seeds
-    fixed = {name: values[0] for name, values in given.items() if len(values) == 1}
-    axes = {name: values for name, values in given.items() if len(values) > 1}
-    return parse_sweep({"preset": start, "set": fixed, "axes": axes, "seeds": chosen})
-
-
 def to_plain(sweep: Sweep) -> dict[str, Any]:
     """A sweep as plain values for :func:`parse_sweep`, every start written out in full."""
     grids = [{"config": grid.start, "axes": grid.axes, "zip": grid.together, "seeds": grid.seeds}
              for grid in sweep.grids]  # fmt: skip
     return {"schema": SCHEMA, "grids": to_dict(grids)}
-
-
-def _from_text(text: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError:
-        return text
 
 
 def _grid(entry: Any, where: str, folder: Path) -> Grid:
@@ -293,9 +243,10 @@ def _mapping(data: Any, where: str) -> Mapping[str, Any]:
 def _check_names(data: Any, known: Sequence[str], where: str) -> None:
     for name in _mapping(data, where):
         if name not in known:
-            raise _unknown(f"{where} has no entry", name, known)
+            raise unknown_name(f"{where} has no entry", name, known)
 
 
-def _unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:
+def unknown_name(what: str, name: str, known: Sequence[str]) -> ConfigError:
+    """The error about a name that is none of the known ones."""
     names = ", ".join(known)
     return ConfigError(f"{what} {shown(name)}{suggestion(name, known)}; known: {names}")

@@ -1,13 +1,12 @@
 """Conditions on the rows of a table, such as ``lr=0.001``."""
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.sweeps.settings import TableRow, Value, listed, values_of, word
+from anchor_interp.sweeps.typed import named_values
 
 
 def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -15,25 +14,8 @@ def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 
     A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
     """
-    conditions: dict[str, tuple[Value, ...]] = {}
-    for text in texts:
-        name, _, values = map(str.strip, text.partition("="))
-        if not (name and values):
-            expected = "COLUMN=VALUE, such as lr=0.001, or COLUMN=VALUE,VALUE"
-            raise ConfigError(f"the condition is {shown(text)}; expected {expected}")
-        if name in conditions:
-            raise ConfigError(f"{name} has two conditions; give one, as {name}=VALUE,VALUE")
-        conditions[name] = tuple(_scalar(part.strip()) for part in values.split(","))
-    return conditions
-
-
-def _scalar(text: str) -> Value:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if finite and isinstance(value, Value) else text
+    values = named_values(texts, such_as="lr=0.001 or gamma=0.5,0.6")
+    return {name: tuple(of) for name, of in values.items()}
 
 
 def rows_where(

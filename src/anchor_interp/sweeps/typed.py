@@ -1,0 +1,87 @@
+"""What is typed on a command line: ``NAME=VALUE,VALUE`` for axes and for conditions."""
+
+import datetime
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import is_there
+from anchor_interp._util.schema import shown
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_sweep, unknown_name
+
+
+def named_values(texts: Iterable[str], *, such_as: str) -> dict[str, list[Any]]:
+    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; a value is written as in a sweep file.
+
+    Raises:
+        ConfigError: a text has another form, or a name is given twice.
+    """
+    values: dict[str, list[Any]] = {}
+    for text in texts:
+        name, _, listed = map(str.strip, text.partition("="))
+        if not name or not listed:
+            raise ConfigError(f"{shown(text)} is not NAME=VALUE; expected one like {such_as}")
+        if name in values:
+            raise ConfigError(f"{name} is given twice; give it once, as {name}=VALUE,VALUE")
+        parts = [part.strip() for part in listed.split(",")]
+        if not all(parts):
+            raise ConfigError(f"{shown(text)} has an empty value; expected {name}=VALUE,VALUE")
+        values[name] = [_value(part) for part in parts]
+    return values
+
+
+def _value(text: str) -> Any:
+    try:
+        value = yaml.load(text, Loader)
+    except yaml.YAMLError:
+        return text
+    return text if isinstance(value, datetime.date) else value
+
+
+def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:
+    """Make a sweep from a command line; ConfigError names what cannot be used.
+
+    Args:
+        start: a sweep file, the name of one of :data:`anchor_interp.sweeps.spec.SWEEPS`, or the
+            name of a preset.
+        changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
+        seeds: how many seeds a combination has, counted from 0; by default the preset's own.
+    """
+    file = _sweep_file(start)
+    if file is not None:
+        if changes or seeds is not None:
+            first = changes[0] if changes else "seeds"
+            instead = f"copy {file} and edit that" if start in SWEEPS else "edit the file"
+            raise ConfigError(f"{first} changes a preset, and {start} is a file; {instead}")
+        return read_sweep(file)
+    if start not in RUNS:
+        raise unknown_name("no preset or sweep is called", start, [*RUNS, *SWEEPS])
+    values = named_values(map(_underscored, changes), such_as="gamma=0.3,0.5")
+    own_seeds: Any = values.pop("seed", None)
+    if own_seeds and seeds is not None:
+        typed = ",".join(map(str, own_seeds))
+        raise ConfigError(f"seed={typed} and seeds={seeds} both name seeds; use one of them")
+    if own_seeds is None:
+        own_seeds = [RUNS[start].seed] if seeds is None else seeds
+    fixed = {name: of[0] for name, of in values.items() if len(of) == 1}
+    axes = {name: of for name, of in values.items() if len(of) > 1}
+    return parse_sweep({"preset": start, "set": fixed, "axes": axes, "seeds": own_seeds})
+
+
+def _sweep_file(start: str) -> Path | None:
+    """The sweep file that is meant; names of sweeps and presets come before files of that name."""
+    if start in SWEEPS or start in RUNS:
+        return SWEEPS.get(start)
+    is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
+    return Path(start) if is_path else None
+
+
+def _underscored(change: str) -> str:
+    """The change with its field's name as Python writes it."""
+    name, equals, values = change.partition("=")
+    return name.replace("-", "_") + equals + values
