@@ -1,5 +1,7 @@
 """Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
 
+The gain is on a GPU; a core is busy with one model (``benchmarks/batched.py``).
+
 Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, so a run that a batch
 began can be resumed alone, and the reverse. A run that ends or fails leaves the batch, and one that
 waits for room joins it; the others go on.

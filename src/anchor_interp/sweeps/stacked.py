@@ -1,8 +1,10 @@
 """Many models of one shape as one: stacked parameters, batched products, one AdamW update.
 
-A tiny model leaves a GPU idle: a kernel takes less time than its launch. K models of one shape have
-the same kernels whatever their seeds, data, gammas, learning rates or steps, so one launch serves
-all. Their parameters are the rows of one matrix ``[model, parameter]``, and so are gradients and
+The gain is on a GPU. A tiny model leaves it idle: a kernel takes less time than its launch. K
+models of one shape have the same kernels whatever their seeds, data, gammas, learning rates or
+steps, so one launch serves all. A CPU is busy with one model and gains next to nothing.
+
+The models' parameters are the rows of one matrix ``[model, parameter]``, and so are gradients and
 AdamW's moments. A step of all K models is
 
 * one gather of their batches, each in its own order, from the sequences on the device;
@@ -138,8 +140,8 @@ class Stack:
         chosen = torch.tensor(list(tokens), device=self._device)
         leaves = {name: leaf[chosen] for name, leaf in self._leaves.items()}
         parts = (torch.from_numpy(padded[:, i : i + size]) for i in range(0, n_rows, size))
-        found = [self._side_by_side(leaves, part.to(self._device)) for part in parts]
-        logits = torch.cat(found, dim=1)  # [model, n, d_vocab]
+        answered = [self._side_by_side(leaves, part.to(self._device)) for part in parts]
+        logits = torch.cat(answered, dim=1)  # [model, n, d_vocab]
         finite, best = logits.isfinite().all(-1).cpu(), logits.argmax(-1).cpu().numpy()
         return {
             index: best[place, : len(rows)]
@@ -157,13 +159,13 @@ class Stack:
             # a loss depends on one model only, so the sum has each model's own gradient
             self._keep_gradients(losses.sum(), self._leaves.values(), self._gradients)
             return losses.detach()
-        found = []
+        in_turn = []
         for index, model in enumerate(self._models):
             with loop.autocast(self._config.train, self._device):
                 loss = model(tokens[index], targets[index])
             self._keep_gradients(loss, model.parameters(), self._gradients[index])
-            found.append(loss.detach())
-        return torch.stack(found)
+            in_turn.append(loss.detach())
+        return torch.stack(in_turn)
 
     def _keep_gradients(self, loss: Tensor, leaves: Iterable[Tensor], rows: Tensor) -> None:
         gradients = torch.autograd.grad(loss, list(leaves))
