@@ -32,7 +32,7 @@ import yaml
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import read_bytes
-from anchor_interp._util.schema import checked, checked_path, from_dict, shown, suggestion, to_dict
+from anchor_interp._util.schema import checked, checked_path, from_dict, shown, to_dict
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.presets import preset
 from anchor_interp.tasks.catalog import named_task
@@ -155,16 +155,11 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     """
     if not data or not isinstance(data, Mapping):
         raise ConfigError(f"the sweep is {shown(data)}; expected grids, or the entries of one grid")
-    if "grids" in data:
-        _check_names(data, ("schema", "grids"), "the sweep")
-        grids = data["grids"]
-    else:
-        grids = [{name: value for name, value in data.items() if name != "schema"}]
-    if (schema := data.get("schema", SCHEMA)) != SCHEMA:
-        raise ConfigError(f"schema is {shown(schema)}; this version reads {SCHEMA}")
-    if not isinstance(grids, list):
-        raise ConfigError(f"grids is {shown(grids)}; expected a list of grids")
-    return Sweep(tuple(_grid(entry, f"grid {n}", folder) for n, entry in enumerate(grids, 1)))
+    if "grids" not in data:
+        grid = {name: value for name, value in data.items() if name != "schema"}
+        data = {"schema": data.get("schema", SCHEMA), "grids": [grid]}
+    grids = from_dict(_SweepEntries, data).grids
+    return Sweep(tuple(_grid(entries, f"grid {n}", folder) for n, entries in enumerate(grids, 1)))
 
 
 def to_plain(sweep: Sweep) -> dict[str, Any]:
@@ -174,26 +169,43 @@ def to_plain(sweep: Sweep) -> dict[str, Any]:
     return {"schema": SCHEMA, "grids": to_dict(grids)}
 
 
-def _grid(entry: Any, where: str, folder: Path) -> Grid:
-    _check_names(entry, ("preset", "config", "set", "axes", "zip", "seeds"), where)
-    if "preset" in entry and "config" in entry:
+@dataclass(frozen=True)
+class _SweepEntries:
+    """The entries of a sweep file."""
+
+    grids: tuple[Any, ...]
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class _GridEntries:
+    """The entries of a grid in a sweep file."""
+
+    preset: str | None = None
+    config: Any = None
+    """A path, or all fields of a configuration."""
+    set: dict[str, Any] = field(default_factory=dict)
+    axes: dict[str, Any] = field(default_factory=dict)
+    zip: tuple[dict[str, Any], ...] = ()
+    seeds: int | tuple[int, ...] | None = None
+
+
+def _grid(data: Any, where: str, folder: Path) -> Grid:
+    entries = from_dict(_GridEntries, data, where)
+    if entries.preset is not None and entries.config is not None:
         raise ConfigError(f"{where} has a preset and a config; use one of them")
-    if isinstance(entry.get("config"), Mapping):
-        start = from_dict(RunConfig, entry["config"])
-    elif "config" in entry:
-        start = read_config(folder / checked_path(entry["config"], f"{where}.config"))
+    if isinstance(entries.config, Mapping):
+        start = from_dict(RunConfig, entries.config)
+    elif entries.config is not None:
+        start = read_config(folder / checked_path(entries.config, f"{where}.config"))
     else:
-        start = preset(entry.get("preset", "tiny"))
-    changes = dict(_mapping(entry.get("set", {}), f"{where}.set"))
-    groups = entry.get("zip", [])
-    if not isinstance(groups, list):
-        raise ConfigError(f"{where}.zip is {shown(groups)}; expected a list of groups of axes")
-    seeds = entry.get("seeds", [start.seed])
+        start = preset(entries.preset or "tiny")
     try:
-        if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = (start.seed,) if entries.seeds is None else entries.seeds
+        if isinstance(seeds, int):
             seeds = tuple(range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS)))
-        changes = {name: _entry(name, value, start) for name, value in changes.items()}
-        return Grid(override(start, **changes), entry.get("axes", {}), tuple(groups), seeds)
+        changes = {name: _entry(name, value, start) for name, value in entries.set.items()}
+        return Grid(override(start, **changes), entries.axes, entries.zip, seeds)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -201,7 +213,7 @@ def _grid(entry: Any, where: str, folder: Path) -> Grid:
 def _frozen(axes: Any, where: str, start: RunConfig, *, once: bool = True) -> Axes:
     """Axes that cannot be changed; with ``once``, without repeated values."""
     found = {}
-    for name, values in _mapping(axes, where).items():
+    for name, values in checked(axes, Mapping, where).items():
         at = f"{where}.{name} is {shown(values)}; expected"
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise ConfigError(f"{at} a list of one or more values")
@@ -232,21 +244,3 @@ def _entry(name: str, value: Any, start: RunConfig) -> Any:
     except ConfigError as error:
         how = f"in a sweep file write {_SPELLED[name]}, and an axis as a list of these"
         raise ConfigError(f"{error}; {how}") from error
-
-
-def _mapping(data: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
-        raise ConfigError(f"{where} is {shown(data)}; expected names of fields with their values")
-    return data
-
-
-def _check_names(data: Any, known: Sequence[str], where: str) -> None:
-    for name in _mapping(data, where):
-        if name not in known:
-            raise unknown_name(f"{where} has no entry", name, known)
-
-
-def unknown_name(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """The error about a name that is none of the known ones."""
-    names = ", ".join(known)
-    return ConfigError(f"{what} {shown(name)}{suggestion(name, known)}; known: {names}")

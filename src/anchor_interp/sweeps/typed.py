@@ -10,9 +10,9 @@ import yaml
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import is_there
-from anchor_interp._util.schema import shown
+from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_sweep, unknown_name
+from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_sweep
 
 
 def named_values(texts: Iterable[str], *, such_as: str) -> dict[str, list[Any]]:
@@ -60,7 +60,11 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
             raise ConfigError(f"{first} changes a preset, and {start} is a file; {instead}")
         return read_sweep(file)
     if start not in RUNS:
-        raise unknown_name("no preset or sweep is called", start, [*RUNS, *SWEEPS])
+        known = [*RUNS, *SWEEPS]
+        raise ConfigError(
+            f"no preset or sweep is called {shown(start)}{suggestion(start, known)}; known: "
+            f"{', '.join(known)}"
+        )
     values = named_values(map(_underscored, changes), such_as="gamma=0.3,0.5")
     own_seeds: Any = values.pop("seed", None)
     if own_seeds and seeds is not None:
