@@ -385,7 +385,6 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     number: Any = len
     refused(lambda: patch(model, *pair, [Site("z", 3)], metric), "3 layers")
-    refused(lambda: patch(model, clean, clean.tokens, sites, metric), "of two kinds")
     refused(lambda: patch(model, clean, moved, sites, metric), "elsewhere in 4 of 4")
     refused(lambda: patch(model, clean, clean, sites, metric), "same tokens in all 4 sequences")
     paths = [Connection(sites[0])]

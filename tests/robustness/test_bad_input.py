@@ -338,7 +338,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: EdgeAblation(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
         "sequences holds no sequence; expected at least one",
     ),
-    (lambda: given(Site, "hook_z", 0), "site.activation is 'hook_z'; expected its short name 'z'"),
+    (
+        lambda: given(Site, "hook_z", 0),
+        "site.activation is 'hook_z'; expected one of 'resid_pre', 'q'",
+    ),
     (lambda: patched([]), "sites is empty; name at least one Site"),
     (
         lambda: given(patched, Site("resid_pre", 0)),

@@ -214,7 +214,6 @@ def learn_subspace(
 
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
     """Directions of an activation of this width, drawn uniformly: the baseline of a search."""
-    checked(width, int, "width", low=1)
     checked(dimensions, int, "dimensions", low=1, high=width)
     checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
     generator = torch.Generator().manual_seed(seed)

@@ -300,8 +300,6 @@ def _twins(
     checked(direction, Direction, "direction")
     checked(batch_size, int, "batch_size", low=1)
     inputs = (clean, corrupted)
-    if isinstance(clean, Sequences) != isinstance(corrupted, Sequences):
-        raise ConfigError("clean and corrupted are of two kinds; give Sequences or tokens twice")
     rows = [finite_rows(model, x) for x in inputs]
     if not callable(metric):
         made = "logit_difference(clean, corrupted) or a function of the last position's logits"

@@ -45,10 +45,6 @@ class Site:
     """The key position of a ``pattern``, for one edge instead of the whole row."""
 
     def __post_init__(self) -> None:
-        given: object = self.activation
-        short = given.removeprefix("hook_") if isinstance(given, str) else given
-        if short != given and short in _ORDER:
-            raise ConfigError(f"site.activation is {given!r}; expected its short name {short!r}")
         check_fields(self, "site")
         if self.head is not None and self.activation not in _PER_HEAD:
             raise ConfigError(

@@ -12,8 +12,7 @@ OV, but they change the numbers of W_Q, W_K, W_V and W_O
 them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
 
 A U-Net's matrices are those of its convolutions and linear maps: a row for each number that an
-output is a sum over, a column for each output. A transposed convolution has an output for each
-pixel of its kernel.
+output is a sum over, a column for each output, which a transposed convolution has for each pixel.
 """
 
 import math
@@ -157,15 +156,12 @@ def complexity(
         ConfigError: not such a model, a weight that is not finite, or an ``initial`` with other
             matrices.
     """
-    if not isinstance(model, UNet):
-        check_model(model)
-    check_weights(model)
-    if initial is not None:
-        if not isinstance(initial, UNet):
-            check_model(initial)
-        check_weights(initial)
+    for each in (model,) if initial is None else (model, initial):
+        if not isinstance(each, UNet):
+            check_model(each)
+        check_weights(each)
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
-    found: list[MatrixComplexity] = []
+    entries: list[MatrixComplexity] = []
     for weight in _weights(model):
         start = starts.get(weight[:3])  # name, layer, head
         if initial is not None and (start is None or start.shape != weight.shape):
@@ -177,7 +173,7 @@ def complexity(
             )
         spectrum = weight.spectrum()
         gaussian, spread = _gaussian(weight)
-        found.append(
+        entries.append(
             MatrixComplexity(
                 **vars(weight.numbers(spectrum)),
                 name=weight.name,
@@ -192,8 +188,8 @@ def complexity(
                 gaussian_spread=spread,
             )
         )
-    matrices = tuple(entry for entry in found if entry.head is None)
-    return Complexity(matrices, tuple(entry for entry in found if entry.head is not None))
+    matrices = tuple(entry for entry in entries if entry.head is None)
+    return Complexity(matrices, tuple(entry for entry in entries if entry.head is not None))
 
 
 def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
@@ -358,8 +354,7 @@ def _merged(weight: Tensor) -> Tensor:
 
 
 def _exact(matrix: Tensor) -> Tensor:
-    """The matrix on the CPU in float64, after a check."""
-    _check_is_matrix(matrix)
+    """The matrix on the CPU in float64, if it is finite."""
     return check_finite(matrix, "the matrix's values").detach().to("cpu", torch.float64)
 
 
@@ -373,6 +368,7 @@ def _check_is_matrix(given: object) -> None:
 
 
 def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
+    _check_is_matrix(matrix)
     singular: Tensor = torch.linalg.svdvals(_exact(matrix))
     if singular[0] == 0:
         raise ConfigError(f"the {measure} of a zero matrix is not defined")

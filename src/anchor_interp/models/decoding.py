@@ -19,7 +19,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models import forward
 from anchor_interp.models.finite import check_finite
-from anchor_interp.models.transformer import HookedTransformer, check_model, device
+from anchor_interp.models.transformer import HookedTransformer, device
 
 _ENDED = 0.25
 """Share of ended rows from which on the others go on without them."""
@@ -52,8 +52,6 @@ def generate(
         ConfigError: an empty prompt, a token outside the vocabulary, more positions than the model
             has, or logits that are not finite.
     """
-    check_model(model)
-    checked(end, int | None, "end", low=0, high=model.cfg.d_vocab_out - 1)
     checked(most, int | None, "most", low=1)
     if not prompts:
         return []

@@ -89,7 +89,6 @@ class EmbeddingStructure:
 
 def key_embeddings(model: Any, task: AnchorTask) -> Float[Tensor, "key d_model"]:
     """The rows of W_E for a task's keys, ascending; ConfigError if the vocabulary lacks one."""
-    checked(task, AnchorTask, "task")
     rows: Tensor = model.embed.W_E.detach()
     if len(rows) <= task.key_max:
         raise ConfigError(

@@ -113,7 +113,6 @@ def exact_answers(
     mechanism: Mechanism, task: AnchorTask, sequences: Sequences
 ) -> Int64[np.ndarray, " n"]:
     """The mechanism's answer to every sequence, which :func:`exact_model` also gives."""
-    checked(mechanism, Mechanism, "mechanism")
     answers = np.empty(len(sequences), np.int64)
     for index, pair in enumerate(task.pairs):
         rows = sequences.pair == index
@@ -127,7 +126,6 @@ def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
     In the inferential model the edge from the key to the second anchor carries the key's position
     only: the model needs the edge, but another key on it changes nothing.
     """
-    checked(mechanism, Mechanism, "mechanism")
     n, length = sequences.tokens.shape
     edges = torch.zeros(2, n, 1, length, length, dtype=torch.bool)
     row = torch.arange(n)

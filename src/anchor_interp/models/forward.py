@@ -26,7 +26,6 @@ from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
     PostLNTransformer,
-    check_model,
     has_hooks,
     reference_model,
     token_rows,
@@ -62,9 +61,8 @@ def last_logits(
     Raises:
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
-    check_model(model)
-    checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
+    checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
     if takes_fast_path(model):
         return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
     return cast(Tensor, model(rows))[:, -1]
