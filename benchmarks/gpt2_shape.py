@@ -19,7 +19,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from measuring import machine
 
 

@@ -14,8 +14,9 @@ from anchor_interp.analysis.attribution import attribute_logits, logit_lens
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
+from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
-from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, build_model
+from anchor_interp.models.transformer import build_model
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 

@@ -137,7 +137,7 @@ def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
 
 @pytest.fixture
 def language_model() -> HookedTransformer:
-    from anchor_interp.models.transformer import HookedTransformerConfig
+    from anchor_interp.models.lens import HookedTransformerConfig
 
     cfg = HookedTransformerConfig(
         n_layers=2, d_model=24, n_heads=3, d_head=8, d_mlp=96, d_vocab=300, n_ctx=32,

@@ -22,7 +22,8 @@ from anchor_interp.interventions.sites import (
     site_grid,
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
-from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, token_rows
+from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.transformer import token_rows
 from anchor_interp.tasks.counterfactuals import Perturbation
 
 pytestmark = pytest.mark.usefixtures("no_gradients")

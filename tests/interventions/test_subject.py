@@ -52,7 +52,8 @@ def test_what_does_not_fit_is_refused_when_it_is_made(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ai.ConfigError, match=message):
-        Subject(**({"model": random_model(), "task": FEW_KEYS} | changes))
+        settings: dict[str, Any] = {"model": random_model(), "task": FEW_KEYS}
+        Subject(**settings | changes)
 
 
 def test_what_an_analysis_lacks_is_asked_for() -> None:

@@ -23,8 +23,9 @@ from anchor_interp.models.complexity import (
     gaussian_spectra,
     stable_rank,
 )
+from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
-from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, build_model
+from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.run import Run, load
 
 SHAPE = ModelConfig(n_heads=3, d_model=20, d_head=8, d_mlp=24, bias=True)

@@ -18,9 +18,10 @@ from anchor_interp.models.forward import (
     fast_logits,
     last_logits,
 )
+from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.linear import linear
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
-from anchor_interp.models.transformer import HookedTransformer, HookedTransformerConfig, build_model
+from anchor_interp.models.transformer import build_model
 
 SHAPES = list(itertools.product(LAYOUTS, (1, 3), (1, 2, 4), (False, True)))
 

@@ -10,7 +10,7 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import hooked, lens
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "n_layers": 2, "d_model": 12, "n_heads": 3, "d_head": 5, "d_mlp": 20, "d_vocab": 30,
     "d_vocab_out": 17, "n_ctx": 9, "act_fn": "gelu", "device": "cpu", "dtype": torch.float64,
 }  # fmt: skip

@@ -13,7 +13,7 @@ def one(holding: str, *, pairs: int = 1) -> AnswerMap:
     return AnswerMap(((3, 4), (4, 3))[:pairs], functions, np.arange(20, 100), 10, shares)
 
 
-def test_a_panel_for_every_map_and_pair_and_a_legend_of_what_holds():
+def test_a_panel_for_every_map_and_pair_and_a_legend_of_what_holds() -> None:
     figure = answer_maps({"model A": one("none", pairs=2), "model B": one("rule")})
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[:3] == ["model A, (3, 4)", "model A, (4, 3)", "model B"]
@@ -21,7 +21,9 @@ def test_a_panel_for_every_map_and_pair_and_a_legend_of_what_holds():
     assert shown == {"the rule", "no function holds"}
 
 
-def test_a_function_has_one_colour_in_all_panels():
+def test_a_function_has_one_colour_in_all_panels() -> None:
     figure = answer_maps({"a": one("(4, 4): x - 16"), "b": one("(4, 4): x - 16")})
-    colours = [axes.images[0].to_rgba(axes.images[0].get_array())[0, 0] for axes in figure.axes]
+    colours = [
+        axes.images[0].to_rgba(axes.images[0].get_array().data)[0, 0] for axes in figure.axes
+    ]
     assert np.array_equal(*colours)

@@ -17,7 +17,7 @@ def hand_map(right: np.ndarray, n: int) -> AnswerMap:
     return AnswerMap(pairs, ("rule", "none"), keys, n, np.stack([right, 1 - right], -1))
 
 
-def test_exact_models_apply_one_function_everywhere():
+def test_exact_models_apply_one_function_everywhere() -> None:
     task = TASKS["neurips"]
     symmetric = answer_map(ai.exact_model("symmetric", task), task)
     assert symmetric.pairs == ((4, 3),)
@@ -29,7 +29,7 @@ def test_exact_models_apply_one_function_everywhere():
     assert everywhere.cells["rule"] == pytest.approx(14 / 16)
 
 
-def test_functions_are_those_of_the_seen_pairs_named_by_the_first():
+def test_functions_are_those_of_the_seen_pairs_named_by_the_first() -> None:
     found = answer_map(ai.exact_model("symmetric", TASKS["neurips"]), TASKS["neurips"], n=2)
     assert found.functions[:2] == ("rule", "symmetric")
     assert "(2, 4): x - 7" in found.functions  # of (4, 2) too
@@ -37,7 +37,7 @@ def test_functions_are_those_of_the_seen_pairs_named_by_the_first():
     assert found.functions[-1] == "none"
 
 
-def test_shares_agree_with_answers_counted_by_hand():
+def test_shares_agree_with_answers_counted_by_hand() -> None:
     run = ai.load("tiny/composite/1")
     found = answer_map(run, pairs=((3, 4),), n=200)
     sequences = draw(run.config.anchor_task, ((3, 4),), "all", 4_000, seed=5, stream="by-hand")
@@ -47,13 +47,13 @@ def test_shares_agree_with_answers_counted_by_hand():
         assert found.answers[name] == pytest.approx((shift == offset).mean(), abs=0.03)
 
 
-def test_a_frame_has_one_row_a_cell():
+def test_a_frame_has_one_row_a_cell() -> None:
     frame = answer_map(ai.load("exact/inferential"), n=2).to_frame()
     assert len(frame) == 2 * 80 * 7
     assert set(frame["function"]) == {"rule"}
 
 
-def test_the_key_alone_explains_what_hangs_on_the_key_alone():
+def test_the_key_alone_explains_what_hangs_on_the_key_alone() -> None:
     right = np.zeros((1, 80, 7))
     right[:, ::2] = 1
     explained = hand_map(right, 10).explained
@@ -64,7 +64,7 @@ def test_the_key_alone_explains_what_hangs_on_the_key_alone():
     assert explained.noise == pytest.approx(0)
 
 
-def test_chance_explains_nothing_and_the_parts_add_up():
+def test_chance_explains_nothing_and_the_parts_add_up() -> None:
     generator = np.random.default_rng(0)
     explained = hand_map(generator.binomial(10, 0.4, (2, 80, 7)) / 10, 10).explained
     assert explained is not None
@@ -73,14 +73,14 @@ def test_chance_explains_nothing_and_the_parts_add_up():
     assert explained.cell + explained.pair + explained.noise == pytest.approx(1)
 
 
-def test_the_pair_explains_what_differs_between_the_orders():
+def test_the_pair_explains_what_differs_between_the_orders() -> None:
     right = np.stack([np.ones((80, 7)), np.zeros((80, 7))])
     explained = hand_map(right, 10).explained
     assert explained is not None
-    assert (explained.cell, explained.pair) == (pytest.approx(0), pytest.approx(1))
+    assert [explained.cell, explained.pair] == pytest.approx([0, 1])
 
 
-def test_a_cell_without_a_majority_holds_nothing():
+def test_a_cell_without_a_majority_holds_nothing() -> None:
     right = np.full((1, 4, 3), 0.5)
     right[0, 0] = 0.4
     one = hand_map(right, 10)
@@ -89,7 +89,7 @@ def test_a_cell_without_a_majority_holds_nothing():
     assert found == {"rule": 0.75, "none": 0.25}
 
 
-def test_what_cannot_be_mapped_is_refused():
+def test_what_cannot_be_mapped_is_refused() -> None:
     run = ai.load("exact/inferential")
     with pytest.raises(ConfigError, match="n is 1"):
         answer_map(run, n=1)

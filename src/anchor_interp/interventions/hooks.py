@@ -71,7 +71,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
 
         return hook
 
-    hooks = [(name, checking(name, edit)) for name, edit in edits.items()]
+    hooks: list[Any] = [(name, checking(name, edit)) for name, edit in edits.items()]
     if is_bridge(model):
         hooks = [pair for each in hooks for pair in _reaching_the_stream(*each)]
     with model.hooks(fwd_hooks=hooks):
@@ -117,7 +117,7 @@ def _deaf_to_patterns(model: HookedTransformer) -> bool:
         return False
     if model not in _DEAF:
         wrote: list[Tensor] = []
-        hooks: list[tuple[str, Any]] = []
+        hooks: list[Any] = []
         for layer in range(model.cfg.n_layers):
             attn = f"blocks.{layer}.attn."
             hooks.append((f"{attn}hook_pattern", lambda pattern, **_: pattern * 0))

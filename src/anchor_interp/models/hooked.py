@@ -8,18 +8,18 @@ versions apart. For other architectures TransformerLens 4 has the TransformerBri
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
-from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
-from transformer_lens.hook_points import HookPoint
+from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule, hook_points
 
 from anchor_interp._util.errors import ConfigError
 
-_ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
+HookPoint: Any = hook_points.HookPoint  # whose constructor has no types
+_ACTIVATIONS: Mapping[str, Any] = {"relu": F.relu, "gelu": F.gelu}
 _ONLY: Mapping[str, Any] = {
     "attention_dir": "causal", "positional_embedding_type": "standard", "attn_only": False,
     "parallel_attn_mlp": False, "gated_mlp": False, "n_key_value_heads": None,
@@ -144,7 +144,13 @@ def repeat_along_head_dimension(x: Tensor, n_heads: int) -> Tensor:
     return repeat(x, "batch pos d_model -> batch pos head d_model", head=n_heads).clone()
 
 
-class Embed(nn.Module):
+class _Part(nn.Module):
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Embed(_Part):
     """Token embedding."""
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
@@ -156,7 +162,7 @@ class Embed(nn.Module):
         return self.W_E[tokens]
 
 
-class PosEmbed(nn.Module):
+class PosEmbed(_Part):
     """Embedding of positions."""
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
@@ -168,7 +174,7 @@ class PosEmbed(nn.Module):
         return self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1).clone()
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(_Part):
     """LayerNorm with hooks on its scale and on what it normalised."""
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
@@ -187,7 +193,7 @@ class LayerNorm(nn.Module):
         return normalized * self.w + self.b
 
 
-class Attention(nn.Module):
+class Attention(_Part):
     """Causal attention whose weights are stored by head."""
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
@@ -226,7 +232,7 @@ class Attention(nn.Module):
         return F.linear(z.flatten(2), self.W_O.flatten(0, 1).mT, self.b_O)
 
 
-class MLP(nn.Module):
+class MLP(_Part):
     """The MLP of a block."""
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
@@ -241,10 +247,11 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch pos d_model] -> [batch pos d_model]."""
         pre = self.hook_pre(x @ self.W_in + self.b_in)
-        return self.hook_post(self.act_fn(pre)) @ self.W_out + self.b_out
+        out: Tensor = self.hook_post(self.act_fn(pre)) @ self.W_out + self.b_out
+        return out
 
 
-class TransformerBlock(nn.Module):
+class TransformerBlock(_Part):
     """A pre-LayerNorm block."""
 
     def __init__(self, cfg: HookedTransformerConfig, _block_index: int) -> None:
@@ -283,7 +290,7 @@ class TransformerBlock(nn.Module):
         return cast(Tensor, self.hook_mlp_out(self.mlp(x)))
 
 
-class Unembed(nn.Module):
+class Unembed(_Part):
     """The map from the residual stream to logits."""
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
@@ -307,12 +314,10 @@ class HookedTransformer(HookedRootModule):
         self.embed, self.hook_embed = Embed(cfg), HookPoint()
         self.pos_embed, self.hook_pos_embed = PosEmbed(cfg), HookPoint()
         self.blocks = nn.ModuleList(TransformerBlock(cfg, i) for i in range(cfg.n_layers))
-        if cfg.normalization_type == "LN":
-            self.ln_final = LayerNorm(cfg)
-        else:
-            self.ln_final = nn.Identity()
+        self.ln_final = LayerNorm(cfg) if cfg.normalization_type == "LN" else nn.Identity()
         self.unembed = Unembed(cfg)
-        self.setup()
+        register_hooks: Any = self.setup
+        register_hooks()
         if cfg.init_weights:
             for name, weight in self.named_parameters():
                 if ".W_" in name:  # as TransformerLens 3 draws them by default
@@ -384,7 +389,8 @@ class HookedTransformer(HookedRootModule):
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Tensor:
         """The biases that the first layers add to the residual stream."""
-        blocks, total = list(self.blocks), torch.zeros_like(self.blocks[0].attn.b_O)
+        blocks: list[Any] = list(self.blocks)
+        total = torch.zeros_like(blocks[0].attn.b_O)
         for block in blocks[:layer]:
             total = total + block.attn.b_O + block.mlp.b_out * include_mlp_biases
         return cast(Tensor, total + blocks[layer].attn.b_O if mlp_input else total)

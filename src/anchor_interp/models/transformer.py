@@ -142,7 +142,7 @@ def build_model(
     return place(module, target)
 
 
-def check_model(model: object) -> None:
+def check_model(model: Any) -> None:
     """Raise a ConfigError if the model is not a HookedTransformer."""
     if is_bridge(model):
         if model.training:  # then dropout may act

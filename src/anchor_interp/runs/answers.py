@@ -154,7 +154,8 @@ def answer_map(
         ConfigError: a task without anchors or without unseen pairs, or n out of range.
     """
     if isinstance(model, Run):
-        model, task = model.transformer, anchored(model.config.task, "a map of answers")
+        task = anchored(model.config.task, "a map of answers")
+        model = model.transformer
     checked(task, AnchorTask, "task")
     assert task is not None
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
