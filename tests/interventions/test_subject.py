@@ -51,8 +51,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_does_not_fit_is_refused_when_it_is_made(
     changes: dict[str, Any], message: str
 ) -> None:
+    settings: dict[str, Any] = {"model": random_model(), "task": FEW_KEYS}
     with pytest.raises(ai.ConfigError, match=message):
-        settings: dict[str, Any] = {"model": random_model(), "task": FEW_KEYS}
         Subject(**settings | changes)
 
 

@@ -1,5 +1,7 @@
 """The picture of maps of answers."""
 
+from typing import Any
+
 import numpy as np
 
 from anchor_interp.pages.answer_figures import answer_maps
@@ -23,7 +25,6 @@ def test_a_panel_for_every_map_and_pair_and_a_legend_of_what_holds() -> None:
 
 def test_a_function_has_one_colour_in_all_panels() -> None:
     figure = answer_maps({"a": one("(4, 4): x - 16"), "b": one("(4, 4): x - 16")})
-    colours = [
-        axes.images[0].to_rgba(axes.images[0].get_array().data)[0, 0] for axes in figure.axes
-    ]
+    images: list[Any] = [axes.images[0] for axes in figure.axes]
+    colours = [image.to_rgba(image.get_array())[0, 0] for image in images]
     assert np.array_equal(*colours)
