@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import rc_context
 from watched_page import Watched
 
 from anchor_interp._util.errors import StoreError
@@ -194,6 +195,14 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
             assert path.read_bytes().startswith(b"\x89PNG")
         else:
             assert ET.fromstring(path.read_bytes()).tag.endswith("svg")
+
+
+def test_a_report_needs_nothing_of_a_matplotlibrc(found: Findings, tmp_path: Path) -> None:
+    page, pictures = tmp_path / "page.html", tmp_path / "pictures"
+    usual = [path.read_bytes() for path in write_report([found] * 2, page, pictures=pictures)]
+    with rc_context({"figure.autolayout": True, "text.usetex": True, "savefig.bbox": "tight"}):
+        again = write_report([found] * 2, page, pictures=pictures)
+    assert [path.read_bytes() for path in again] == usual
 
 
 def test_pictures_of_several_runs_hold_their_comparison(found: Findings, tmp_path: Path) -> None:
