@@ -57,9 +57,9 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
             fired.add(name)
             edited: Any = edit(activation)
             if not isinstance(edited, Tensor) or _kind(edited) != _kind(activation):
-                found = _kind(edited) if isinstance(edited, Tensor) else shown(edited)
+                returned = _kind(edited) if isinstance(edited, Tensor) else shown(edited)
                 raise HookError(
-                    f"the edit of {name} returned {found}; expected {_kind(activation)}, the "
+                    f"the edit of {name} returned {returned}; expected {_kind(activation)}, the "
                     "shape, dtype and device of its input"
                 )
             if deaf and edited is not activation and _is_pattern(name):

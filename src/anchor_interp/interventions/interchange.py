@@ -124,8 +124,8 @@ def interchange(
     checked(subspace, Subspace | None, "subspace")
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
-            found = f"the subspace has {len(subspace.basis)} dimensions"
-            raise ConfigError(f"{found}; expected {exchange.width}, as {site} has")
+            size = f"the subspace has {len(subspace.basis)} dimensions"
+            raise ConfigError(f"{size}; expected {exchange.width}, as {site} has")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")

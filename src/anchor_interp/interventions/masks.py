@@ -66,9 +66,9 @@ def mask_edges(
     n_layers, n_heads, given = model.cfg.n_layers, model.cfg.n_heads, cast(Any, edges)
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
     if not is_mask or given.shape[::2] != (n_layers, n_heads, given.shape[3]):
-        found = f"{tuple(given.shape)} {given.dtype}" if hasattr(given, "dtype") else shown(given)
+        shape = f"{tuple(given.shape)} {given.dtype}" if hasattr(given, "dtype") else shown(given)
         raise ConfigError(
-            f"edges is {found}; expected a tensor of booleans, shape (layer, batch, head, query, "
+            f"edges is {shape}; expected a tensor of booleans, shape (layer, batch, head, query, "
             f"key) with the model's {n_layers} layers and {n_heads} heads, and as many "
             "queries as keys; a batch of 1 cuts the same in every sequence; torch.from_numpy "
             "makes them of an array"

@@ -64,8 +64,8 @@ class PatchResult(Readable):
             return about
         sign = -1 if self.direction == "denoise" else 1
         most = sorted(inside, key=lambda row: sign * row["recovery"])[:_MOST_TOLD]
-        told = ", ".join(f"{row['recovery']:.2f} at {row['site']}" for row in most)
-        return f"{about}\nlargest effects after the embedding: recovery {told}"
+        largest = ", ".join(f"{row['recovery']:.2f} at {row['site']}" for row in most)
+        return f"{about}\nlargest effects after the embedding: recovery {largest}"
 
     def _rows(self) -> list[dict[str, Any]]:
         apart, values = self.told_apart(), np.nanmean(self.values, 1)
@@ -142,13 +142,15 @@ def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -
     for index in np.unique(sequences.pair):
         pair, rows = task.pairs[index], sequences.pair == index
         keys = sequences.key[rows].astype(np.int64)
-        found = task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
-        if found is None:
+        expected = (
+            task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
+        )
+        if expected is None:
             raise ConfigError(
                 f"the pair {pair} ({task.role(pair)}) has no symmetric answer; choose sequences of "
                 "an unseen pair whose other order has another target: sequences.where(pair=...)"
             )
-        answers[rows] = found
+        answers[rows] = expected
     return probability(answers)
 
 
@@ -336,11 +338,11 @@ def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
 
 
 def _measured(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
-    found: object = metric(check_finite(logits, "the model's logits"))
-    if not isinstance(found, Tensor) or found.shape != logits.shape[:1]:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
+    measured: object = metric(check_finite(logits, "the model's logits"))
+    if not isinstance(measured, Tensor) or measured.shape != logits.shape[:1]:
+        shape = tuple(measured.shape) if isinstance(measured, Tensor) else shown(measured)
         raise ConfigError(
             f"the metric returned {shape}; expected a tensor with one value for each of the "
             f"{len(logits)} examples"
         )
-    return found.detach().double().cpu().numpy()
+    return measured.detach().double().cpu().numpy()

@@ -52,8 +52,8 @@ class Site:
                 f"{', '.join(_PER_HEAD)} do"
             )
         if self.key_position != "all" and self.activation != "pattern":
-            found = f"site.key_position is {shown(self.key_position)}"
-            raise ConfigError(f"{found}; only a pattern has one, {self.activation} does not")
+            position = f"site.key_position is {shown(self.key_position)}"
+            raise ConfigError(f"{position}; only a pattern has one, {self.activation} does not")
 
     @property
     def hook(self) -> str:
@@ -96,8 +96,8 @@ class Connection:
                     "the residual stream alone"
                 )
             if receiver.depth < self.sender.depth:
-                found = f"the receiver {receiver} is computed before the sender {self.sender}"
-                raise ConfigError(f"{found}; give a later receiver")
+                order = f"the receiver {receiver} is computed before the sender {self.sender}"
+                raise ConfigError(f"{order}; give a later receiver")
             if _elsewhere(self.sender.position, receiver.position):
                 raise ConfigError(
                     f"the receiver {receiver} is at another position than the sender "

@@ -210,8 +210,8 @@ def main_numbers(model: Any) -> Numbers:
         layers = [weight.left for weight in _weights(model)]
     else:
         layers = [first_query_matrix(model)]
-    ranks = [found for layer in layers if (found := measured(stable_rank, layer)) is not None]
-    cosines = [found for layer in layers if (found := measured(condensation, layer)) is not None]
+    ranks = [rank for layer in layers if (rank := measured(stable_rank, layer)) is not None]
+    cosines = [cosine for layer in layers if (cosine := measured(condensation, layer)) is not None]
     return Numbers(fmean(ranks) if ranks else None, None, fmean(cosines) if cosines else None)
 
 
@@ -360,9 +360,9 @@ def _exact(matrix: Tensor) -> Tensor:
 
 def _check_is_matrix(given: object) -> None:
     if not isinstance(given, Tensor) or given.ndim != 2:
-        found = tuple(given.shape) if isinstance(given, Tensor) else shown(given)
+        shape = tuple(given.shape) if isinstance(given, Tensor) else shown(given)
         raise ConfigError(
-            f"the matrix is {found}; expected a tensor of two dimensions: one head's, "
+            f"the matrix is {shape}; expected a tensor of two dimensions: one head's, "
             "such as model.W_Q[0, 0], or torch.from_numpy(...)"
         )
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -175,14 +174,14 @@ def arithmetic_steps(
     share = float(np.trace(rest) / np.trace(whole))
     if share < 1e-12:  # the rest is rounding
         share, rest = 0.0, rough
-    found = _closeness(rest, every)
+    observed = _closeness(rest, every)
     generator = np.random.default_rng(seed)
     orders = (generator.permutation(n) for _ in range(PERMUTATIONS))
     permuted = (rough @ rest[np.ix_(order, order)] @ rough for order in orders)
     drawn = np.stack([_closeness(products, every) for products in permuted])
     spread = drawn.std(0, ddof=1)
-    reached = as_large(drawn, found, size=1).sum(0)
-    excess, p_values = found - drawn.mean(0), (1 + reached) / (1 + PERMUTATIONS)
+    reached = as_large(drawn, observed, size=1).sum(0)
+    excess, p_values = observed - drawn.mean(0), (1 + reached) / (1 + PERMUTATIONS)
     ranking = np.argsort(-excess / spread).tolist()
     closeness = _closeness(whole, every)
     return StepTest(
@@ -214,8 +213,8 @@ def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:
 
 
 def _vectors(rows: Float[Tensor, "number d_model"]) -> Float[np.ndarray, "number d_model"]:
-    found = check_finite(rows, "the embedding's values").detach().to("cpu", torch.float64)
-    vectors: Float[np.ndarray, "number d_model"] = found.numpy()
+    check_finite(rows, "the embedding's values")
+    vectors: Float[np.ndarray, "number d_model"] = rows.detach().double().cpu().numpy()
     if len(vectors) < 2 or (vectors == vectors[0]).all():
         raise ConfigError(f"{len(vectors)} embeddings that do not differ have no structure")
     return vectors

@@ -298,15 +298,15 @@ def _lookup(w: _Wiring) -> None:
     before = [{w.position[j]: _SHARP for j in (i - 1, i - 2) if j >= 0} for i in w.position]
     moves = {w.token[t]: recent[t] for t in recent}
     w.heads.append(_Head([{at: 1.0} for at in w.position.values()], before, moves))
-    found = w.features(w.answer)
+    looked_up = w.features(w.answer)
     for first, second in task.pairs:
         anchors = {recent[first]: 16.0, w.token[second]: 16.0}
         answers = _answer("lookup", task, (first, second), task.keys).tolist()
         for x, y in zip(w.keys, answers, strict=True):
-            w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {found[y]: 1.0}))
+            w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {looked_up[y]: 1.0}))
     # Layer 1 looks at the latest anchor, which is the second one.
     latest = {w.place: 1.0} | dict.fromkeys(w.anchors.values(), float(task.length))
-    w.looks_at(latest, {found[y]: w.answer[y] for y in found})
+    w.looks_at(latest, {looked_up[y]: w.answer[y] for y in looked_up})
 
 
 def _scaled(terms: Terms, factor: float = _SHARP) -> Terms:

@@ -127,9 +127,10 @@ def _is_supported(model: HookedTransformer) -> bool:
     parts = {type(part) for part in known.modules()}
     if any(type(part) not in parts or "forward" in vars(part) for part in model.modules()):
         return False
-    mine, reference = vars(model.cfg), vars(known.cfg)
-    return mine["act_fn"] in _ACTIVATIONS and all(
-        mine.get(name) == reference.get(name) for name in (mine.keys() | reference.keys()) - _FREE
+    settings, reference = vars(model.cfg), vars(known.cfg)
+    return settings["act_fn"] in _ACTIVATIONS and all(
+        settings.get(name) == reference.get(name)
+        for name in (settings.keys() | reference.keys()) - _FREE
     )
 
 

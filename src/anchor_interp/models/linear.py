@@ -76,10 +76,10 @@ def _agrees_with_pytorch() -> bool:
     x, weight, bias = some(3, 5), some(5, 7), some(7)
     apply: Callable[..., Tensor] = _OneDNNLinear.apply
     both = apply(x, weight, bias, True), torch.addmm(bias, x, weight).relu()
-    found, expected = (
+    ours, expected = (
         (out, *torch.autograd.grad(out.square().sum(), [x, weight, bias])) for out in both
     )
-    return all(torch.allclose(a, b, 1e-4, 1e-5) for a, b in zip(found, expected, strict=True))
+    return all(torch.allclose(a, b, 1e-4, 1e-5) for a, b in zip(ours, expected, strict=True))
 
 
 class _OneDNNLinear(torch.autograd.Function):

@@ -154,9 +154,9 @@ def check_model(model: Any) -> None:
 
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
-    found = model.cfg.attention_dir
-    if found != "causal":
-        raise ConfigError(f"the model's attention is {found}; expected causal attention")
+    direction = model.cfg.attention_dir
+    if direction != "causal":
+        raise ConfigError(f"the model's attention is {direction}; expected causal attention")
 
 
 def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
@@ -167,12 +167,12 @@ def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
     """
     check_model(model)
     checked(task, AnchorTask, "task")
-    found = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
+    sizes = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
     needed = task.n_input_tokens, task.n_tokens, task.length
-    if any(has < needs for has, needs in zip(found, needed, strict=True)):
+    if any(has < needs for has, needs in zip(sizes, needed, strict=True)):
         raise ConfigError(
             "the model has {} tokens, {} output tokens and {} positions; the task needs {}, {} "
-            "and {}: take a model of the task".format(*found, *needed)
+            "and {}: take a model of the task".format(*sizes, *needed)
         )
     check_weights(model)
 
@@ -250,9 +250,9 @@ def model_of_weights(
         if name not in weights:
             raise ConfigError(_NO_MODEL.format(f"have no {name!r}"))
         if weights[name].shape != part.shape:
-            found, fitting = tuple(weights[name].shape), tuple(part.shape)
+            given, fitting = tuple(weights[name].shape), tuple(part.shape)
             raise ConfigError(
-                f"the weight {name!r} is {found}; expected {fitting} beside the others"
+                f"the weight {name!r} is {given}; expected {fitting} beside the others"
             )
     known = {name: weights[name] for name in model.state_dict() if name in weights}
     model.load_state_dict(known, strict=False, assign=True)
@@ -319,10 +319,10 @@ def token_rows(
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
         tokens = torch.from_numpy(tokens.astype(np.int64))
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in _INTEGERS:
-        found = f"is {shown(tokens)}"
+        description = f"is {shown(tokens)}"
         if isinstance(tokens, Tensor | np.ndarray):
-            found = f"has shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
-        raise ConfigError(f"tokens {found}; expected integers of shape (batch, pos)")
+            description = f"has shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
+        raise ConfigError(f"tokens {description}; expected integers of shape (batch, pos)")
     if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
         n_pos, most = tokens.shape[1], model.cfg.n_ctx
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
