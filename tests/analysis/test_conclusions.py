@@ -12,14 +12,16 @@ import anchor_interp as ai
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import SequenceAttention, attention_examples
 from anchor_interp.analysis.circuits import CircuitScores, Performance
+from anchor_interp.analysis.mask_leakage import mask_leakages
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.overview import Patched, _leaks
+from anchor_interp.analysis.probes import Patched
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
 from anchor_interp.interventions.sites import Site, site_grid
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.exact import MECHANISMS, Mechanism
 from anchor_interp.runs.phase import Decision
@@ -48,7 +50,7 @@ def said() -> dict[Mechanism, Said]:
 @torch.no_grad()
 def _said(mechanism: Mechanism) -> Said:
     model = small_exact(mechanism, "post")
-    leaks = _leaks(model, FEW_KEYS, seed=0)
+    leaks = mask_leakages(Subject(model, FEW_KEYS))
     patches = []
     for contrast in ("key", "first", "second"):
         pairs = contrast_pairs(FEW_KEYS, contrast, 20, seed=0)
@@ -66,7 +68,7 @@ def _said(mechanism: Mechanism) -> Said:
             replace(BLANK, order_first=order.ratio),
         ),
         say.conclude_complexity(complexity(model)),
-        say.conclude_attention(attention_examples(model, FEW_KEYS)),
+        say.conclude_attention(attention_examples(Subject(model, FEW_KEYS))),
     )
 
 
@@ -151,7 +153,7 @@ def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None
     """The gathered answer leaves the second anchor's position: without its edge nothing is left."""
     model = ai.load("tiny/composite/1").model
     task = ai.load("tiny/composite/1").config.anchor_task
-    leaks = {(entry.place, entry.paths): entry for entry in _leaks(model, task, seed=0)}
+    leaks = {(entry.place, entry.paths): entry for entry in mask_leakages(Subject(model, task))}
     second, key = leaks["second", "direct"], leaks["key", "direct"]
     assert second.effect is not None
     assert key.effect is not None
@@ -169,7 +171,7 @@ def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None
 @pytest.mark.parametrize("name", ["tiny/memorizing/1", "tiny/neurips-memorizing/2"])
 def test_a_token_without_a_measurable_effect_has_no_share(name: str) -> None:
     run = ai.load(name)
-    leaks = _leaks(run.model, run.config.anchor_task, seed=0)
+    leaks = mask_leakages(Subject.of_run(run))
     assert {entry.place for entry in leaks} == {"key", "first", "second"}
     assert all(entry.effect is None for entry in leaks if entry.place == "first")
     assert all(entry.accuracy is not None and entry.leak >= 0 for entry in leaks)
@@ -182,7 +184,7 @@ def test_a_token_without_a_measurable_effect_has_no_share(name: str) -> None:
 def test_pairs_of_equal_anchors_leave_the_anchors_without_a_share() -> None:
     unseen = tuple(pair for pair in FEW_KEYS.pairs if pair[0] != pair[1])
     task = replace(FEW_KEYS, unseen=unseen, overrides=())
-    leaks = _leaks(small_exact("inferential", "post"), task, seed=0)
+    leaks = mask_leakages(Subject(small_exact("inferential", "post"), task))
     assert all((entry.effect is None) is (entry.place != "key") for entry in leaks)
 
 

@@ -10,11 +10,7 @@ from small_models import FEW_KEYS, random_model
 from torch import Tensor
 
 import anchor_interp as ai
-from anchor_interp.analysis.attention import (
-    attention_examples,
-    attention_patterns,
-    sequence_attention,
-)
+from anchor_interp.analysis.attention import attention_patterns
 from anchor_interp.analysis.attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.fingerprint import fingerprint_model
@@ -98,8 +94,6 @@ TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
     "logit_lens": lambda model: logit_lens(model, SEQUENCES),
     "attribute_logits": lambda model: attribute_logits(model, SEQUENCES),
     "attention_patterns": lambda model: attention_patterns(model, SEQUENCES),
-    "attention_examples": lambda model: attention_examples(model, FEW_KEYS),
-    "sequence_attention": lambda model: sequence_attention(model, FEW_KEYS),
     "complexity": complexity,
     "evaluate": lambda model: ai.evaluate(model, FEW_KEYS, n=5),
     "fingerprint_model": lambda model: fingerprint_model(model, FEW_KEYS),

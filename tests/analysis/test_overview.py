@@ -19,7 +19,9 @@ from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis import clusters
-from anchor_interp.analysis.overview import Analysis, Development, analyze, analyze_model
+from anchor_interp.analysis.development import Development
+from anchor_interp.analysis.overview import analyze, analyze_model
+from anchor_interp.analysis.results import Analysis
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.shapes import InitConfig, ModelConfig

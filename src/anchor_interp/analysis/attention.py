@@ -9,16 +9,14 @@ from jaxtyping import Float, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.finite import check_weights
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
-    check_fits,
     device,
-    finite_rows,
 )
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
-from anchor_interp.tasks.anchor import AnchorTask, Pair, Role
+from anchor_interp.tasks.anchor import Pair, Role
 from anchor_interp.tasks.drawing import draw_examples, find_split
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
 from anchor_interp.tasks.task import Task
@@ -75,14 +73,14 @@ class AttentionPatterns:
 
 
 def attention_examples(
-    model: HookedTransformer, task: AnchorTask, *, seed: int = EVALUATION_SEED
+    subject: Subject, *, seed: int = EVALUATION_SEED
 ) -> tuple[AttentionExample, ...]:
     """One test-key sequence of the first unseen pair and one of a seen pair of two anchors.
 
     The seen pair is the unseen one in the other order, where that was seen. Of some sequences it is
     the first with the most frequent difference of answer and key.
     """
-    check_fits(model, task)
+    model, task = subject.model, subject.anchor_task
     unseen = task.unseen[:1]
     mirrored = [pair[::-1] for pair in unseen if pair[::-1] not in task.unseen]
     seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
@@ -113,7 +111,6 @@ def sequence_attention(
     model: HookedTransformer, task: Task, *, seed: int = EVALUATION_SEED
 ) -> tuple[SequenceAttention, ...]:
     """One short example of the first split of every role that judges a model, OOD first."""
-    check_weights(model)
     tested = {split.role: split.name for split in reversed(task.splits) if split.role != "train"}
     names = [tested[role] for role in ("ood", "id") if role in tested] or ["train"]
     return tuple(_sequence(model, task, name, seed) for name in names)
@@ -155,7 +152,7 @@ def attention_patterns(
         ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
             finite.
     """
-    rows = finite_rows(model, sequences)
+    rows = Subject(model, examples=sequences).rows
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")

@@ -134,7 +134,7 @@ class CircuitScores(Readable):
 
 
 @dataclass(frozen=True)
-class Baseline:
+class RivalCircuit:
     """The faithfulness of another circuit."""
 
     name: str
@@ -156,9 +156,9 @@ class CircuitComparison(Readable):
     p_accuracy: float
     """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
     p_logit_difference: float
-    others: tuple[Baseline, ...]
+    others: tuple[RivalCircuit, ...]
     """The attention rollout with as many edges, and the published routes."""
-    rollouts: tuple[Baseline, ...]
+    rollouts: tuple[RivalCircuit, ...]
     """The attention rollout with one edge fewer, as many, one and two more, and twice as many."""
 
     def _summary(self) -> str:
@@ -177,8 +177,8 @@ class CircuitComparison(Readable):
         )
         sizes = [one for one in self.rollouts if one.size != self.size]
         for one in (
-            Baseline("the circuit", self.size, self.faithfulness),
-            Baseline(f"best of {len(self.random_accuracy)} random circuits", self.size, best),
+            RivalCircuit("the circuit", self.size, self.faithfulness),
+            RivalCircuit(f"best of {len(self.random_accuracy)} random circuits", self.size, best),
             *self.others,
             *sizes,
         ):
@@ -334,7 +334,7 @@ def compare_circuit(
         others=(
             *(one for one in by_size if one.size == size),
             *(
-                Baseline(name, int(edges.sum()), Performance(*score.tolist()))
+                RivalCircuit(name, int(edges.sum()), Performance(*score.tolist()))
                 for (name, edges), score in zip(rivals.items(), others.T, strict=True)
             ),
         ),
@@ -342,7 +342,7 @@ def compare_circuit(
     )
 
 
-def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[Baseline, ...]:
+def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, ...]:
     """The faithfulness of the edges with the largest :func:`attention_rollout`, for each size.
 
     A size below 1 or above the number of edges that can reach the output is left out.
@@ -356,7 +356,7 @@ def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[Baseline, ...]:
         circuit.flat[by_share[:n]] = True
     scores = bench.faithfulness(circuits).T.tolist() if fitting else []
     return tuple(
-        Baseline("attention rollout", n, Performance(*score))
+        RivalCircuit("attention rollout", n, Performance(*score))
         for n, score in zip(fitting, scores, strict=True)
     )
 

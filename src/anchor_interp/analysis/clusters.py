@@ -19,9 +19,10 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, read_masked, read_state, state_name
+from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_key_token
-from anchor_interp.models.transformer import HookedTransformer, check_fits
+from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair, pair_indices
 from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.sequences import Place, Sequences
@@ -85,22 +86,48 @@ def key_mask_clusters(
     :func:`anchor_interp.interventions.masks.mask_edges`; ``tsne`` asks for the picture as well.
     Source: complexity-control paper, section V-A, figure 4A, 4C.
     """
-    check_fits(model, task)
+    checked(n, int, "n", low=2, high=10_000)
+    checked(tsne, bool, "tsne")
+    return key_mask_clusters_of(
+        Subject(model, task, seed=seed),
+        state,
+        layer,
+        pairs=pairs,
+        n=n,
+        position=position,
+        renormalise=renormalise,
+        tsne=tsne,
+    )
+
+
+def key_mask_clusters_of(
+    subject: Subject,
+    state: State | None = None,
+    layer: int = 1,
+    *,
+    pairs: Sequence[Pair] | None = None,
+    n: int = 50,
+    position: int = 1,
+    renormalise: bool = False,
+    tsne: bool = False,
+) -> Clusters:
+    """:func:`key_mask_clusters` of a subject."""
+    model, task = subject.model, subject.anchor_task
+    check_state(model, state, layer)
     unequal = tuple(pair for pair in task.pairs if pair[0] != pair[1])
     index = _pairs_to_tell_apart(task, unequal if pairs is None else pairs)
-    n = checked(n, int, "n", low=2, high=10_000)
-    position = checked(position, int, "position", low=0, high=task.length - 4)
+    checked(position, int, "position", low=0, high=task.length - 4)
     at, test = task.cells("test")
     test = test[at == position]
     if not len(test):
         raise ConfigError(f"position {position} has no test key; choose one of {sorted(set(at))}")
     total = len(index) * n
-    factors = Factors.draw(task, total, seed, "key-mask", keys=test)
+    factors = Factors.draw(task, total, subject.seed, "key-mask", keys=test)
     pair, where = np.tile(index, n), np.full(total, position)
     sequences = dataclasses.replace(factors, pair=pair, position=where).sequences(task)
     mask = mask_key_token(model, sequences, renormalise=renormalise)
     points = read_masked(model, state, layer, sequences, mask)
-    return _clusters(*state_name(state, layer), task, sequences, points, tsne, seed)
+    return _clusters(subject, state_name(state, layer), sequences, points, tsne=tsne)
 
 
 def pair_clusters(
@@ -124,18 +151,44 @@ def pair_clusters(
     otherwise form clusters of their own. ``tsne`` asks for the picture, in about a minute for
     10,000 points. Source: NeurIPS paper, section 5.1, figure 3b.
     """
-    check_fits(model, task)
-    index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)
-    n = checked(n, int, "n", low=500, high=10_000)
+    checked(n, int, "n", low=500, high=10_000)
     checked(centre, bool, "centre")
-    factors = Factors.draw(task, n, seed, "pair-clusters", index=index, maskable=True)
+    checked(tsne, bool, "tsne")
+    return pair_clusters_of(
+        Subject(model, task, seed=seed),
+        state,
+        layer,
+        place,
+        pairs=pairs,
+        n=n,
+        centre=centre,
+        tsne=tsne,
+    )
+
+
+def pair_clusters_of(
+    subject: Subject,
+    state: State = "X_ao",
+    layer: int = 0,
+    place: Place = "last",
+    *,
+    pairs: Sequence[Pair] | None = None,
+    n: int = 2_000,
+    centre: bool = True,
+    tsne: bool = False,
+) -> Clusters:
+    """:func:`pair_clusters` of a subject."""
+    check_state(subject.model, state, layer)
+    task = subject.anchor_task
+    index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)
+    factors = Factors.draw(task, n, subject.seed, "pair-clusters", index=index, maskable=True)
     sequences = factors.sequences(task)
-    points = read_state(model, state, layer, place, sequences)
+    points = read_state(subject.model, state, layer, place, sequences)
     if centre:
         labels = [sequences.position] + [sequences.tokens[:, -1]] * (place == "last")
         known = np.hstack([np.equal.outer(each, np.unique(each)) for each in labels]).astype(float)
         points = points - known @ np.linalg.lstsq(known, points, rcond=None)[0]
-    return _clusters(state, layer, task, sequences, points, tsne, seed)
+    return _clusters(subject, (state, layer), sequences, points, tsne=tsne)
 
 
 def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
@@ -146,35 +199,28 @@ def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
 
 
 def _clusters(
-    state: str,
-    layer: int | None,
-    task: AnchorTask,
+    subject: Subject,
+    name: tuple[str, int | None],
     sequences: Sequences,
     points: Floats,
+    *,
     tsne: bool,
-    seed: int,
 ) -> Clusters:
-    checked(tsne, bool, "tsne")
-    found, ordered = np.unique(sequences.pair, return_inverse=True)
-    pairs = tuple(task.pairs[i] for i in found)
+    present, ordered = np.unique(sequences.pair, return_inverse=True)
+    pairs = tuple(subject.anchor_task.pairs[i] for i in present)
     alike = sorted({tuple(sorted(pair)) for pair in pairs})
     unordered = np.array([alike.index(tuple(sorted(pair))) for pair in pairs])[ordered]
     keys = sequences.key.astype(np.int64)
     some = slice(_SCORED)
-    scored, distances = points[some], squareform(pdist(points[some]))
-    apart = distances.max() > 1e-5 * np.linalg.norm(scored, axis=1).max()
-    counts = tuple(range(2, min(len(pairs) + 4, len(scored) - 1) + 1)) if apart else ()
-    tree = linkage(scored, "ward")
-    divisions = [fcluster(tree, count, "maxclust") for count in counts]
-    silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
-    best = int(np.argmax(silhouettes)) if counts else None
-    labels = np.zeros(len(scored)) if best is None else divisions[best]
-    own = [np.flatnonzero(unordered[some] == i) for i in range(len(alike))]  # points of each pair
-    each = [_silhouette(distances[np.ix_(at, at)], ordered[some][at]) for at in own]
-    within = [score for score in each if score is not None]
+    distances = squareform(pdist(points[some]))
+    by_order = [
+        _silhouette(distances[np.ix_(own, own)], ordered[some][own])
+        for own in (np.flatnonzero(unordered[some] == i) for i in range(len(alike)))
+    ]
+    defined = [score for score in by_order if score is not None]
+    counts, silhouettes, labels = _best_clustering(points[some], distances, len(pairs) + 4)
     return Clusters(
-        state=state,
-        layer=layer,
+        *name,
         pairs=pairs,
         pair=ordered.astype(np.int64),
         key=keys,
@@ -182,15 +228,31 @@ def _clusters(
         n_unordered=len(alike),
         silhouette_ordered=_silhouette(distances, ordered[some]),
         silhouette_unordered=_silhouette(distances, unordered[some]),
-        silhouette_order=float(np.mean(within)) if within else None,
+        silhouette_order=float(np.mean(defined)) if defined else None,
         silhouette_key=_silhouette(distances, keys[some]),
         counts=counts,
         silhouettes=silhouettes,
-        n_clusters=1 if best is None else counts[best],
+        n_clusters=counts[int(np.argmax(silhouettes))] if counts else 1,
         agreement_ordered=float(adjusted_rand_score(ordered[some], labels)),
         agreement_unordered=float(adjusted_rand_score(unordered[some], labels)),
-        embedding=_tsne(points, seed) if tsne else None,
+        embedding=_tsne(points, subject.seed) if tsne else None,
     )
+
+
+def _best_clustering(
+    points: Floats, distances: Floats, most: int
+) -> tuple[tuple[int, ...], tuple[float, ...], npt.NDArray[Any]]:
+    """The numbers of clusters tried, their silhouettes, and the labels of the best (Ward).
+
+    None is tried if all points coincide, and all points then have one label.
+    """
+    if distances.max() <= 1e-5 * np.linalg.norm(points, axis=1).max():
+        return (), (), np.zeros(len(points))
+    counts = tuple(range(2, min(most, len(points) - 1) + 1))
+    tree = linkage(points, "ward")
+    divisions = [fcluster(tree, count, "maxclust") for count in counts]
+    silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
+    return counts, silhouettes, divisions[int(np.argmax(silhouettes))]
 
 
 def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:

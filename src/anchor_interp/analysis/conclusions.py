@@ -5,22 +5,21 @@ A contrast counts if its p is 0.05 or less.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
+from anchor_interp.analysis.circuits import CircuitScores
+from anchor_interp.analysis.mask_leakage import MaskLeakage
+from anchor_interp.analysis.mechanism import Fingerprint
+from anchor_interp.analysis.probes import Patched
+from anchor_interp.analysis.routes import RouteScores
+from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.analysis.verdict import THRESHOLDS
-
-if TYPE_CHECKING:
-    from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
-    from anchor_interp.analysis.circuits import CircuitScores
-    from anchor_interp.analysis.mechanism import Fingerprint
-    from anchor_interp.analysis.overview import Analysis, MaskLeak, Patched
-    from anchor_interp.analysis.routes import RouteScores
-    from anchor_interp.analysis.similarity import Similarity
-    from anchor_interp.interventions.interchange import InterchangeResult
-    from anchor_interp.models.complexity import Complexity
-    from anchor_interp.runs.phase import Decision
+from anchor_interp.interventions.interchange import InterchangeResult
+from anchor_interp.models.complexity import Complexity
+from anchor_interp.runs.phase import Decision
 
 _MOST = 0.5
 _SOME = 0.25  # of the recovery: a place with less is not named
@@ -39,31 +38,7 @@ _PLACES = {
 }  # fmt: skip
 
 
-def conclude(analysis: "Analysis") -> dict[str, str]:
-    """The sentence of every section of the page that has numbers, by the section's name."""
-    found: dict[str, str | None] = {
-        "phase": conclude_phase(analysis.decision, analysis.verdict),
-        "complexity": conclude_complexity(analysis.complexity),
-    }
-    m = analysis.mechanism
-    if m is not None:
-        found |= {
-            "flow": conclude_flow(
-                m.routes, m.scores, finished=m.circuit is None or m.circuit.finished
-            ),
-            "masks": conclude_masks(m.leaks),
-            "patching": conclude_patching(m.patches, m.interchanges),
-            "representations": conclude_representations(
-                m.similarities, m.fingerprint, m.interchanges
-            ),
-            "attention": conclude_attention(m.attention),
-        }
-    elif analysis.attention:
-        found["attention"] = conclude_predictions(analysis.attention)
-    return {name: sentence for name, sentence in found.items() if sentence is not None}
-
-
-def conclude_phase(decision: "Decision | None", verdict: "Decision | None") -> str | None:
+def conclude_phase(decision: Decision | None, verdict: Decision | None) -> str | None:
     """Whether behaviour and mechanism name the same phase."""
     if decision is None or verdict is None:
         one, by = (verdict, "mechanism") if decision is None else (decision, "answers")
@@ -79,7 +54,7 @@ def conclude_phase(decision: "Decision | None", verdict: "Decision | None") -> s
 
 
 def conclude_flow(
-    routes: "RouteScores | None", circuit: "CircuitScores | None", *, finished: bool = True
+    routes: RouteScores | None, circuit: CircuitScores | None, *, finished: bool = True
 ) -> str | None:
     """The dominant route, and how small a circuit is enough; ``finished``: its pruning was."""
     said = [] if routes is None else [_route(routes)]
@@ -92,7 +67,7 @@ def conclude_flow(
     return _sentence("; ".join(said))
 
 
-def _route(routes: "RouteScores") -> str:
+def _route(routes: RouteScores) -> str:
     shares: dict[str, float] = {name: getattr(routes, name) for name in _TAKES}
     best, *others = sorted(shares, key=lambda name: -shares[name])
     rest = " and ".join(f"the {name} one {shares[name]:z.2f}" for name in others)
@@ -104,7 +79,7 @@ def _route(routes: "RouteScores") -> str:
     return f"The model {_TAKES[best]}: {numbers}"
 
 
-def conclude_masks(leaks: Sequence["MaskLeak"]) -> str | None:
+def conclude_masks(leaks: Sequence[MaskLeakage]) -> str | None:
     """Which tokens the last position reads itself, and which another position passes on."""
     direct = [entry for entry in leaks if entry.paths == "direct"]
     left = {entry.place: entry.effect for entry in direct if entry.effect is not None}
@@ -127,7 +102,7 @@ def conclude_masks(leaks: Sequence["MaskLeak"]) -> str | None:
 
 
 def conclude_patching(
-    patches: Sequence["Patched"], interchanges: Sequence["InterchangeResult"]
+    patches: Sequence[Patched], interchanges: Sequence[InterchangeResult]
 ) -> str | None:
     """Where each token's information is before the last layer, and whether g(x; a1) is a state."""
     said = [_whereabouts(entry) for entry in patches]
@@ -149,7 +124,7 @@ def conclude_patching(
     return _sentence("; ".join(start))
 
 
-def _whereabouts(patched: "Patched") -> str:
+def _whereabouts(patched: Patched) -> str:
     """Where in the residual stream before the last layer one token's information is."""
     sites: Sequence[Any] = patched.result.sites
     last = max(site.layer for site in sites)
@@ -174,9 +149,9 @@ def _whereabouts(patched: "Patched") -> str:
 
 
 def conclude_representations(
-    similarities: Sequence["Similarity"],
-    fingerprint: "Fingerprint | None",
-    interchanges: Sequence["InterchangeResult"] = (),
+    similarities: Sequence[Similarity],
+    fingerprint: Fingerprint | None,
+    interchanges: Sequence[InterchangeResult] = (),
 ) -> str | None:
     """Whether equal values are parallel at the first anchor, and whether the order is merged."""
     said = []
@@ -203,7 +178,7 @@ def conclude_representations(
     return _sentence("; ".join(said))
 
 
-def _order(fingerprint: "Fingerprint") -> str:
+def _order(fingerprint: Fingerprint) -> str:
     change = fingerprint.order_first
     if change is None:
         return "does not hold the pair"
@@ -214,7 +189,7 @@ def _order(fingerprint: "Fingerprint") -> str:
     )
 
 
-def conclude_complexity(complexity: "Complexity") -> str | None:
+def conclude_complexity(complexity: Complexity) -> str | None:
     """Whether the first query matrix uses few directions."""
     entry = next((e for e in complexity.matrices if (e.name, e.layer) == ("W_Q", 0)), None)
     if entry is None or entry.stable_rank is None:
@@ -231,7 +206,7 @@ def conclude_complexity(complexity: "Complexity") -> str | None:
     )
 
 
-def conclude_attention(examples: Sequence["AttentionExample"]) -> str | None:
+def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
     """What the last position attends to most in every layer, on average over the examples."""
     if not examples:
         return None
@@ -254,7 +229,7 @@ def conclude_attention(examples: Sequence["AttentionExample"]) -> str | None:
     )
 
 
-def conclude_predictions(examples: Sequence["SequenceAttention"]) -> str:
+def conclude_predictions(examples: Sequence[SequenceAttention]) -> str:
     """How many tokens of the examples are predicted."""
     pairs = [pair for one in examples for pair in zip(one.answer, one.predicted, strict=True)]
     right = sum(answer == predicted for answer, predicted in pairs)

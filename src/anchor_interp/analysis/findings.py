@@ -13,6 +13,7 @@ from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
 from anchor_interp.analysis.development import Development, development_of
 from anchor_interp.analysis.drawings import Drawings, drawings
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
@@ -82,8 +83,9 @@ def _plane(run: Run) -> PlaneOfAnswers | None:
 
 def _attention(run: Run) -> tuple[AttentionExample, ...]:
     """Examples of pairs of anchors; none of a task without them."""
-    task = run.config.task.anchored
-    return () if task is None else attention_examples(run.transformer, task)
+    if run.config.task.anchored is None:
+        return ()
+    return attention_examples(Subject.of_run(run))
 
 
 def gather(paths: Sequence[str | Path]) -> list[Findings]:

@@ -20,26 +20,30 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.schema import checked, to_dict
-from anchor_interp.analysis import similarity
-from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
+from anchor_interp.analysis.clusters import key_mask_clusters_of, pair_clusters_of
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
-from anchor_interp.analysis.routes import RouteName, route_scores
-from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
-from anchor_interp.interventions.composition import virtual_anchors
-from anchor_interp.interventions.interchange import interchange
+from anchor_interp.analysis.routes import RouteName, route_scores_of
+from anchor_interp.analysis.sensitivity import Influence, order_influence_of, sensitivity_of
+from anchor_interp.analysis.similarity import (
+    answer_similarity_of,
+    block_similarity_of,
+    value_similarity_of,
+)
+from anchor_interp.analysis.states import State
+from anchor_interp.interventions.composition import virtual_anchors_of
+from anchor_interp.interventions.interchange import interchange_of
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models import complexity
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
-from anchor_interp.models.networks import as_transformer
-from anchor_interp.models.transformer import HookedTransformer, check_fits
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.evaluation import (
     Training,
     accuracy,
     training_accuracy,
-    training_examples,
 )
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
@@ -71,20 +75,15 @@ def fingerprint(
     if isinstance(run, HookedTransformer):
         raise ConfigError("run is a model; fingerprint_model measures one, given its task")
     if isinstance(run, Run):
-        found = run if step is None else run.at(step)
+        checkpoint = run if step is None else run.at(step)
     else:
-        found = load(run, step=step, device=device)
-    numbers = fingerprint_model(
-        found.transformer,
-        found.config.anchor_task,
-        training=found.training,
-        initial=None if found.initial is None else as_transformer(found.initial),
-        seed=seed,
-        max_seconds=max_seconds,
-        quiet=quiet,
+        checkpoint = load(run, step=step, device=device)
+    _ = checkpoint.transformer, checkpoint.config.anchor_task  # says what another run lacks
+    numbers = fingerprint_of(
+        Subject.of_run(checkpoint, seed=seed), max_seconds=max_seconds, quiet=quiet
     )
-    name = None if found.path is None else run_id(found.config)
-    return replace(numbers, run_id=name, step=found.step)
+    name = None if checkpoint.path is None else run_id(checkpoint.config)
+    return replace(numbers, run_id=name, step=checkpoint.step)
 
 
 def fingerprint_model(
@@ -105,33 +104,40 @@ def fingerprint_model(
     have not begun after ``max_seconds`` are None, and a warning says how many; the verdict may then
     be ``other``. Work of more than two seconds shows its progress, unless ``quiet``.
     """
+    checked(task, AnchorTask, "task")
+    subject = Subject(model, task, training=training, initial=initial, seed=seed)
+    return fingerprint_of(subject, max_seconds=max_seconds, quiet=quiet)
+
+
+def fingerprint_of(
+    subject: Subject, *, max_seconds: float | None = None, quiet: bool = False
+) -> Fingerprint:
+    """:func:`fingerprint_model` of a subject."""
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
-    checked(task, AnchorTask, "task")
-    check_fits(model, task)
+    model, seed, trained_on = subject.model, subject.seed, subject.trained_on
     numbers: Numbers = dict.fromkeys(NUMBERS)
-    own = training_examples(task, training)
-    if own is not None:
-        numbers["train_accuracy"] = training_accuracy(model, own)
-    with seen_pairs_only(model, task) as seen:
-        if own is None:
+    if trained_on is not None:
+        numbers["train_accuracy"] = training_accuracy(model, trained_on)
+    with seen_pairs_only(model, subject.anchor_task) as seen:
+        if trained_on is None:
             fresh = draw(seen, seen.seen, "train", 500, seed=seed, stream="fresh")
             numbers["seen_train_keys"] = accuracy(model, fresh)
-        factors = sensitivity(model, seen, pairs=seen.seen, n=500, seed=seed).factors
+        on_seen = replace(subject, task=seen)
+        factors = sensitivity_of(on_seen, pairs=seen.seen, n=500).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
-        measures = list(_of_activations(model, seen, seed))
-        with reporting_one("fingerprint", len(measures), quiet=quiet) as progress:
-            for done, measure in enumerate(measures, 1):
+        with reporting_one("fingerprint", len(_OF_SEEN_PAIRS), quiet=quiet) as progress:
+            for done, measure in enumerate(_OF_SEEN_PAIRS, 1):
                 if time.monotonic() >= ends:
-                    left = len(measures) - done + 1
+                    left = len(_OF_SEEN_PAIRS) - done + 1
                     _LOGGER.warning("max_seconds ended the fingerprint: %d numbers left", left)
                     break
                 with contextlib.suppress(ConfigError):  # the model or the task has no such number
-                    numbers |= measure()
+                    numbers |= measure(on_seen)
                 progress.update(done, {})
-    numbers |= _of_weights(model, initial)
+    numbers |= _of_weights(model, subject.initial)
     with contextlib.suppress(ConfigError):  # too few keys
-        numbers |= _of_embedding(model, task, seed)
+        numbers |= _of_embedding(model, subject.anchor_task, seed)
     about: dict[str, Any] = {"run_id": None, "step": None, "seed": seed}
     return Fingerprint(**about, **numbers)
 
@@ -190,65 +196,82 @@ class _SeenTask(AnchorTask):
         return super().composed(pair, keys)
 
 
-def _of_activations(
-    model: HookedTransformer, task: AnchorTask, seed: int
-) -> Iterator[Callable[[], Numbers]]:
-    """Measurements of the activations on seen pairs."""
-    last, seen = model.cfg.n_layers - 1, task.seen
+def _value(subject: Subject) -> Numbers:
+    layers = range(1, subject.model.cfg.n_layers)
+    contrasts = [value_similarity_of(subject, "OV", layer).contrast for layer in layers]
+    return {"value": max((contrast.difference for contrast in contrasts), default=0.0)}
 
-    def contrast(measure: Callable[..., similarity.Similarity], **options: Any) -> float:
-        return measure(model, task, seed=seed, **options).contrast.difference
 
-    def order(**where: Any) -> Influence:
-        return order_influence(model, task, pairs=seen, n=500, seed=seed, **where)
+def _answer(subject: Subject) -> Numbers:
+    last = subject.model.cfg.n_layers - 1
+    return {"answer": answer_similarity_of(subject, last).contrast.difference}
 
-    def value() -> Numbers:
-        layers = range(1, last + 1)
-        found = [contrast(similarity.value_similarity, state="OV", layer=layer) for layer in layers]
-        return {"value": max(found, default=0.0)}
 
-    def exchanged() -> Numbers:
-        pairs = interchange_pairs(task, 300, seed=seed)
-        sites = [Site("resid_post", layer, "first") for layer in range(last)]
-        found = [interchange(model, pairs, site).counterfactual for site in sites]
-        return {"interchange": max(found, default=0.0)}
+def _interchange(subject: Subject) -> Numbers:
+    pairs = interchange_pairs(subject.anchor_task, 300, seed=subject.seed)
+    sites = [Site("resid_post", at, "first") for at in range(subject.model.cfg.n_layers - 1)]
+    shares = [interchange_of(subject, pairs, site).counterfactual for site in sites]
+    return {"interchange": max(shares, default=0.0)}
 
-    def routes() -> Numbers:
-        found = route_scores(model, task, seed=seed, seen_only=True)
-        return {f"route_{name}": getattr(found, name) for name in get_args(RouteName)}
 
-    def key_mask() -> Numbers:
-        unequal = [pair for pair in seen if pair[0] != pair[1]]
-        found = key_mask_clusters(model, task, pairs=unequal, seed=seed)
-        order, pairs = found.silhouette_order, found.silhouette_unordered
-        return {"key_mask_order": order, "key_mask_pairs": pairs}
+def _routes(subject: Subject) -> Numbers:
+    scores = route_scores_of(subject, seen_only=True)
+    return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)}
 
-    def merged() -> Numbers:
-        found = pair_clusters(model, task, pairs=seen, n=800, seed=seed)
-        return {"merged": found.silhouette_unordered}
 
-    def virtual() -> Numbers:
-        found = [virtual_anchors(model, task, layer=layer, seed=seed) for layer in range(last + 1)]
-        rules = [one.rule for one in found if one.rule is not None]
-        return {"virtual_rule": max(rules, default=None), "virtual_alike": found[-1].alike}
+def _order(subject: Subject, state: State | None = None, layer: int = 1) -> Influence:
+    seen = subject.anchor_task.seen
+    return order_influence_of(subject, state, layer, pairs=seen, n=500)
 
-    def exceptions() -> Numbers:
-        found = [task.override((b, a)) is not None for a, b in task.unseen]
-        return {"exceptions": float(np.mean(found or [False]))}
 
-    yield value
-    yield lambda: {"answer": contrast(similarity.answer_similarity, layer=last)}
-    yield from (exchanged, routes)
-    yield lambda: {"order_logits": order().change}
-    yield lambda: {"order_first": order(state="X_ao", layer=0).ratio}
-    yield lambda: {"order_last": order(state="X_ao", layer=last).change}
-    yield from (
-        key_mask,
-        merged,
-        lambda: {"blocks": contrast(similarity.block_similarity)},
-        virtual,
-        exceptions,
-    )
+def _order_logits(subject: Subject) -> Numbers:
+    return {"order_logits": _order(subject).change}
+
+
+def _order_first(subject: Subject) -> Numbers:
+    return {"order_first": _order(subject, "X_ao", 0).ratio}
+
+
+def _order_last(subject: Subject) -> Numbers:
+    return {"order_last": _order(subject, "X_ao", subject.model.cfg.n_layers - 1).change}
+
+
+def _key_mask(subject: Subject) -> Numbers:
+    unequal = [pair for pair in subject.anchor_task.seen if pair[0] != pair[1]]
+    clusters = key_mask_clusters_of(subject, pairs=unequal)
+    return {
+        "key_mask_order": clusters.silhouette_order,
+        "key_mask_pairs": clusters.silhouette_unordered,
+    }
+
+
+def _merged(subject: Subject) -> Numbers:
+    clusters = pair_clusters_of(subject, pairs=subject.anchor_task.seen, n=800)
+    return {"merged": clusters.silhouette_unordered}
+
+
+def _blocks(subject: Subject) -> Numbers:
+    return {"blocks": block_similarity_of(subject).contrast.difference}
+
+
+def _virtual(subject: Subject) -> Numbers:
+    layers = range(subject.model.cfg.n_layers)
+    answers = [virtual_anchors_of(subject, layer) for layer in layers]
+    rules = [one.rule for one in answers if one.rule is not None]
+    return {"virtual_rule": max(rules, default=None), "virtual_alike": answers[-1].alike}
+
+
+def _exceptions(subject: Subject) -> Numbers:
+    task = subject.anchor_task
+    overridden = [task.override((b, a)) is not None for a, b in task.unseen]
+    return {"exceptions": float(np.mean(overridden or [False]))}
+
+
+_OF_SEEN_PAIRS: tuple[Callable[[Subject], Numbers], ...] = (
+    _value, _answer, _interchange, _routes, _order_logits, _order_first, _order_last, _key_mask,
+    _merged, _blocks, _virtual, _exceptions,
+)  # fmt: skip
+"""Measurements of the activations on seen pairs, in their order."""
 
 
 def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> Numbers:

@@ -1,175 +1,85 @@
 """All analyses of one checkpoint in one object: why does it answer as it does?
 
-The module of each part says what it means and how it is measured;
 :func:`anchor_interp.pages.analysis_page.write_analysis` draws the result.
 """
 
-import itertools
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-import numpy as np
-import torch
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import Progress, reporting_one
-from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis import circuits, similarity
-from anchor_interp.analysis.attention import (
-    AttentionExample,
-    SequenceAttention,
-    attention_examples,
-    sequence_attention,
-)
-from anchor_interp.analysis.clusters import Clusters, key_mask_clusters, pair_clusters
-from anchor_interp.analysis.conclusions import conclude
-from anchor_interp.analysis.development import Development as Development
+from anchor_interp.analysis.attention import attention_examples, sequence_attention
+from anchor_interp.analysis.circuits import compare_circuit, score_circuit
+from anchor_interp.analysis.clusters import key_mask_clusters_of, pair_clusters_of
 from anchor_interp.analysis.development import development_of
-from anchor_interp.analysis.fingerprint import fingerprint_model
-from anchor_interp.analysis.flow import InformationFlow, information_flow
-from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.analysis.routes import RouteScores, route_scores
-from anchor_interp.analysis.sensitivity import Sensitivity, sensitivity
+from anchor_interp.analysis.fingerprint import fingerprint_of
+from anchor_interp.analysis.mask_leakage import mask_leakages
+from anchor_interp.analysis.probes import (
+    interchanges,
+    key_structure,
+    patched,
+    probe_flow,
+    pruned_circuit,
+)
+from anchor_interp.analysis.results import Analysis, MechanismAnalysis
+from anchor_interp.analysis.routes import route_scores_of
+from anchor_interp.analysis.sensitivity import sensitivity_of
+from anchor_interp.analysis.similarity import (
+    answer_similarity_of,
+    block_similarity_of,
+    value_similarity_of,
+)
 from anchor_interp.analysis.verdict import verdict
-from anchor_interp.interventions.ablation import EdgeAblation
-from anchor_interp.interventions.interchange import InterchangeResult, interchange
-from anchor_interp.interventions.masks import Paths, mask_edges, mask_leakage, token_edges
-from anchor_interp.interventions.patching import (
-    SMALLEST_DIFFERENCE,
-    PatchResult,
-    logit_difference,
-    patch,
-)
-from anchor_interp.interventions.sites import Activation, Site, site_grid
-from anchor_interp.models.complexity import (
-    Complexity,
-    CosineMatrix,
-    complexity,
-    cosine_matrix,
-    first_query_matrix,
-)
-from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
-from anchor_interp.models.finite import check_weights
-from anchor_interp.models.forward import last_logits
-from anchor_interp.models.networks import as_transformer
-from anchor_interp.models.transformer import HookedTransformer, check_model
-from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.evaluation import Training, evaluate, training_examples
-from anchor_interp.runs.phase import Decision, decide, near_lines
+from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.complexity import complexity, cosine_matrix, first_query_matrix
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.config import run_id
+from anchor_interp.runs.evaluation import Training, evaluate
+from anchor_interp.runs.phase import decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.sequences import (
-    PROBE,
-    PROBE_POSITION,
-    Place,
-    aligned_sequences,
-    places,
+
+
+class _Part(NamedTuple):
+    """An analysis of a mechanism."""
+
+    what: str
+    """Its name in the progress and in what is left out."""
+    field: str
+    """Of :class:`MechanismAnalysis`; parts of one field make a tuple."""
+    measure: Callable[..., Any]
+    """Takes a subject."""
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+_PARTS = (
+    _Part("fingerprint", "fingerprint", fingerprint_of, {"quiet": True}),
+    _Part("information flow", "flow", probe_flow),
+    _Part("routes", "routes", route_scores_of),
+    _Part("masks", "leaks", mask_leakages),
+    _Part("patching, key", "patches", patched, {"contrast": "key"}),
+    _Part("patching, first", "patches", patched, {"contrast": "first"}),
+    _Part("patching, second", "patches", patched, {"contrast": "second"}),
+    _Part("interchange", "interchanges", interchanges),
+    _Part("similarity, V", "similarities", value_similarity_of, {"state": "V"}),
+    _Part("similarity, OV", "similarities", value_similarity_of, {"state": "OV"}),
+    _Part("similarity, X_ao at the last position", "similarities", answer_similarity_of),
+    _Part("similarity, second anchor masked", "similarities", block_similarity_of),
+    _Part("clusters, key masked", "clusters", key_mask_clusters_of, {"tsne": True}),
+    _Part("clusters, X_ao of layer 0", "clusters", pair_clusters_of, {"n": 800, "tsne": True}),
+    _Part("embedding", "embedding", key_structure),
+    _Part("sensitivity", "sensitivity", sensitivity_of),
 )
-
-SCHEMA = 2  # of analysis.json
-MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
-_CONTRASTS: tuple[Perturbation, ...] = ("key", "first", "second")
-_PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
-_N_PARTS = 19
-"""Analyses of a mechanism."""
-T = TypeVar("T")
-
-
-_Masked = Literal["key", "first", "second"]
-
-
-@dataclass(frozen=True)
-class MaskLeak:
-    """What is left of a token behind a mask of its attention edges."""
-
-    place: Place
-    paths: Paths
-    renormalise: bool
-    effect: float | None
-    """Effect of the token on the logit difference with the mask, over that without; a mean over
-    sequences of seen pairs that differ in the token. 0 if none is left; it can lie outside 0 to 1.
-    None if the effect without the mask is within three standard errors of 0, or below
-    ``SMALLEST_DIFFERENCE``, or no seen pairs differ in the token."""
-    accuracy: float | None
-    """Share of these sequences that is answered rightly with the mask."""
-    unmasked: float | None
-    """The same without the mask."""
-    leak: float
-    """Largest range of a logit with the mask, over that without. 0 proves that the token is hidden;
-    it is not a share. See :func:`anchor_interp.interventions.masks.mask_leakage`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Patched:
-    """Activation patching of one contrast: the logit difference of the two targets."""
-
-    contrast: Perturbation
-    result: PatchResult
-
-
-@dataclass(frozen=True, eq=False)
-class MechanismAnalysis:
-    """What a model of an anchor task does inside; :attr:`Analysis.left_out` explains each None."""
-
-    fingerprint: Fingerprint | None
-    flow: InformationFlow | None
-    routes: RouteScores | None
-    circuit: circuits.Circuit | None
-    scores: circuits.CircuitScores | None
-    comparison: circuits.CircuitComparison | None
-    leaks: tuple[MaskLeak, ...]
-    patches: tuple[Patched, ...]
-    interchanges: tuple[InterchangeResult, ...]
-    similarities: tuple[similarity.Similarity, ...]
-    clusters: tuple[Clusters, ...]
-    keys: tuple[int, ...]
-    embedding: EmbeddingStructure | None
-    attention: tuple[AttentionExample, ...]
-    sensitivity: Sensitivity | None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Analysis(Readable):
-    """Everything measured of one checkpoint.
-
-    A model that is not a run has no identity, configuration and step, and one without an anchor
-    task neither decision nor mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in
-    layer 0.
-    ``attention`` is of a run on a task without anchors.
-    """
-
-    name: str
-    run_id: str | None
-    config: RunConfig | None
-    step: int | None
-    decision: Decision | None
-    """The phase by behaviour."""
-    near: tuple[str, ...]
-    """The measurements that lie near a line of its rule."""
-    verdict: Decision | None
-    """The phase by mechanism."""
-    mechanism: MechanismAnalysis | None
-    complexity: Complexity
-    neurons: CosineMatrix | None
-    development: Development | None
-    left_out: tuple[str, ...]
-    attention: tuple[SequenceAttention, ...] = ()
-    schema: int = SCHEMA
-
-    def _summary(self) -> str:
-        at = "" if self.step is None else f" at step {self.step}"
-        parts = f"{self.name}{at}; left out: {len(self.left_out)}"
-        said = conclude(self).get("phase")
-        return parts if said is None else f"{parts}\n{said}"
-
-    def _rows(self) -> list[dict[str, str]]:
-        return [{"section": name, "conclusion": text} for name, text in conclude(self).items()]
+_N_PARTS = len(_PARTS) + 3  # a circuit, its scores and its rivals come last
+_ONE = ("fingerprint", "flow", "routes", "embedding", "sensitivity")
+"""Fields of one part; another field holds a tuple."""
 
 
 def analyze(
@@ -198,19 +108,16 @@ def analyze(
         folder = run.folder.path  # a named model's lies elsewhere
         is_path = folder.is_dir() and folder == Path(str(path))
         name = folder.resolve().name if is_path else str(path)
-    model = run.transformer
-    initial = None if run.initial is None else as_transformer(run.initial)
+    subject = Subject.of_run(run)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
-    task = run.config.task.anchored
-    training = None if task is None else run.training
-    found = _analyze(model, task, name, training, initial, 0, max_seconds, quiet)
-    if task is None:
+    analysis = _analyze(subject, name, max_seconds, quiet)
+    if subject.task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
-        attention = sequence_attention(model, run.config.task)
-        found = replace(found, left_out=(left_out,), attention=attention)
+        attention = sequence_attention(subject.model, run.config.task)
+        analysis = replace(analysis, left_out=(left_out,), attention=attention)
     return replace(
-        found,
+        analysis,
         run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,
@@ -235,45 +142,33 @@ def analyze_model(
 
     ``training`` holds the sequences that it was trained on; without them a model that knows nothing
     else looks untrained. ``initial`` is the model at initialisation, to compare the complexity
-    with. Analyses that have
-    not begun after ``max_seconds`` are left out, the circuit first: it is pruned last, in half of
-    the time that is left. Work of more than two seconds shows its progress, unless ``quiet``.
+    with. Analyses that have not begun after ``max_seconds`` are left out, the circuit first: it is
+    pruned last, in half of the time that is left. Work of more than two seconds shows its progress,
+    unless ``quiet``.
 
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
     """
-    found = _analyze(model, task, name, training, initial, seed, max_seconds, quiet)
+    subject = Subject(model, task, training=training, initial=initial, seed=seed)
+    analysis = _analyze(subject, name, max_seconds, quiet)
     if task is None:
-        return found
+        return analysis
     evaluation = evaluate(model, task, n=200, training=training)
-    return replace(found, decision=decide(evaluation), near=near_lines(evaluation))
+    return replace(analysis, decision=decide(evaluation), near=near_lines(evaluation))
 
 
-def _analyze(
-    model: HookedTransformer,
-    task: AnchorTask | None,
-    name: str,
-    training: Training,
-    initial: HookedTransformer | None,
-    seed: int,
-    max_seconds: float | None,
-    quiet: bool,
-) -> Analysis:
+def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool) -> Analysis:
     """Everything but the behaviour."""
-    check_model(model)
-    checked(task, AnchorTask | None, "task")
-    check_weights(model)  # before the work of minutes, as what follows
-    if task is not None:
-        training_examples(task, training)
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     mechanism = None
     left_out = ["everything but the complexity: the model has no anchor task"]
-    if task is not None:
+    if subject.task is not None:
         with reporting_one(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
-            mechanism, left_out = _mechanism(model, task, training, initial, seed, ends, progress)
-    query = first_query_matrix(model)
-    kept = None if mechanism is None else mechanism.fingerprint
+            attempts = _Attempts(ends, progress)
+            mechanism, left_out = _mechanism(subject, attempts), attempts.left_out
+    query = first_query_matrix(subject.model)
+    fingerprint = None if mechanism is None else mechanism.fingerprint
     return Analysis(
         name=name,
         run_id=None,
@@ -281,186 +176,68 @@ def _analyze(
         step=None,
         decision=None,
         near=(),
-        verdict=None if kept is None else verdict(kept),
+        verdict=None if fingerprint is None else verdict(fingerprint),
         mechanism=mechanism,
-        complexity=complexity(model, initial),
+        complexity=complexity(subject.model, subject.initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
         development=None,
         left_out=tuple(left_out),
     )
 
 
-def _mechanism(
-    model: HookedTransformer,
-    task: AnchorTask,
-    training: Training,
-    initial: HookedTransformer | None,
-    seed: int,
-    ends: float,
-    progress: Progress,
-) -> tuple[MechanismAnalysis, list[str]]:
-    """All analyses, and the reasons of those that refused the model."""
-    left_out = []
-    part = itertools.count()
+class _Attempts:
+    """Runs analyses until a time; keeps the reasons of those that refuse the model."""
 
-    def attempt(what: str, measure: Callable[[], T]) -> T | None:
-        progress.update(next(part), {"doing": what})
+    def __init__(self, ends: float, progress: Progress) -> None:
+        self.ends, self.left_out = ends, list[str]()
+        self._progress, self._n_tried = progress, 0
+
+    def attempt(self, what: str, measure: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """What the analysis gives; None if it refuses the model or the time is over."""
+        self._progress.update(self._n_tried, {"doing": what})
+        self._n_tried += 1
         try:
-            if time.monotonic() >= ends:
+            if time.monotonic() >= self.ends:
                 raise ConfigError("max_seconds was over before it began; give more")
-            return measure()
+            return measure(*args, **options)
         except ConfigError as error:
-            left_out.append(f"{what}: {error}")
+            self.left_out.append(f"{what}: {error}")
             return None
 
-    def ask(what: str, measure: Callable[..., T], **options: Any) -> T | None:
-        return attempt(what, lambda: measure(model, task, seed=seed, **options))
+    def done(self) -> None:
+        """Say that there is no more to do."""
+        self._progress.update(_N_PARTS, {"doing": "done"})
 
-    def embedding() -> EmbeddingStructure:
-        start = None if initial is None else key_embeddings(initial, task)
-        return embedding_structure(key_embeddings(model, task), start)
 
-    analysis = MechanismAnalysis(
-        fingerprint=ask(
-            "fingerprint", fingerprint_model, training=training, initial=initial, quiet=True
-        ),
-        flow=ask("information flow", _flow),
-        routes=ask("routes", route_scores),
-        circuit=None,
-        scores=None,
-        comparison=None,
-        leaks=ask("masks", _leaks) or (),
-        patches=_done(*(ask(f"patching, {kind}", _patched, contrast=kind) for kind in _CONTRASTS)),
-        interchanges=ask("interchange", _interchanges) or (),
-        similarities=_done(
-            ask("similarity, V", similarity.value_similarity),
-            ask("similarity, OV", similarity.value_similarity, state="OV"),
-            ask("similarity, X_ao at the last position", similarity.answer_similarity),
-            ask("similarity, second anchor masked", similarity.block_similarity),
-        ),
-        clusters=_done(
-            ask("clusters, key masked", key_mask_clusters, tsne=True),
-            ask("clusters, X_ao of layer 0", pair_clusters, n=800, tsne=True),
-        ),
-        keys=tuple(task.keys.tolist()),
-        embedding=attempt("embedding", embedding),
-        attention=attention_examples(model, task),
-        sensitivity=ask("sensitivity", sensitivity),
-    )
-    found = ask("circuit", _circuit, ends=ends)  # last, because it can take long
-    if found is not None:
-        circuit = found[1]
+def _mechanism(subject: Subject, attempts: _Attempts) -> MechanismAnalysis:
+    """All analyses; the circuit is last, because it can take long."""
+    results: defaultdict[str, list[Any]] = defaultdict(list)
+    for part in _PARTS:
+        result = attempts.attempt(part.what, part.measure, subject, **part.options)
+        results[part.field] += result if isinstance(result, tuple) else [result]
+    pruned = attempts.attempt("circuit", pruned_circuit, subject, ends=attempts.ends)
+    circuit = scores = comparison = None
+    if pruned is not None:
+        bench, circuit = pruned
         if not circuit.finished:
-            left_out.append("circuit, the end of its pruning: max_seconds was over; give more")
-        analysis = replace(
-            analysis,
-            circuit=circuit,
-            scores=attempt("circuit, scores", lambda: circuits.score_circuit(*found, seed=seed)),
-            comparison=attempt(
-                "circuit, rivals", lambda: circuits.compare_circuit(*found, seed=seed)
-            ),
+            over = "circuit, the end of its pruning: max_seconds was over; give more"
+            attempts.left_out.append(over)
+        scores, comparison = (
+            attempts.attempt(what, judge, bench, circuit, seed=subject.seed)
+            for what, judge in (
+                ("circuit, scores", score_circuit),
+                ("circuit, rivals", compare_circuit),
+            )
         )
-    progress.update(_N_PARTS, {"doing": "done"})
-    return analysis, left_out
-
-
-def _done(*found: T | None) -> tuple[T, ...]:
-    return tuple(one for one in found if one is not None)
-
-
-def _probe_position(task: AnchorTask) -> int:
-    return min(PROBE_POSITION, task.length - 3)
-
-
-def _circuit(
-    model: HookedTransformer, task: AnchorTask, *, seed: int, ends: float
-) -> tuple[EdgeAblation, circuits.Circuit]:
-    """Sequences to judge a circuit on, and one pruned on others."""
-    position = _probe_position(task)
-
-    def bench(seed: int) -> EdgeAblation:
-        sequences = aligned_sequences(task, position, 200, seed=seed)
-        references = aligned_sequences(task, position, 200, seed=seed + 1)
-        return EdgeAblation(model, sequences, "resample", references=references)
-
-    others, own = bench(seed + 2), bench(seed)
-    n_edges = int(own.reachable.sum())
-    if n_edges > MOST_EDGES:
-        raise ConfigError(
-            f"{n_edges:,} edges can reach the output; pruning tries each and stops at "
-            f"{MOST_EDGES:,}: call anchor_interp.analysis.circuits.prune for it"
-        )
-    half = (ends - time.monotonic()) / 2
-    return others, circuits.prune(own, max_seconds=half if half < math.inf else None)
-
-
-def _flow(model: HookedTransformer, task: AnchorTask, *, seed: int) -> InformationFlow:
-    """The papers' probe if the task has its tokens, else another sequence."""
-    fits = task.length == len(PROBE) and set(PROBE) <= {*task.tokens, *task.keys.tolist()}
-    if fits and set(PROBE[3:5]) <= set(task.tokens):
-        return information_flow(model, PROBE, position=PROBE_POSITION)
-    return information_flow(model, aligned_sequences(task, _probe_position(task), 1, seed=seed))
-
-
-def _leaks(model: HookedTransformer, task: AnchorTask, *, seed: int) -> tuple[MaskLeak, ...]:
-    position = _probe_position(task)
-    sequences = aligned_sequences(task, position, 48, seed=seed)
-    modes: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
-    hides_second = position + 2 < task.length - 1  # no mask can hide the last token
-    tokens: list[_Masked] = ["key", "first", "second"] if hides_second else ["key", "first"]
-    found = []
-    for place, (paths, renormalise) in itertools.product(tokens, modes):
-        range_left = mask_leakage(
-            model, task, sequences, place, paths=paths, renormalise=renormalise
-        )
-        left = _effect_left(model, task, place, seed=seed, paths=paths, renormalise=renormalise)
-        found.append(MaskLeak(place, paths, renormalise, *left, range_left))
-    return tuple(found)
-
-
-@torch.no_grad()
-def _effect_left(
-    model: HookedTransformer, task: AnchorTask, place: _Masked, *, seed: int, paths: Paths,
-    renormalise: bool,
-) -> tuple[float | None, float | None, float | None]:  # fmt: skip
-    """The effect, the accuracy with the mask and that without of :class:`MaskLeak`."""
-    try:
-        pairs = contrast_pairs(task, place, 200, seed=seed)
-    except ConfigError:  # no seen pairs differ in this token alone
-        return None, None, None
-    hidden = places(pairs.clean, place) < task.length - 1
-    clean, corrupted = pairs.clean[hidden], pairs.corrupted[hidden]
-    if not len(clean):
-        return None, None, None
-    difference = logit_difference(clean, corrupted)
-
-    def changes() -> tuple[np.ndarray, float]:
-        logits = [last_logits(model, sequences) for sequences in (clean, corrupted)]
-        right = logits[0].argmax(-1).cpu().numpy() == clean.targets
-        change = (difference(logits[0]) - difference(logits[1])).double().cpu().numpy()
-        return change, float(right.mean())
-
-    free, unmasked = changes()
-    with mask_edges(model, token_edges(model, clean, place, paths), renormalise=renormalise):
-        masked, accuracy = changes()
-    whole, error = free.mean(), free.std() / math.sqrt(len(free))
-    told = abs(whole) >= max(SMALLEST_DIFFERENCE, 3 * error)
-    return float(masked.mean() / whole) if told else None, accuracy, unmasked
-
-
-def _patched(
-    model: HookedTransformer, task: AnchorTask, *, contrast: Perturbation, seed: int
-) -> Patched:
-    pairs = contrast_pairs(task, contrast, 200, seed=seed)
-    sites = site_grid(model, [at for at in _PATCHED if at != "mlp_out" or not model.cfg.attn_only])
-    result = patch(model, *pairs, sites, logit_difference(*pairs))
-    result.recovery()  # refuses contrasts that the model does not tell apart
-    return Patched(contrast, result)
-
-
-def _interchanges(
-    model: HookedTransformer, task: AnchorTask, *, seed: int
-) -> tuple[InterchangeResult, ...]:
-    pairs = interchange_pairs(task, 500, seed=seed)
-    sites = [Site("resid_post", layer, "first") for layer in range(model.cfg.n_layers)]
-    return tuple(interchange(model, pairs, site) for site in sites)
+    attempts.done()
+    task = subject.anchor_task
+    several = results.keys() - set(_ONE)
+    return MechanismAnalysis(
+        **{name: results[name][0] for name in _ONE},
+        **{name: tuple(one for one in results[name] if one is not None) for name in several},
+        circuit=circuit,
+        scores=scores,
+        comparison=comparison,
+        keys=tuple(task.keys.tolist()),
+        attention=attention_examples(subject),
+    )

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -24,9 +25,10 @@ from anchor_interp.interventions.ablation import (
     run_ablated,
 )
 from anchor_interp.interventions.passes import declare
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model, token_rows
+from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys
 from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, places
@@ -112,8 +114,6 @@ def route_layers(
     The first ``split`` layers are early, the others late. If it is None, every layer but the last
     is early and every layer but the first is late, which is the same for two layers.
     """
-    check_model(model)
-    checked(route, Route, "route")
     layers = model.cfg.n_layers
     if layers < 2:
         raise ConfigError(f"the model has {layers} layer; expected at least two, early and late")
@@ -150,16 +150,21 @@ def route_scores(
             to exchange or room after them, weights that are not finite, or answers that hardly
             depend on a token.
     """
-    route_layers(model, ROUTES["symmetric"])  # refuses a single layer
-    checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)
     checked(seen_only, bool, "seen_only")
+    return route_scores_of(Subject(model, task, seed=seed), n, seen_only=seen_only)
+
+
+@torch.no_grad()
+def route_scores_of(subject: Subject, n: int = 200, *, seen_only: bool = False) -> RouteScores:
+    """:func:`route_scores` of a subject."""
+    model, task, seed = subject.model, subject.anchor_task, subject.seed
+    route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     if task.length < 4 or len(task.anchors) < 2:
         raise ConfigError(
             f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
             "2 anchors and 4 tokens, so that one token follows the second anchor"
         )
-    check_fits(model, task)
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
         "key": replace_keys(task, clean, seed=seed),
@@ -204,18 +209,9 @@ def _legs(
         flipped = logits.argmax(-1, keepdim=True) == other[row, None]
         return torch.cat([difference(logits, row), flipped], 1)
 
-    length = tokens.shape[1]
-    between = torch.from_numpy(reachable_edges(model, length) & ~np.eye(length, dtype=np.bool_))
     splits = [(r, split) for r in ROUTES.values() for split in range(1, model.cfg.n_layers)]
+    frozen = torch.stack([_off_route(model, clean, route, split) for route, split in splits])
     # one head stands for all, so that many heads take no more memory
-    frozen = between[:, :1].expand(len(splits), len(rows), -1, -1, -1, -1).clone()
-    row = torch.arange(len(rows))
-    for index, (route, split) in enumerate(splits):
-        for layers, hops in route_layers(model, route, split):
-            for hop in hops:
-                query, key = (torch.from_numpy(places(clean, x)) for x in hop)
-                for layer in layers:
-                    frozen[index, row, layer, 0, query, key] = False
     frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)
     pairs = used.cpu().numpy(), used.cpu().numpy()
     found = run_ablated(model, rows, frozen, pairs, edge_outputs(model, before), score).mean(1)
@@ -226,3 +222,19 @@ def _legs(
         for (route, split), (effect, answers) in zip(splits, found.tolist(), strict=True)
     ]
     return legs, len(used)
+
+
+def _off_route(
+    model: HookedTransformer, clean: Sequences, route: Route, split: int
+) -> Bool[Tensor, "batch layer 1 query key"]:
+    """Every edge between two positions but the route's own, the same in all heads."""
+    length = clean.tokens.shape[1]
+    between = reachable_edges(model, length)[:, :1] & ~np.eye(length, dtype=np.bool_)
+    edges = torch.from_numpy(between).repeat(len(clean), 1, 1, 1, 1)
+    row = torch.arange(len(clean))
+    for layers, hops in route_layers(model, route, split):
+        for hop in hops:
+            query, key = (torch.from_numpy(places(clean, place)) for place in hop)
+            for layer in layers:
+                edges[row, layer, 0, query, key] = False
+    return edges

@@ -12,8 +12,9 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, read_state, state_name
-from anchor_interp.models.transformer import HookedTransformer, check_fits
+from anchor_interp.analysis.states import State, check_state, read_state, state_name
+from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
 from anchor_interp.tasks.factors import Factor, Factors, Floats
 from anchor_interp.tasks.sequences import Place
@@ -67,12 +68,25 @@ def sensitivity(
     up to less than 1 alone and to more in total. A change of position can turn a training key into
     a test key. By default the logits are read, of all pairs.
     """
-    check_fits(model, task)
-    n = checked(n, int, "n", low=2, high=100_000)
+    checked(n, int, "n", low=2, high=100_000)
+    return sensitivity_of(Subject(model, task, seed=seed), state, layer, place, pairs, n)
+
+
+def sensitivity_of(
+    subject: Subject,
+    state: State | None = None,
+    layer: int = 1,
+    place: Place = "last",
+    pairs: Sequence[Pair] | None = None,
+    n: int = 1_000,
+) -> Sensitivity:
+    """:func:`sensitivity` of a subject."""
+    check_state(subject.model, state, layer)
+    task, seed = subject.anchor_task, subject.seed
     index = pair_indices(task, task.pairs if pairs is None else pairs)
 
     def read(factors: Factors) -> Floats:
-        return read_state(model, state, layer, place, factors.sequences(task))
+        return read_state(subject.model, state, layer, place, factors.sequences(task))
 
     first = Factors.draw(task, n, seed, "sensitivity/first", index=index)
     second = Factors.draw(task, n, seed, "sensitivity/second", index=index)
@@ -81,14 +95,14 @@ def sensitivity(
     variance = float(((everything - everything.mean(0)) ** 2).sum(1).mean())
     unrelated = float(np.linalg.norm(one - two, axis=1).mean())
     varies = variance > 1e-9 * float((everything**2).sum(1).mean())
-    found = []
+    influences = []
     for factor in get_args(Factor):
         own, other = getattr(first, factor), getattr(second, factor)
         moved = read(dataclasses.replace(first, **{factor: other}))
         differs = (own != other).reshape(n, -1).any(1)
         step = np.linalg.norm(moved - one, axis=1)[differs]
         stays = moved.argmax(1)[differs] == one.argmax(1)[differs]
-        found.append(
+        influences.append(
             Influence(
                 factor=factor,
                 alone=1 - _half_square(moved - two) / variance if varies else None,
@@ -97,7 +111,7 @@ def sensitivity(
                 agreement=float(stays.mean()) if state is None and len(stays) else None,
             )
         )
-    return Sensitivity(*state_name(state, layer), tuple(found), n)
+    return Sensitivity(*state_name(state, layer), tuple(influences), n)
 
 
 def order_influence(
@@ -117,8 +131,21 @@ def order_influence(
     become one for the ratio. No second anchor is the last token. Order is not drawn, so it has no
     share of the variance.
     """
-    check_fits(model, task)
-    n = checked(n, int, "n", low=2, high=100_000)
+    checked(n, int, "n", low=2, high=100_000)
+    return order_influence_of(Subject(model, task, seed=seed), state, layer, place, pairs, n)
+
+
+def order_influence_of(
+    subject: Subject,
+    state: State | None = None,
+    layer: int = 1,
+    place: Place = "last",
+    pairs: Sequence[Pair] | None = None,
+    n: int = 1_000,
+) -> Influence:
+    """:func:`order_influence` of a subject."""
+    check_state(subject.model, state, layer)
+    task, seed = subject.anchor_task, subject.seed
     known = {task.pairs[i] for i in pair_indices(task, task.pairs if pairs is None else pairs)}
     both = sorted((a, b) for a, b in known if a != b and (b, a) in known)
     if not both:
@@ -131,7 +158,7 @@ def order_influence(
     swapped = dataclasses.replace(first, pair=reverse[first.pair])
     other = dataclasses.replace(first, pair=third.pair)
     drawn = (factors.sequences(task) for factors in (first, second, swapped, other))
-    one, *rest = (read_state(model, state, layer, place, each) for each in drawn)
+    one, *rest = (read_state(subject.model, state, layer, place, each) for each in drawn)
     unrelated, step, exchange = (np.linalg.norm(each - one, axis=1) for each in rest)
     differs = (other.pair != first.pair) & (other.pair != swapped.pair)
     exchanged = float(exchange[differs].mean()) if differs.any() else 0.0

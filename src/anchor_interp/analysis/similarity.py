@@ -26,9 +26,10 @@ from anchor_interp.analysis.contrast import (
     cosines,
     similarity_contrast,
 )
-from anchor_interp.analysis.states import State, read_masked, read_state, state_name
+from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_second_anchor
-from anchor_interp.models.transformer import HookedTransformer, check_fits
+from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, assemble
@@ -86,12 +87,27 @@ def value_similarity(
     :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all keys.
     """
     checked(state, Literal["V", "OV"], "state")
-    contexts = _contexts(model, task, n_contexts, seed)
+    _check_contexts(n_contexts)
+    subject = Subject(model, task, seed=seed)
+    return value_similarity_of(subject, state, layer, keys=keys, n_contexts=n_contexts)
+
+
+def value_similarity_of(
+    subject: Subject,
+    state: Literal["V", "OV"],
+    layer: int = 1,
+    *,
+    keys: Sequence[int] | None = None,
+    n_contexts: int = 8,
+) -> Similarity:
+    """:func:`value_similarity` of a subject."""
+    check_state(subject.model, state, layer)
+    task = subject.anchor_task
     groups, values = _single_anchors(task)
     items = [(g, k) for g in range(len(groups)) for k in _shown_keys(task, keys)]
-
-    read = partial(read_state, model, state, layer, "first")
-    return _similarity(task, contexts, groups, values, items, read, (state, layer), seed)
+    contexts = _contexts(subject, n_contexts)
+    read = partial(read_state, subject.model, state, layer, "first")
+    return _similarity(subject, contexts, groups, values, items, read, (state, layer))
 
 
 def answer_similarity(
@@ -111,7 +127,22 @@ def answer_similarity(
     spaced). The items shown have the given keys, as in :func:`value_similarity`, and the given
     pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
-    contexts = _contexts(model, task, n_contexts, seed)
+    _check_contexts(n_contexts)
+    subject = Subject(model, task, seed=seed)
+    return answer_similarity_of(subject, layer, keys=keys, pairs=pairs, n_contexts=n_contexts)
+
+
+def answer_similarity_of(
+    subject: Subject,
+    layer: int = 1,
+    *,
+    keys: Sequence[int] | None = None,
+    pairs: Sequence[Pair] | None = None,
+    n_contexts: int = 8,
+) -> Similarity:
+    """:func:`answer_similarity` of a subject."""
+    check_state(subject.model, "X_ao", layer)
+    task = subject.anchor_task
     some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), 4))
     anchors = {task.tokens[i] for i in some.round().astype(int)}
     ruled = [pair for pair in task.pairs if task.role(pair) == "inferential"]
@@ -125,9 +156,9 @@ def answer_similarity(
         if task.known(pair) not in groups:
             raise ConfigError(f"the pair {pair} is not in the contrast; choose among {groups}")
     items = [(groups.index(pair), k) for pair in pairs for k in _shown_keys(task, keys)]
-
-    read = partial(read_state, model, "X_ao", layer, "last")
-    return _similarity(task, contexts, groups, values, items, read, ("X_ao", layer), seed)
+    contexts = _contexts(subject, n_contexts)
+    read = partial(read_state, subject.model, "X_ao", layer, "last")
+    return _similarity(subject, contexts, groups, values, items, read, ("X_ao", layer))
 
 
 def block_similarity(
@@ -150,11 +181,34 @@ def block_similarity(
     released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), or 8 are drawn on a task
     without it. ``renormalise`` is that of :func:`anchor_interp.interventions.masks.mask_edges`.
     """
-    check_fits(model, task)
+    if n_contexts is not None:
+        _check_contexts(n_contexts)
+    return block_similarity_of(
+        Subject(model, task, seed=seed),
+        state,
+        layer,
+        values=values,
+        n_contexts=n_contexts,
+        renormalise=renormalise,
+    )
+
+
+def block_similarity_of(
+    subject: Subject,
+    state: State | None = None,
+    layer: int = 1,
+    *,
+    values: Sequence[int] | None = None,
+    n_contexts: int | None = None,
+    renormalise: bool = False,
+) -> Similarity:
+    """:func:`block_similarity` of a subject."""
+    model, task = subject.model, subject.anchor_task
+    check_state(model, state, layer)
     groups, table = _single_anchors(task)
     contexts = _probe(task) if n_contexts is None else None
     if contexts is None:
-        contexts = _contexts(model, task, 8 if n_contexts is None else n_contexts, seed, True)
+        contexts = _contexts(subject, n_contexts or 8, maskable=True)
     reached = sorted(set.intersection(*(set(row.tolist()) for row in table)))
     if values is None:
         inside = set(PAPER_VALUES) <= set(reached)
@@ -169,18 +223,19 @@ def block_similarity(
         return read_masked(model, state, layer, sequences, mask)
 
     name = state_name(state, layer)
-    return _similarity(task, contexts, groups, table, items, read, name, seed)
+    return _similarity(subject, contexts, groups, table, items, read, name)
 
 
-def _contexts(
-    model: HookedTransformer, task: AnchorTask, n: int, seed: int, maskable: bool = False
-) -> Factors:
-    check_fits(model, task)
-    n = checked(n, int, "n_contexts", low=1, high=1_000)
+def _check_contexts(n: int) -> None:
+    checked(n, int, "n_contexts", low=1, high=1_000)
+
+
+def _contexts(subject: Subject, n: int, *, maskable: bool = False) -> Factors:
+    task = subject.anchor_task
     # second anchors that were seen after every first one, if there are any
     second = [b for b in task.tokens if all((a, b) in task.seen for a in task.tokens)]
     index = [i for i, pair in enumerate(task.pairs) if pair[1] in second or not second]
-    return Factors.draw(task, n, seed, "contexts", index=np.array(index), maskable=maskable)
+    return Factors.draw(task, n, subject.seed, "contexts", index=np.array(index), maskable=maskable)
 
 
 def _probe(task: AnchorTask) -> Factors | None:
@@ -221,17 +276,17 @@ def _pair_index(task: AnchorTask, group: Group, second: int) -> int:
 
 
 def _similarity(
-    task: AnchorTask,
+    subject: Subject,
     contexts: Factors,
     groups: Sequence[Group],
     values: Ints,
     items: Sequence[tuple[int, int]],
     read: Callable[[Sequences], Floats],
     name: tuple[str, int | None],
-    seed: int,
 ) -> Similarity:
     """The contrast over all items, and the cosines of the items (group, key index) shown."""
-    n_keys, found = len(task.keys), []
+    task = subject.anchor_task
+    n_keys, read_vectors = len(task.keys), []
     total = len(groups) * n_keys
     for c in range(len(contexts.key)):
         second = task.pairs[contexts.pair[c]][1]
@@ -242,8 +297,8 @@ def _similarity(
             np.tile(task.keys, len(groups)),
             np.repeat(contexts.position[c : c + 1], total),
         )
-        found.append(read(sequences).reshape(len(groups), n_keys, -1))
-    vectors = np.stack(found)  # [context, group, key, width]
+        read_vectors.append(read(sequences).reshape(len(groups), n_keys, -1))
+    vectors = np.stack(read_vectors)  # [context, group, key, width]
     group, key = np.array(items).T
     centred = centred_cosines(vectors)
     return Similarity(
@@ -253,5 +308,5 @@ def _similarity(
         values=values[group, key],
         cosine=cosines(vectors[:, group, key][:, None])[0, :, 0],
         centred=centred[group, key][:, group, key],
-        contrast=similarity_contrast(centred, groups, values, task.keys, seed=seed),
+        contrast=similarity_contrast(centred, groups, values, task.keys, seed=subject.seed),
     )

@@ -33,7 +33,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, check_model, layout
+from anchor_interp.models.transformer import HookedTransformer, layout
 from anchor_interp.tasks.factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
@@ -47,18 +47,27 @@ _HOOKS: dict[State, str] = {
 }
 
 
+def check_state(model: HookedTransformer, state: State | None, layer: int) -> None:
+    """ConfigError if a model has no such tensor or layer."""
+    if state is None:
+        return
+    checked(state, State, "state")
+    checked(layer, int, "layer (0 is the papers' layer 1)", low=0, high=model.cfg.n_layers - 1)
+    if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
+        raise ConfigError(
+            "X_ao is what the MLP reads after attention; this model has no such state"
+        )
+
+
 def read_state(
     model: HookedTransformer, state: State | None, layer: int, place: Place, sequences: Sequences
 ) -> Floats:
     """One tensor at one place of every sequence: [n, width]. Hooks attached to the model act.
 
     None reads the logits at the last position, whatever the place and the layer, which is 0-based.
-    The width is d_model (``V``: heads x d_head; ``OV``: heads x d_model).
-
-    Raises:
-        ConfigError: an unknown tensor or layer, or activations that are not finite.
+    The width is d_model (``V``: heads x d_head; ``OV``: heads x d_model). Raises ConfigError if
+    activations are not finite.
     """
-    check_model(model)
     with torch.no_grad():
         if state is None:
             found = last_logits(model, sequences)
@@ -110,12 +119,6 @@ def _hidden(
     model: HookedTransformer, state: State, layer: int, place: Place, sequences: Sequences
 ) -> torch.Tensor:
     n_layers = model.cfg.n_layers
-    checked(state, State, "state")
-    checked(layer, int, "layer (0 is the papers' layer 1)", low=0, high=n_layers - 1)
-    if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
-        raise ConfigError(
-            "X_ao is what the MLP reads after attention; this model has no such state"
-        )
     name = f"blocks.{layer}.{_HOOKS[state]}"
     every = activations(model, sequences, [name])[name]
     at = torch.from_numpy(places(sequences, place)).to(every.device)

@@ -28,6 +28,7 @@ and layout of the study ``settings``; ``experiments/verdict.py`` fits them again
 ``docs/verdict.md`` judges later runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchor_interp._util.errors import ConfigError
@@ -75,6 +76,8 @@ class Line:
     """Whether the phase needs at least the line, not at most."""
     line: float
     phase: Phase
+    applies: bool = True
+    """Whether the phase's further conditions hold."""
 
     @property
     def speaks(self) -> bool:
@@ -89,6 +92,56 @@ ACCURACY = 0.71
 """The verdict's balanced accuracy on runs that no threshold was fitted on (docs/verdict.md)."""
 FITTED_ON = "models of two layers and one head"
 """What the thresholds were fitted on, and what they were judged on."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A line of the module's table: the phase of a number on its side of a threshold."""
+
+    name: str
+    """The number as the page shows it; ``reason`` as the decision does."""
+    title: str
+    meaning: str
+    phase: Phase
+    least: bool
+    threshold: str
+    reason: str
+    remark: str = ""
+    """Stands behind the threshold in the decision's reason."""
+
+
+_RULES = (
+    _Rule(
+        "position_share", "influence of the key's place",
+        "share of the logits' variance that the key's place has a part in",
+        "memorizing", least=True, threshold="position", reason="position_share {:.2f}",
+    ),
+    _Rule(
+        "order_first", "change with the order, layer 0",
+        "change of the state after attention of layer 0 when the anchors change places, over that "
+        "when another pair comes",
+        "symmetric", least=False, threshold="order", reason="order_first {:.3f}",
+    ),
+    _Rule(
+        "order_logits", "change with the order, logits",
+        "change of the logits when the anchors change places, over that between unrelated "
+        "sequences; beside an exception to the rule",
+        "symmetric", least=False, threshold="order_exception", reason="order_logits {:.3f}",
+        remark=" beside an exception",
+    ),
+    _Rule(
+        "virtual_rule", "virtual anchors follow the rule",
+        "share of virtual anchors, which nobody trained, that are answered with the rule",
+        "inferential", least=True, threshold="rule", reason="virtual_rule {:.2f}",
+    ),
+    _Rule(
+        "value + answer", "equal values are parallel",
+        "how much more parallel states of equal g(x; a1), and of equal answers, are than those of "
+        "near misses",
+        "inferential", least=True, threshold="equal", reason="value and answer {:.2f}",
+    ),
+)  # fmt: skip
+"""The lines that decide between phases, in their order: the first that speaks and applies."""
 
 
 def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
@@ -108,76 +161,64 @@ def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS
         return Decision("undertrained", missed)
     if f.position_share is None or f.key_share is None:
         return Decision("other", "the logits do not vary")
-    if f.position_share >= t.position:
-        return Decision("memorizing", f"position_share {f.position_share:.2f} >= {t.position:g}")
+    by_heart, *asked = lines(f, t)
+    if by_heart.speaks:
+        return Decision(by_heart.phase, _reason([by_heart]))
     if f.virtual_rule is None or f.value is None or f.answer is None or f.order_logits is None:
         return Decision("other", "there are no virtual anchors to ask, or no states to compare")
     if f.exceptions is None:
         return Decision("other", "the fingerprint ended before its last number, exceptions")
-    first, alike = f.order_first, f.virtual_alike
-    found = f"order_first {'-' if first is None else f'{first:.3f}'}"
-    commutes = first is not None and f.key_share >= t.key and (alike is None or alike >= t.alike)
-    if first is not None and first <= t.order and commutes:
-        return Decision("symmetric", f"{found} <= {t.order:g}")
-    exception = commutes and alike is not None and bool(f.exceptions)
-    if f.exceptions:
-        found += f", order_logits {f.order_logits:.3f}"
-    if exception and f.order_logits <= t.order_exception:
-        return Decision("symmetric", f"{found} <= {t.order_exception:g} beside an exception")
-    found += f", virtual_rule {f.virtual_rule:.2f}"
-    if f.virtual_rule >= t.rule:
-        return Decision("inferential", f"{found} >= {t.rule:g}")
-    if (equal := f.value + f.answer) >= t.equal:
-        return Decision("inferential", f"{found}, value and answer {equal:.2f} >= {t.equal:g}")
-    found += f" < {t.rule:g}, virtual_alike {'-' if alike is None else f'{alike:.3f}'}"
-    return Decision("symmetric" if exception else "composite", found)
+    for place, line in enumerate(asked, 1):
+        if line.speaks and line.applies:
+            return Decision(line.phase, _reason(asked[:place]))
+    alike = "-" if f.virtual_alike is None else f"{f.virtual_alike:.3f}"
+    phase: Phase = "symmetric" if _beside_exception(f, t) else "composite"
+    return Decision(phase, f"{_reason(asked[:-1], sign='<')}, virtual_alike {alike}")
 
 
 def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> tuple[Line, ...]:
-    """The numbers that :func:`verdict` reads, in its order; the first that speaks decides.
+    """The numbers that :func:`verdict` reads, in its order; the first that decides.
 
     They come after the check of what the model has learned. A symmetric model has to meet further
     conditions (see the module).
     """
     f, t = fingerprint, thresholds
     equal = None if f.value is None or f.answer is None else f.value + f.answer
-
-    def line(name: str, value: float | None, least: bool, at: float, phase: Phase) -> Line:
-        return Line(name, *_WORDS[name], value, least, at, phase)
-
-    exception = line("order_logits", f.order_logits, False, t.order_exception, "symmetric")
-    return (
-        line("position_share", f.position_share, True, t.position, "memorizing"),
-        line("order_first", f.order_first, False, t.order, "symmetric"),
-        *((exception,) if f.exceptions else ()),
-        line("virtual_rule", f.virtual_rule, True, t.rule, "inferential"),
-        line("value + answer", equal, True, t.equal, "inferential"),
+    applies = {"order_first": _commutes(f, t), "order_logits": _beside_exception(f, t)}
+    return tuple(
+        Line(
+            rule.name,
+            rule.title,
+            rule.meaning,
+            value=equal if rule.name == "value + answer" else getattr(f, rule.name),
+            least=rule.least,
+            line=getattr(t, rule.threshold),
+            phase=rule.phase,
+            applies=applies.get(rule.name, True),
+        )
+        for rule in _RULES
+        if rule.name != "order_logits" or f.exceptions
     )
 
 
-_WORDS = {
-    "position_share": (
-        "influence of the key's place",
-        "share of the logits' variance that the key's place has a part in",
-    ),
-    "order_first": (
-        "change with the order, layer 0",
-        "change of the state after attention of layer 0 when the anchors change places, over that "
-        "when another pair comes",
-    ),
-    "order_logits": (
-        "change with the order, logits",
-        "change of the logits when the anchors change places, over that between unrelated "
-        "sequences; beside an exception to the rule",
-    ),
-    "virtual_rule": (
-        "virtual anchors follow the rule",
-        "share of virtual anchors, which nobody trained, that are answered with the rule",
-    ),
-    "value + answer": (
-        "equal values are parallel",
-        "how much more parallel states of equal g(x; a1), and of equal answers, are than those of "
-        "near misses",
-    ),
-}
-"""Title and meaning of every number."""
+def _commutes(f: Fingerprint, t: VerdictThresholds) -> bool:
+    """Whether the logits depend on pair and key, and virtual anchors do not contradict."""
+    depends = f.order_first is not None and f.key_share is not None and f.key_share >= t.key
+    return depends and (f.virtual_alike is None or f.virtual_alike >= t.alike)
+
+
+def _beside_exception(f: Fingerprint, t: VerdictThresholds) -> bool:
+    """Whether the order of the logits tells, because an exception to the rule was trained."""
+    return _commutes(f, t) and f.virtual_alike is not None and bool(f.exceptions)
+
+
+def _reason(read: Sequence[Line], sign: str | None = None) -> str:
+    """The numbers read, and the line of the last one."""
+    rules = {rule.name: rule for rule in _RULES}
+    last, rule = read[-1], rules[read[-1].name]
+    numbers = (
+        rules[line.name].reason.format(line.value) if line.value is not None else f"{line.name} -"
+        for line in read
+    )
+    side = sign or (">=" if last.least else "<=")
+    return f"{', '.join(numbers)} {side} {last.line:g}{rule.remark}"

@@ -40,7 +40,6 @@ def analyze(
         step: Checkpoint of the run; the newest if none.
         max_seconds: Analyses that have not begun after this time are left out.
     """
-    from anchor_interp.analysis.conclusions import conclude
     from anchor_interp.analysis.overview import analyze, analyze_model
     from anchor_interp.pages.analysis_page import analysis_folder, write_analysis
     from anchor_interp.runs.export import load_transformer
@@ -64,7 +63,7 @@ def analyze(
         if decision is not None:
             lines.append(f"by its {by}: {decision.phase} ({decision.reason})")
     lines += [f"near a line: {words}" for words in analysis.near]
-    lines += conclude(analysis).values()
+    lines += analysis.conclusions.values()
     if analysis.mechanism is not None and analysis.mechanism.circuit is not None:
         names = analysis.mechanism.circuit.names
         more = f"; and {len(names) - _EDGES} more" if len(names) > _EDGES else ""

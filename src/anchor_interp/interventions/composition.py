@@ -23,7 +23,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, replaced_run
-from anchor_interp.models.transformer import HookedTransformer, check_causal, check_fits, token_rows
+from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.transformer import HookedTransformer, check_causal, token_rows
 from anchor_interp.tasks.anchor import Affine, AnchorTask, Pair
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import assemble
@@ -65,15 +66,21 @@ def virtual_anchors(
             layer or n out of range; a model that is too small for the task, without MLPs or not
             causal.
     """
-    check_fits(model, task)
+    checked(n, int, "n", low=1, high=10_000)
+    return virtual_anchors_of(Subject(model, task, seed=seed), layer, n)
+
+
+@torch.no_grad()
+def virtual_anchors_of(subject: Subject, layer: int, n: int = 40) -> VirtualAnchors:
+    """:func:`virtual_anchors` of a subject."""
+    model, task = subject.model, subject.anchor_task
     check_causal(model)
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
-    checked(n, int, "n", low=1, high=10_000)
     if model.cfg.attn_only:
         raise ConfigError("the model has attention only; composition needs the state before an MLP")
     known = [pair for pair in task.seen if task.role(pair) == "inferential"]
     virtual = _virtual_pairs(task, known)
-    states = _States(model, task, known, layer, n, seed)
+    states = _States(model, task, known, layer, n, subject.seed)
     targets = {pair: task.target(pair, states.keys) for pair in known}
     low, high = (bound(map(bound, targets.values())) for bound in (min, max))
     right: list[bool] = []

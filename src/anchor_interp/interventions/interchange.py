@@ -32,8 +32,9 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.finite import at_least_float32, check_finite
-from anchor_interp.models.transformer import HookedTransformer, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 
@@ -119,9 +120,25 @@ def interchange(
             subspace of another width, answers that are not output tokens, or weights or logits that
             are not finite.
     """
-    exchange = _Exchange(model, pairs, site, batch_size)
-    basis = None
+    checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
+    checked(batch_size, int, "batch_size", low=1)
     checked(subspace, Subspace | None, "subspace")
+    return interchange_of(Subject(model), pairs, site, subspace=subspace, batch_size=batch_size)
+
+
+@torch.no_grad()
+def interchange_of(
+    subject: Subject,
+    pairs: InterchangePairs,
+    site: Site,
+    *,
+    subspace: Subspace | None = None,
+    batch_size: int = 1024,
+) -> InterchangeResult:
+    """:func:`interchange` of a subject."""
+    model = subject.model
+    exchange = _Exchange(subject, pairs, site, batch_size)
+    basis = None
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
             size = f"the subspace has {len(subspace.basis)} dimensions"
@@ -183,8 +200,10 @@ def learn_subspace(
     checked(steps, int, "steps", low=1)
     checked(lr, float, "lr", above=0)
     checked(max_seconds, float | None, "max_seconds", above=0)
+    checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
+    checked(batch_size, int, "batch_size", low=1)
     began = time.monotonic()
-    exchange = _Exchange(model, pairs, site, batch_size)
+    exchange = _Exchange(Subject(model), pairs, site, batch_size)
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ConfigError(
             "the model was made within torch.inference_mode, and no gradient can pass its weights; "
@@ -225,11 +244,10 @@ class _Exchange:
     """The base sequences with the activations at a site in them and in their sources."""
 
     def __init__(
-        self, model: HookedTransformer, pairs: InterchangePairs, site: Site, batch_size: int
+        self, subject: Subject, pairs: InterchangePairs, site: Site, batch_size: int
     ) -> None:
-        checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
-        checked(batch_size, int, "batch_size", low=1)
-        self.rows = finite_rows(model, pairs.base)
+        model = subject.model
+        self.rows = token_rows(model, pairs.base)
         check_sites(model, [site])
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.analysis.conclusions import SIGNIFICANT, conclude
+from anchor_interp.analysis.conclusions import SIGNIFICANT
 from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, Line, lines
 from anchor_interp.pages.attention_views import View, sequence_view
 from anchor_interp.pages.page import (
@@ -22,7 +22,7 @@ from anchor_interp.runs.phase import meanings
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import SequenceAttention
-    from anchor_interp.analysis.overview import Analysis
+    from anchor_interp.analysis.results import Analysis
     from anchor_interp.runs.phase import Decision
 
 
@@ -74,7 +74,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         title=f"How the model {analysis.name} works",
         found=analysis,
         mechanism=mechanism,
-        says=conclude(analysis),
+        says=analysis.conclusions,
         phases=meanings(anchored=config is None or config.task.anchored is not None),
         named=dict.fromkeys(d.phase for d in (analysis.decision, analysis.verdict) if d),
         lines=asked,

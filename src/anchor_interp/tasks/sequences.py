@@ -270,6 +270,11 @@ def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...
     return tuple(named.get(i, "noise") for i in range(length))
 
 
+def probe_position(task: AnchorTask) -> int:
+    """Where the key stands in sequences of a task like :data:`PROBE`."""
+    return min(PROBE_POSITION, task.length - 3)
+
+
 def aligned_sequences(
     task: AnchorTask,
     position: int,

@@ -1,0 +1,106 @@
+"""What an analysis of one checkpoint holds. The module of each part says what it means."""
+
+from dataclasses import dataclass
+
+from anchor_interp._util.readable import Readable
+from anchor_interp.analysis import conclusions as say
+from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
+from anchor_interp.analysis.circuits import Circuit, CircuitComparison, CircuitScores
+from anchor_interp.analysis.clusters import Clusters
+from anchor_interp.analysis.development import Development
+from anchor_interp.analysis.flow import InformationFlow
+from anchor_interp.analysis.mask_leakage import MaskLeakage
+from anchor_interp.analysis.mechanism import Fingerprint
+from anchor_interp.analysis.probes import Patched
+from anchor_interp.analysis.routes import RouteScores
+from anchor_interp.analysis.sensitivity import Sensitivity
+from anchor_interp.analysis.similarity import Similarity
+from anchor_interp.interventions.interchange import InterchangeResult
+from anchor_interp.models.complexity import Complexity, CosineMatrix
+from anchor_interp.models.embeddings import EmbeddingStructure
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.phase import Decision
+
+SCHEMA = 2  # of analysis.json
+
+
+@dataclass(frozen=True, eq=False)
+class MechanismAnalysis:
+    """What a model of an anchor task does inside; :attr:`Analysis.left_out` explains each None."""
+
+    fingerprint: Fingerprint | None
+    flow: InformationFlow | None
+    routes: RouteScores | None
+    circuit: Circuit | None
+    scores: CircuitScores | None
+    comparison: CircuitComparison | None
+    leaks: tuple[MaskLeakage, ...]
+    patches: tuple[Patched, ...]
+    interchanges: tuple[InterchangeResult, ...]
+    similarities: tuple[Similarity, ...]
+    clusters: tuple[Clusters, ...]
+    keys: tuple[int, ...]
+    embedding: EmbeddingStructure | None
+    attention: tuple[AttentionExample, ...]
+    sensitivity: Sensitivity | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Analysis(Readable):
+    """Everything measured of one checkpoint.
+
+    A model that is not a run has no identity, configuration and step, and one without an anchor
+    task neither decision nor mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in
+    layer 0.
+    ``attention`` is of a run on a task without anchors.
+    """
+
+    name: str
+    run_id: str | None
+    config: RunConfig | None
+    step: int | None
+    decision: Decision | None
+    """The phase by behaviour."""
+    near: tuple[str, ...]
+    """The measurements that lie near a line of its rule."""
+    verdict: Decision | None
+    """The phase by mechanism."""
+    mechanism: MechanismAnalysis | None
+    complexity: Complexity
+    neurons: CosineMatrix | None
+    development: Development | None
+    left_out: tuple[str, ...]
+    attention: tuple[SequenceAttention, ...] = ()
+    schema: int = SCHEMA
+
+    @property
+    def conclusions(self) -> dict[str, str]:
+        """The sentence of every section of the page that has numbers, by the section's name."""
+        sentences: dict[str, str | None] = {
+            "phase": say.conclude_phase(self.decision, self.verdict),
+            "complexity": say.conclude_complexity(self.complexity),
+        }
+        m = self.mechanism
+        if m is not None:
+            finished = m.circuit is None or m.circuit.finished
+            sentences |= {
+                "flow": say.conclude_flow(m.routes, m.scores, finished=finished),
+                "masks": say.conclude_masks(m.leaks),
+                "patching": say.conclude_patching(m.patches, m.interchanges),
+                "representations": say.conclude_representations(
+                    m.similarities, m.fingerprint, m.interchanges
+                ),
+                "attention": say.conclude_attention(m.attention),
+            }
+        elif self.attention:
+            sentences["attention"] = say.conclude_predictions(self.attention)
+        return {name: text for name, text in sentences.items() if text is not None}
+
+    def _summary(self) -> str:
+        at = "" if self.step is None else f" at step {self.step}"
+        parts = f"{self.name}{at}; left out: {len(self.left_out)}"
+        phase = self.conclusions.get("phase")
+        return parts if phase is None else f"{parts}\n{phase}"
+
+    def _rows(self) -> list[dict[str, str]]:
+        return [{"section": name, "conclusion": text} for name, text in self.conclusions.items()]
