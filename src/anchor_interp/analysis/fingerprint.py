@@ -50,7 +50,8 @@ from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.sequences import draw
 
-Numbers = dict[str, Any]
+Part = dict[str, Any]
+"""Some numbers of a fingerprint by name."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -116,7 +117,7 @@ def fingerprint_of(
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
     model, seed, trained_on = subject.model, subject.seed, subject.trained_on
-    numbers: Numbers = dict.fromkeys(NUMBERS)
+    numbers: Part = dict.fromkeys(NUMBERS)
     if trained_on is not None:
         numbers["train_accuracy"] = training_accuracy(model, trained_on)
     with seen_pairs_only(model, subject.anchor_task) as seen:
@@ -196,25 +197,25 @@ class _SeenTask(AnchorTask):
         return super().composed(pair, keys)
 
 
-def _value(subject: Subject) -> Numbers:
+def _value(subject: Subject) -> Part:
     layers = range(1, subject.model.cfg.n_layers)
     contrasts = [value_similarity_of(subject, "OV", layer).contrast for layer in layers]
     return {"value": max((contrast.difference for contrast in contrasts), default=0.0)}
 
 
-def _answer(subject: Subject) -> Numbers:
+def _answer(subject: Subject) -> Part:
     last = subject.model.cfg.n_layers - 1
     return {"answer": answer_similarity_of(subject, last).contrast.difference}
 
 
-def _interchange(subject: Subject) -> Numbers:
+def _interchange(subject: Subject) -> Part:
     pairs = interchange_pairs(subject.anchor_task, 300, seed=subject.seed)
     sites = [Site("resid_post", at, "first") for at in range(subject.model.cfg.n_layers - 1)]
     shares = [interchange_of(subject, pairs, site).counterfactual for site in sites]
     return {"interchange": max(shares, default=0.0)}
 
 
-def _routes(subject: Subject) -> Numbers:
+def _routes(subject: Subject) -> Part:
     scores = route_scores_of(subject, seen_only=True)
     return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)}
 
@@ -224,19 +225,19 @@ def _order(subject: Subject, state: State | None = None, layer: int = 1) -> Infl
     return order_influence_of(subject, state, layer, pairs=seen, n=500)
 
 
-def _order_logits(subject: Subject) -> Numbers:
+def _order_logits(subject: Subject) -> Part:
     return {"order_logits": _order(subject).change}
 
 
-def _order_first(subject: Subject) -> Numbers:
+def _order_first(subject: Subject) -> Part:
     return {"order_first": _order(subject, "X_ao", 0).ratio}
 
 
-def _order_last(subject: Subject) -> Numbers:
+def _order_last(subject: Subject) -> Part:
     return {"order_last": _order(subject, "X_ao", subject.model.cfg.n_layers - 1).change}
 
 
-def _key_mask(subject: Subject) -> Numbers:
+def _key_mask(subject: Subject) -> Part:
     unequal = [pair for pair in subject.anchor_task.seen if pair[0] != pair[1]]
     clusters = key_mask_clusters_of(subject, pairs=unequal)
     return {
@@ -245,36 +246,36 @@ def _key_mask(subject: Subject) -> Numbers:
     }
 
 
-def _merged(subject: Subject) -> Numbers:
+def _merged(subject: Subject) -> Part:
     clusters = pair_clusters_of(subject, pairs=subject.anchor_task.seen, n=800)
     return {"merged": clusters.silhouette_unordered}
 
 
-def _blocks(subject: Subject) -> Numbers:
+def _blocks(subject: Subject) -> Part:
     return {"blocks": block_similarity_of(subject).contrast.difference}
 
 
-def _virtual(subject: Subject) -> Numbers:
+def _virtual(subject: Subject) -> Part:
     layers = range(subject.model.cfg.n_layers)
     answers = [virtual_anchors_of(subject, layer) for layer in layers]
     rules = [one.rule for one in answers if one.rule is not None]
     return {"virtual_rule": max(rules, default=None), "virtual_alike": answers[-1].alike}
 
 
-def _exceptions(subject: Subject) -> Numbers:
+def _exceptions(subject: Subject) -> Part:
     task = subject.anchor_task
     overridden = [task.override((b, a)) is not None for a, b in task.unseen]
     return {"exceptions": float(np.mean(overridden or [False]))}
 
 
-_OF_SEEN_PAIRS: tuple[Callable[[Subject], Numbers], ...] = (
+_OF_SEEN_PAIRS: tuple[Callable[[Subject], Part], ...] = (
     _value, _answer, _interchange, _routes, _order_logits, _order_first, _order_last, _key_mask,
     _merged, _blocks, _virtual, _exceptions,
 )  # fmt: skip
 """Measurements of the activations on seen pairs, in their order."""
 
 
-def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> Numbers:
+def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> Part:
     query = complexity.first_query_matrix(model)
     rank = complexity.measured(complexity.stable_rank, query)
     numbers = {
@@ -292,7 +293,7 @@ def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> 
     }
 
 
-def _of_embedding(model: HookedTransformer, task: AnchorTask, seed: int) -> Numbers:
+def _of_embedding(model: HookedTransformer, task: AnchorTask, seed: int) -> Part:
     found = embedding_structure(key_embeddings(model, task), seed=seed)
     steps = found.steps
     return {

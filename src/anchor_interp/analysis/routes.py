@@ -122,7 +122,6 @@ def route_layers(
     return (range(end), route.early), (range(start, layers), route.late)
 
 
-@torch.no_grad()
 def route_scores(
     model: HookedTransformer,
     task: AnchorTask,

@@ -49,7 +49,6 @@ class VirtualAnchors:
     answers are those of the pairs that the states were composed of, which training made alike."""
 
 
-@torch.no_grad()
 def virtual_anchors(
     model: HookedTransformer, task: AnchorTask, *, layer: int, n: int = 40, seed: int = 0
 ) -> VirtualAnchors:

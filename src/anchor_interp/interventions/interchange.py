@@ -101,7 +101,6 @@ class InterchangeResult(Readable):
         return [numbers | {"site": str(self.site)}]
 
 
-@torch.no_grad()
 def interchange(
     model: HookedTransformer,
     pairs: InterchangePairs,
