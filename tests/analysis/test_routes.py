@@ -155,7 +155,7 @@ def test_layers_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHORT = AnchorTask(key_max=31, length=3, unseen=())
-ALONE = AnchorTask(anchors=(Anchor(1, Affine(1, 2)),), key_max=31, unseen=())
+ALONE = AnchorTask(anchors=(Anchor(1, Affine(1)),), key_max=31, unseen=())
 
 
 @pytest.mark.parametrize(

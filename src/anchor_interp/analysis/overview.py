@@ -230,14 +230,15 @@ def _mechanism(subject: Subject, attempts: _Attempts) -> MechanismAnalysis:
             )
         )
     attempts.done()
-    task = subject.anchor_task
-    several = results.keys() - set(_ONE)
+    fields: dict[str, Any] = {
+        name: values[0] if name in _ONE else tuple(one for one in values if one is not None)
+        for name, values in results.items()
+    }
     return MechanismAnalysis(
-        **{name: results[name][0] for name in _ONE},
-        **{name: tuple(one for one in results[name] if one is not None) for name in several},
+        **fields,
         circuit=circuit,
         scores=scores,
         comparison=comparison,
-        keys=tuple(task.keys.tolist()),
+        keys=tuple(subject.anchor_task.keys.tolist()),
         attention=attention_examples(subject),
     )
