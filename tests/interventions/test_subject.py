@@ -55,15 +55,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_does_not_fit_is_refused_when_it_is_made(
     changes: dict[str, Any], message: str
 ) -> None:
-<<<<<<< HEAD
     settings: dict[str, Any] = {"model": random_model(), "task": FEW_KEYS}
     with pytest.raises(ai.ConfigError, match=message):
         Subject(**settings | changes)
-=======
-    arguments: dict[str, Any] = {"model": random_model(), "task": FEW_KEYS, **changes}
-    with pytest.raises(ai.ConfigError, match=message):
-        Subject(**arguments)
->>>>>>> 5f26fba (Types of an analysis's parts)
 
 
 def test_what_an_analysis_lacks_is_asked_for() -> None:

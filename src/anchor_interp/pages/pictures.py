@@ -10,7 +10,7 @@ from anchor_interp.pages.page import Picture, file_name
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
-    from anchor_interp.analysis.overview import Analysis, MechanismAnalysis
+    from anchor_interp.analysis.results import Analysis, MechanismAnalysis
 
 _DEVELOPMENT = {
     "stable_rank": "development",
