@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.shapes import MODELS, n_parameters
+from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import Batch
 from anchor_interp.runs.presets import RUNS
@@ -109,7 +109,7 @@ class ReleasedStep:
         self.parameters = sum(parameter.numel() for parameter in self._model.parameters())
         tokens = torch.full((train.batch_size, config.task.length), config.anchor_task.key_min)
         self.outputs = list(self._model(tokens)[0].shape)
-        ours = (n_parameters(model), [tokens.numel(), model.d_vocab])
+        ours = (model.n_parameters, [tokens.numel(), model.d_vocab])
         if (self.parameters, self.outputs) != ours:
             raise ConfigError(
                 f"the released model has {self.parameters:,} parameters and outputs of shape "

@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.objectives import make_objective
@@ -102,7 +101,7 @@ def step_cost(factor: Factor, value: int, turns: int) -> Row:
         "part": "steps",
         "factor": factor.name,
         "value": value,
-        "parameters": n_parameters(config.model),
+        "parameters": config.model.n_parameters,
         "step_ms": 1e3 * median["case"],
         "to_tiny": ratio(times["case"], times["tiny"]),
         "sequences_per_second": config.train.batch_size / median["case"],

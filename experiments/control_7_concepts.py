@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 import section
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.drawings import Drawings, drawings
-from anchor_interp.pages.drawing_figures import tiled
 from anchor_interp.pages.style import QUALITATIVE, single
 from anchor_interp.runs.run import Run, load
+from concepts.drawings import Drawings, drawings
+from concepts.figures import tiled
 from papers.rows import Row, Rows
 from papers.section_7_runs import CONCEPT_GAMMAS
 

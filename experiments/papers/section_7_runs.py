@@ -18,6 +18,7 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.catalog import named_task
+from concepts import PRESETS as CONCEPTS
 
 from .rows import Test, having
 
@@ -114,9 +115,9 @@ def concepts_judging(scale: str) -> Sweep:
 
 
 def _drawing(scale: str) -> RunConfig:
-    config = override(preset("concepts"), checkpoint_every=500)
+    config = override(CONCEPTS["concepts"], checkpoint_every=500)
     if scale != "tiny":
-        config = override(preset("paper-concepts"), checkpoint_every=2_370)
+        config = override(CONCEPTS["paper-concepts"], checkpoint_every=2_370)
     if scale == "small":
         config = override(config, n_features=64, n_times=250, lr=5e-4)
     return config

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from anchor_interp.models.forward import last_logits as last_logits
     from anchor_interp.models.shapes import InitConfig as InitConfig
     from anchor_interp.models.shapes import ModelConfig as ModelConfig
-    from anchor_interp.models.shapes import UNetConfig as UNetConfig
     from anchor_interp.models.transformer import build_model as build_model
     from anchor_interp.runs.answers import answer_map as answer_map
     from anchor_interp.runs.config import RunConfig as RunConfig
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import Override as Override
     from anchor_interp.tasks.anchor import Table as Table
     from anchor_interp.tasks.cogs import Cogs as Cogs
-    from anchor_interp.tasks.concepts import Concepts as Concepts
     from anchor_interp.tasks.counterfactuals import contrast_pairs as contrast_pairs
     from anchor_interp.tasks.counterfactuals import interchange_pairs as interchange_pairs
     from anchor_interp.tasks.examples import Examples as Examples

@@ -18,6 +18,11 @@ SHORT = {
 
 
 def with_helpers() -> dict[str, str]:
-    """The environment of a script that imports the tests' helpers."""
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    """The environment of a script that imports the tests' helpers and the experiments."""
+    helpers = Path(__file__).parent
+    paths = [
+        str(helpers),
+        str(helpers.parents[1] / "experiments"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -25,6 +25,7 @@ from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Decision
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
+from concepts import PRESETS
 
 HOSTILE = (
     "<script>alert(1)</script>\"'</title></script>\N{SNOWMAN}&amp;{{ 7*7 }}"
@@ -150,10 +151,10 @@ def test_the_page_names_every_setting_in_which_its_runs_differ(found: Findings) 
 
 
 def test_runs_of_two_tasks_differ_in_what_both_have() -> None:
-    configs = [preset("inferential"), preset("scan"), preset("concepts")]
+    configs = [preset("inferential"), preset("scan"), PRESETS["concepts"]]
     said = differences(configs)
     assert said[0] == "task (complexity-control, scan-turn-left, concepts)"
-    assert said[1] == "network (transformer, U-Net)"
+    assert said[1] == "network (transformer, UNet)"
     assert not any(each.startswith(("kind", "normalization", "anchors")) for each in said)
     near = [override(configs[0], lr=lr) for lr in (0.002, 0.0020000001)]
     assert differences(near) == ["lr (0.002, 0.0020000001)"]

@@ -93,7 +93,7 @@ def test_runs_differ_in_gamma_and_seed_alone(scale: str) -> None:
     assert len(found) == len(SEEDS) * len(CONCEPT_GAMMAS)
     assert len({override(config, gamma=0.5, seed=0) for config in found}) == 1
     assert {config.init.weights for config in found} == {"uniform"}
-    sizes = {config.pictures[1].d_image for config in found if config.pictures}
+    sizes = {vars(config.model)["d_image"] for config in found}
     assert sizes == {28 if scale == "tiny" else 64}
 
 

@@ -25,6 +25,7 @@ from anchor_interp.models import shapes
 from anchor_interp.runs import config, phase, presets
 from anchor_interp.tasks import catalog
 from anchor_interp.tasks import sequences as data
+from anchor_interp.tasks.network import OwnNetwork
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
@@ -71,7 +72,7 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
 
 def _hints(function: Any) -> dict[str, Any]:
     """The annotations; some names are known to a module only while types are checked."""
-    known = {"AnchorTask": anchor_interp.AnchorTask, "torch": torch}
+    known = {"AnchorTask": anchor_interp.AnchorTask, "OwnNetwork": OwnNetwork, "torch": torch}
     return typing.get_type_hints(function, localns=known)
 
 

@@ -14,7 +14,7 @@ import scaling
 import sweep
 import tables
 import train_step
-from anchor_interp.models.shapes import n_parameters
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
@@ -124,7 +124,7 @@ def test_a_released_model_of_another_shape_is_not_compared(
 ) -> None:
     path = checkout(tmp_path, STAND_IN.format(width=300, outputs=201))
     line = refused(capsys, train_step, "--released-code", str(path), "--batches", "4")
-    ours = n_parameters(equivalent(4, "float32").model)
+    ours = equivalent(4, "float32").model.n_parameters
     assert f"{201 * 300:,}" in line
     assert f"{ours:,}" in line
 
@@ -139,7 +139,7 @@ def test_the_checkouts_own_step_trains_on_our_batches(
     assert set(sys.modules) - before[1] <= {"train"}
     assert not list(path.rglob("__pycache__"))
     assert code.commit is None
-    monkeypatch.setattr("released.n_parameters", lambda _: 201 * 201)
+    monkeypatch.setattr(ModelConfig, "n_parameters", 201 * 201)
     config = override(RUNS["tiny"], batch_size=8)
     step = ReleasedStep(code, config)
     assert step.outputs == [8 * 9, 201]

@@ -29,9 +29,10 @@ from short import SHORT
 import anchor_interp
 from anchor_interp._util import files
 from anchor_interp.runs import session
+from anchor_interp.runs.config import override
 from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks import cogs, cogs_corpus
-from anchor_interp.tasks.concepts import Concepts
+from concepts import PRESETS, Concepts
 
 SETTINGS = SHORT | {
     "steps": 480,
@@ -62,7 +63,7 @@ _OF_PICTURES = {
 def config(preset: str = "tiny") -> anchor_interp.RunConfig:
     settings: dict[str, Any] = SETTINGS if preset == "tiny" else SETTINGS | _OF_SEQUENCES
     if preset == "concepts":
-        settings = _OF_PICTURES
+        return override(PRESETS[preset], **_OF_PICTURES)
     return anchor_interp.preset(preset, **settings)
 
 

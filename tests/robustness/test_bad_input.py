@@ -54,7 +54,7 @@ from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.init import initialize
-from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, n_parameters
+from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import (
     RunConfig,
@@ -542,7 +542,7 @@ def test_the_memory_estimate_counts_every_parameter() -> None:
     for model in (*MODELS.values(), ModelConfig(n_layers=3, n_heads=2, bias=True, d_vocab=110)):
         built = build_model(model, InitConfig(), seed=0)
         names = dict(built.named_parameters())
-        assert n_parameters(model) == sum(parameter.numel() for parameter in names.values())
+        assert model.n_parameters == sum(parameter.numel() for parameter in names.values())
     for config in RUNS.values():
         assert sum(memory_bytes(config).values()) < 16 << 30
 

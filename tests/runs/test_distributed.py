@@ -134,18 +134,6 @@ def test_a_device_of_its_own_is_refused_for_all(monkeypatch: pytest.MonkeyPatch)
         anchor_interp.train(preset("tiny"), "nowhere", device="cuda:1")
 
 
-def test_several_processes_refuse_a_run_on_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    wanted = (
-        r"^2 processes were started for a run on pictures \(WORLD_SIZE is 2\); expected one: start"
-    )
-    with pytest.raises(ConfigError, match=wanted):
-        anchor_interp.train(preset("concepts"), tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run").exists()
-
-
 def test_several_processes_refuse_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(

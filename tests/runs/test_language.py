@@ -15,7 +15,7 @@ import anchor_interp
 from anchor_interp._util.errors import InterruptedRunError, StoreError
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
-from anchor_interp.models.shapes import MODELS, InitConfig, n_parameters
+from anchor_interp.models.shapes import MODELS, InitConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import session
 from anchor_interp.runs.config import RunConfig, memory_bytes, override
@@ -227,6 +227,6 @@ def test_a_large_vocabulary_makes_small_parts() -> None:
 def test_shapes_are_gpt_2s(name: str, millions: float) -> None:
     """GPT-2's 124 and 355 million parameters, with an unembedding of its own."""
     shape = MODELS[f"language-{name}"]
-    tied = n_parameters(shape) - shape.d_model * shape.d_vocab - shape.d_vocab
+    tied = shape.n_parameters - shape.d_model * shape.d_vocab - shape.d_vocab
     assert round(tied / 1e6) == {"small": 124, "medium": 355}[name]
-    assert round(n_parameters(shape) / 1e6) == millions
+    assert round(shape.n_parameters / 1e6) == millions

@@ -11,8 +11,6 @@ from jaxtyping import Float, Int
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
-from anchor_interp.analysis.development import Development, development_of
-from anchor_interp.analysis.drawings import Drawings, drawings
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
@@ -25,6 +23,7 @@ from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.drawing import draw_aspects, draw_examples
 from anchor_interp.tasks.examples import Plane
+from anchor_interp.tasks.network import OwnFigure
 
 _IN_PLANE = 10_000  # most examples, about
 
@@ -56,9 +55,8 @@ class Findings:
     attention: tuple[AttentionExample, ...]
     plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
-    drawings: Drawings | None
-    """Of a run on pictures, as is ``development``."""
-    development: Development | None
+    own_figures: Sequence[OwnFigure]
+    """Of a task with a network of its own."""
     complexity: Complexity
     complexity_at_init: Complexity
     sessions: Sequence[Row]
@@ -125,8 +123,7 @@ def _findings(path: Path, name: str) -> Findings:
         decision=decide(evaluation),
         attention=_attention(run),
         plane=_plane(run),
-        drawings=drawings(run) if config.pictures else None,
-        development=development_of(run) if config.pictures and len(run.steps) > 1 else None,
+        own_figures=() if config.task.network is None else config.task.network.figures(run),
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),

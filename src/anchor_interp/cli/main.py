@@ -19,10 +19,9 @@ from cyclopts import App, ArgumentCollection, CycloptsError
 from anchor_interp import __version__
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.schema import shown
-from anchor_interp.cli import effects, inside, runs, sweeps
 from anchor_interp.cli.doctor import doctor
 from anchor_interp.cli.options import PLAIN, check_values
-from anchor_interp.cli.quickstart import quickstart
+from anchor_interp.tasks.registry import import_further_tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,6 +70,10 @@ def _drop_unwritten_output() -> None:
 
 def command_line(arguments: Sequence[str] = ("train",)) -> App:
     """The parser of all commands; the flags of ``train`` have the defaults that its line gives."""
+    import_further_tasks()  # first: their presets are among the choices
+    from anchor_interp.cli import effects, inside, runs, sweeps
+    from anchor_interp.cli.quickstart import quickstart
+
     app = App(
         "anchor-interp",
         help="Did this transformer memorize, learn a symmetric shortcut, or infer the rule?",

@@ -11,8 +11,9 @@ OV, but they change the numbers of W_Q, W_K, W_V and W_O
 (:attr:`MatrixComplexity.basis_dependent`). With rotary positions only rotations that commute with
 them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
 
-A U-Net's matrices are those of its convolutions and linear maps: a row for each number that an
-output is a sum over, a column for each output, which a transposed convolution has for each pixel.
+The matrices of a network that a task brings are those of its convolutions and linear maps: a row
+for each number that an output is a sum over, a column for each output, which a transposed
+convolution has for each pixel.
 """
 
 import math
@@ -32,8 +33,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import shown
 from anchor_interp.models.finite import check_finite, check_weights
-from anchor_interp.models.transformer import HookedTransformer, check_model
-from anchor_interp.models.unet import UNet
+from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
 GAUSSIAN_DRAWS = 8
@@ -146,9 +146,9 @@ class _Weight(NamedTuple):
 
 
 def complexity(
-    model: HookedTransformer | UNet, initial: HookedTransformer | UNet | None = None
+    model: HookedTransformer | nn.Module, initial: HookedTransformer | nn.Module | None = None
 ) -> Complexity:
-    """Measure every matrix of a HookedTransformer or U-Net; GPT-2 takes a minute on one core.
+    """Measure every matrix of a network; GPT-2 takes a minute on one core.
 
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
@@ -157,7 +157,7 @@ def complexity(
             matrices.
     """
     for each in (model,) if initial is None else (model, initial):
-        if not isinstance(each, UNet):
+        if is_transformer(each) or not isinstance(each, nn.Module):
             check_model(each)
         check_weights(each)
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
@@ -202,14 +202,15 @@ def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float
 def main_numbers(model: Any) -> Numbers:
     """Stable rank and condensation by which runs are compared; None without a model.
 
-    They are those of W_Q in layer 0 of a HookedTransformer, and means over the layers of a U-Net.
+    They are those of W_Q in layer 0 of a HookedTransformer, and means over another
+    network's layers.
     """
     if model is None:
         return Numbers(None, None, None)
-    if isinstance(model, UNet):
-        layers = [weight.left for weight in _weights(model)]
-    else:
+    if is_transformer(model):
         layers = [first_query_matrix(model)]
+    else:
+        layers = [weight.left for weight in _weights(model)]
     ranks = [rank for layer in layers if (rank := measured(stable_rank, layer)) is not None]
     cosines = [cosine for layer in layers if (cosine := measured(condensation, layer)) is not None]
     return Numbers(fmean(ranks) if ranks else None, None, fmean(cosines) if cosines else None)
@@ -318,7 +319,7 @@ def _gaussian(weight: _Weight) -> tuple[Numbers, Numbers]:
 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
-    if isinstance(model, UNet):
+    if not is_transformer(model):
         for name, part in model.named_modules():
             if isinstance(part, nn.ConvTranspose2d):  # [in, out, row, column]
                 yield _Weight(name, None, None, part.weight.detach().flatten(1))

@@ -4,22 +4,22 @@ d_in is the input width of a matrix; a larger gamma means smaller weights. Layer
 identity (NeurIPS paper, appendix A; complexity-control paper, section III-E). Weights can also be
 drawn uniformly from -d_in^-gamma to d_in^-gamma.
 
-In a U-Net d_in is PyTorch's fan-in: the inputs of one output, for a transposed convolution those of
-its mirror image. Biases are drawn as the weights of their map are, which at gamma 0.5 is PyTorch's
-default (the released code behind the complexity-control paper's figure 6).
+In a network that a task brings d_in is PyTorch's fan-in: the inputs of one output, for a transposed
+convolution those of its mirror image. Biases are drawn as the weights of their map are, which at
+gamma 0.5 is PyTorch's default (the released code behind the complexity-control paper's figure 6).
 
 Each parameter has its own generator, seeded by (seed, name), which draws on the CPU in float32. So
 weights depend neither on device nor on dtype (torch's default one too) nor on the number of layers.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked
-from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.hashing import stream_key
 
 _RATES = {
@@ -50,18 +50,13 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
 
 
 @torch.no_grad()
-def initialize(
-    module: nn.Module, model: ModelConfig | UNetConfig, init: InitConfig, *, seed: int
-) -> None:
+def initialize(module: nn.Module, model: ModelConfig | Any, init: InitConfig, *, seed: int) -> None:
     """Set every parameter of a network in place; no global generator is read or changed.
 
     A parameter that no rule covers is a ConfigError.
     """
-    checked(module, nn.Module, "module")
-    checked(model, ModelConfig | UNetConfig, "model")
-    checked(init, InitConfig, "init")
-    if isinstance(model, UNetConfig):
-        _initialize_unet(module, init, seed)
+    if not isinstance(model, ModelConfig):
+        _initialize_maps(module, init, seed)
         return
     for name, parameter in module.named_parameters():
         kind = name.rsplit(".", 1)[-1]
@@ -79,7 +74,7 @@ def initialize(
                 parameter.copy_(drawn * gamma_std(name, model, init))
 
 
-def _initialize_unet(module: nn.Module, init: InitConfig, seed: int) -> None:
+def _initialize_maps(module: nn.Module, init: InitConfig, seed: int) -> None:
     for place, part in module.named_modules():
         own = dict(part.named_parameters(recurse=False))
         if own and not isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.GroupNorm):

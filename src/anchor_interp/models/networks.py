@@ -1,33 +1,35 @@
-"""The networks that a configuration can name: transformers, and U-Nets that draw pictures."""
+"""Builds the network of a configuration: a transformer, or one that a task brings."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import nn
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked
 from anchor_interp.models import transformer
 from anchor_interp.models.init import initialize
-from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.models.unet import UNet
 
-Network = HookedTransformer | UNet
+if TYPE_CHECKING:  # code about transformers need not ask which of the two it has
+    Network: TypeAlias = HookedTransformer | Any
+else:
+    Network = nn.Module
+"""A HookedTransformer, or a network that a task brings (:mod:`anchor_interp.tasks.network`)."""
 
 
-def empty_network(
-    model: ModelConfig | UNetConfig, *, dtype: torch.dtype = torch.float32
-) -> Network:
-    """A network of this shape on the CPU with unset weights."""
+def empty_network(model: ModelConfig | Any, *, dtype: torch.dtype = torch.float32) -> Network:
+    """A network of this configuration on the CPU with unset weights."""
     if isinstance(model, ModelConfig):
         return transformer.empty_model(model, dtype=dtype)
-    checked(model, UNetConfig, "model")
     with torch.device("meta"):  # PyTorch's own initialisation would read the global generator
-        network = UNet(model).to(dtype)
+        network: Network = model.network().to(dtype)
     return network.to_empty(device="cpu")
 
 
 def build_network(
-    model: ModelConfig | UNetConfig,
+    model: ModelConfig | Any,
     init: InitConfig,
     *,
     seed: int,
@@ -46,15 +48,16 @@ def build_network(
 
 def place(network: Network, device: str | torch.device) -> Network:
     """Move a network to a device, in ``eval`` mode."""
-    if isinstance(network, HookedTransformer):
+    if transformer.is_transformer(network):
         return transformer.place(network, device)
     return network.to(device).eval()
 
 
 def as_transformer(network: Network) -> HookedTransformer:
-    """The network itself; ConfigError if it is a U-Net, whose insides have other names."""
-    if isinstance(network, UNet):
+    """The network itself; ConfigError if it is one that a task brings."""
+    if not transformer.is_transformer(network):
         raise ConfigError(
-            "this needs a HookedTransformer; the run has a U-Net, which draws pictures"
+            f"this needs a HookedTransformer; the run has a {type(network).__name__}, the network "
+            "that its task brings"
         )
     return network

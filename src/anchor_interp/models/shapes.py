@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import bounded, check_fields, shown
+from anchor_interp._util.schema import bounded, check_fields
 
 Normalization = Literal["post", "pre"]
 """Where LayerNorm sits; see :attr:`ModelConfig.normalization`."""
@@ -46,45 +45,20 @@ class ModelConfig:
         """What the time of a step depends on most: features that are multiplied with each other."""
         return self.d_model
 
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters."""
+        heads = self.n_heads * self.d_head
+        attention, mlp = 4 * self.d_model * heads, 2 * self.d_model * self.d_mlp
+        if self.bias:
+            attention, mlp = attention + 3 * heads + self.d_model, mlp + self.d_mlp + self.d_model
+        norms = 4 * self.n_layers + (2 if self.normalization == "pre" else 0)
+        embeddings = self.d_model * (2 * self.d_vocab + self.n_ctx) + self.d_vocab
+        return self.n_layers * (attention + mlp) + norms * self.d_model + embeddings
+
     def __str__(self) -> str:
         shape = f"{self.n_layers} layers, {self.n_heads} heads, d_model {self.d_model}"
         return f"{shape}, {self.normalization}-LayerNorm"
-
-
-@dataclass(frozen=True)
-class UNetConfig:
-    """The shape of a conditional U-Net and its diffusion (:mod:`anchor_interp.models.unet`)."""
-
-    n_features: int = bounded(16, low=8, high=1 << 12)
-    """Features of the first layer, a multiple of 8 (256 in the released code)."""
-    n_times: int = bounded(100, low=2, high=100_000)
-    """Times of the diffusion (500 in the released code)."""
-    d_image: int = bounded(28, low=4, high=1024)
-    """The side of a picture, a multiple of 4."""
-    predicts: Literal["noise", "velocity"] = "noise"
-    """What the last convolution gives: the noise (the released code), or the velocity, from which
-    the noise follows and which a small network learns in fewer steps."""
-    d_told: tuple[int, ...] = (2, 1, 3)
-    """How many numbers the network is told of each attribute of a picture."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "model")
-        for name, of in (("n_features", 8), ("d_image", 4)):
-            if (found := getattr(self, name)) % of:
-                raise ConfigError(f"model.{name} is {found}; expected a multiple of {of}")
-        if not self.d_told or not all(1 <= width <= 1 << 16 for width in self.d_told):
-            raise ConfigError(
-                f"model.d_told is {shown(self.d_told)}; expected the width of every attribute"
-            )
-
-    @property
-    def width(self) -> int:
-        """Features of the innermost layers, which one pixel has."""
-        return 4 * self.n_features
-
-    def __str__(self) -> str:
-        picture = f"pictures of {self.d_image} x {self.d_image}"
-        return f"U-Net, {self.n_features} features, {picture}, {self.n_times} times"
 
 
 @dataclass(frozen=True)
@@ -114,39 +88,6 @@ class InitConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "init")
-
-
-def n_parameters(model: ModelConfig | UNetConfig) -> int:
-    """Number of parameters of a model of this shape."""
-    if isinstance(model, UNetConfig):
-        return _n_unet_parameters(model)
-    heads = model.n_heads * model.d_head
-    attention, mlp = 4 * model.d_model * heads, 2 * model.d_model * model.d_mlp
-    if model.bias:
-        attention, mlp = attention + 3 * heads + model.d_model, mlp + model.d_mlp + model.d_model
-    norms = 4 * model.n_layers + (2 if model.normalization == "pre" else 0)
-    embeddings = model.d_model * (2 * model.d_vocab + model.n_ctx) + model.d_vocab
-    return model.n_layers * (attention + mlp) + norms * model.d_model + embeddings
-
-
-def _n_unet_parameters(model: UNetConfig) -> int:
-    """Each map has d_in * d_out weights for each pixel of its kernel and a bias for each output."""
-    n, inside = model.n_features, model.d_image // 4
-
-    def maps(d_in: int, d_out: int, kernel: int) -> int:
-        return d_in * d_out * kernel + d_out
-
-    def residual(d_in: int, d_out: int) -> int:  # two convolutions with their normalisations
-        return maps(d_in, d_out, 9) + maps(d_out, d_out, 9) + 4 * d_out
-
-    def embedding(d_in: int) -> int:  # one of width 2n and one of width n
-        return sum(maps(d_in, width, 1) + maps(width, width, 1) for width in (2 * n, n))
-
-    down = residual(3, n) + residual(n, n) + residual(n, 2 * n)
-    inner = maps(2 * n, 2 * n, inside * inside) + 4 * n
-    up = maps(4 * n, n, 4) + maps(2 * n, n, 4) + 4 * residual(n, n)
-    last = maps(2 * n, n, 9) + 2 * n + maps(n, 3, 9)
-    return down + inner + up + last + embedding(1) + sum(map(embedding, model.d_told))
 
 
 MODELS: Mapping[str, ModelConfig] = MappingProxyType(

@@ -142,12 +142,16 @@ def build_model(
     return place(module, target)
 
 
+def is_transformer(model: Any) -> bool:
+    """Whether this is a HookedTransformer or a TransformerBridge."""
+    return is_bridge(model) or isinstance(model, HookedTransformer)
+
+
 def check_model(model: Any) -> None:
     """Raise a ConfigError if the model is not a HookedTransformer."""
-    if is_bridge(model):
-        if model.training:  # then dropout may act
-            raise ConfigError("the TransformerBridge is in training mode; call model.eval() first")
-    elif not isinstance(model, HookedTransformer):
+    if is_bridge(model) and model.training:  # then dropout may act
+        raise ConfigError("the TransformerBridge is in training mode; call model.eval() first")
+    if not is_transformer(model):
         expected = "expected a HookedTransformer or a TransformerBridge"
         raise ConfigError(f"model is {shown(model)}; {expected}")
 

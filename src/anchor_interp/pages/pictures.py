@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anchor_interp.pages import mechanism_figures, run_figures
-from anchor_interp.pages.drawing_figures import drawing_grid, layer_map
 from anchor_interp.pages.error_figures import plane_of_errors
 from anchor_interp.pages.page import Picture, file_name
 
@@ -23,7 +22,8 @@ def of_run(run: "Findings") -> Iterator[Picture]:
     """How a run learned, and what it answers."""
     measured = {name for row in run.metrics for name in row}
     if "loss" in measured:
-        unit = "nats" if run.config.pictures is None else "squared error"
+        network = run.config.task.network
+        unit = "nats" if network is None else network.loss_unit
         yield Picture("loss", run_figures.loss_curve(run.metrics, unit))
     if "train_accuracy" in measured:
         yield Picture("accuracy", run_figures.accuracy_curves(run.metrics))
@@ -35,12 +35,8 @@ def of_run(run: "Findings") -> Iterator[Picture]:
     for aspect in run_figures.aspects(run.evaluation):
         figure = run_figures.aspect_scores(run.evaluation, aspect)
         yield Picture(f"by-{file_name(aspect) or 'aspect'}", figure, about=aspect)
-    if run.drawings is not None:
-        yield Picture("drawings", drawing_grid(run.drawings))
-    if run.development is not None:
-        for measure in ("stable_rank", "condensation"):
-            name = f"layers-{measure.replace('_', '-')}"
-            yield Picture(name, layer_map(run.development, measure))
+    for own in run.own_figures:
+        yield Picture(own.name, own.draw())
     if run.plane is not None:
         figure = plane_of_errors(run.plane.plane, run.plane.x, run.plane.y, run.plane.right)
         yield Picture("plane", figure)

@@ -89,7 +89,8 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     parts = (config.task, config.model, config.init, config.train)
     settings = {name: value for part in parts for name, value in to_dict(part).items()}
     compared = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
-    network = "transformer" if config.pictures is None else "U-Net"
+    own = type(config.model).__name__.removesuffix("Config")
+    network = "transformer" if config.task.network is None else own
     return {"task": task_name(config.task), "network": network} | compared
 
 

@@ -24,10 +24,9 @@ from anchor_interp._util.schema import (
     shown,
     suggestion,
 )
-from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig, n_parameters
+from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
-from anchor_interp.tasks.concepts import Concepts
 from anchor_interp.tasks.drawing import MAX_EXAMPLES
 from anchor_interp.tasks.task import Task, anchored
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:  # code about transformers need not ask which of the two it has
     Shape: TypeAlias = ModelConfig | Any
 else:
-    Shape = ModelConfig | UNetConfig
+    Shape = Any
 SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
@@ -148,6 +147,7 @@ class RunConfig:
 
     task: Task
     model: Shape = ModelConfig()
+    """A transformer; of a task with a network of its own, that network's configuration."""
     init: InitConfig = InitConfig()
     train: TrainConfig = TrainConfig()
     seed: int = bounded(0, low=0, high=(1 << 63) - 1)
@@ -157,15 +157,18 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _check_names(self.task)
-        task, model = self.task, self.model
-        _check_fits(task, model, self.init)
+        if isinstance(self.model, Mapping):  # from a file: which class it is follows from the task
+            object.__setattr__(
+                self, "model", from_dict(_network_class(self.task), self.model, "model")
+            )
+        _check_fits(self.task, self.model, self.init)
         needs = memory_bytes(self)
         if sum(needs.values()) > MAX_MEMORY_BYTES:
             what = max(needs, key=needs.__getitem__)
             lower = {"activations": "batch_size", "training sequences": "n_sequences"}.get(what)
             size = "model.d_model, model.d_mlp, model.d_vocab or model.n_layers"
-            if isinstance(model, UNetConfig):
-                size = "model.n_features or model.d_image"
+            if self.task.network is not None:
+                size = "the sizes of the model"
             raise ConfigError(
                 f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
                 f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
@@ -177,20 +180,11 @@ class RunConfig:
         """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
         return anchored(self.task, "this analysis")
 
-    @property
-    def pictures(self) -> tuple[Concepts, UNetConfig] | None:
-        """Task and network of a run that draws pictures; None for a run on sequences."""
-        task, model = self.task, self.model
-        if isinstance(task, Concepts) and isinstance(model, UNetConfig):
-            return task, model
-        return None
-
 
 _SETTINGS = {
     field.name: part
     for part, owner in (
         ("model", ModelConfig),
-        ("model", UNetConfig),
         ("init", InitConfig),
         ("train", TrainConfig),
     )
@@ -199,12 +193,15 @@ _SETTINGS = {
 
 
 def _check_names(task: Task) -> None:
-    """Refuse a task whose field has the name of another setting: :func:`override` knows one."""
-    for field in fields(task):
-        if field.name in _SETTINGS:
+    """Refuse a field with the name of another setting: :func:`override` knows one of each name."""
+    network = () if task.network is None else fields(_network_class(task))
+    own = (*fields(task), *network)
+    names = [field.name for field in own]
+    for name in names:
+        if name in _SETTINGS or names.count(name) > 1:
             raise ConfigError(
-                f"the task {task.kind} has the field {field.name}, which is also a setting of the "
-                f"{_SETTINGS[field.name]}; give it another name"
+                f"the task {task.kind} has the field {name}, which is also a setting of the "
+                f"{_SETTINGS.get(name, 'model')}; give it another name"
             )
 
 
@@ -213,45 +210,36 @@ def most_positions(d_vocab: int) -> int:
     return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
 
 
-def _check_fits(task: Task, model: ModelConfig | UNetConfig, init: InitConfig) -> None:
+def _network_class(task: Task) -> type[Any]:
+    return ModelConfig if task.network is None else task.network.config_class
+
+
+def _check_fits(task: Task, model: Shape, init: InitConfig) -> None:
     """Refuse a network that cannot read the task's examples or give its answers."""
-    if isinstance(model, ModelConfig) and isinstance(task, Concepts):
+    wanted = _network_class(task)
+    if not isinstance(model, wanted):
         raise ConfigError(
-            f"the task {task.kind} asks for pictures, and the model is a transformer; expected a "
-            "UNetConfig (in a file, a model with n_features), as the preset concepts has"
+            f"model is {shown(model)}; expected a {wanted.__name__}, which answers the task "
+            f"{task.kind}"
         )
-    if isinstance(model, ModelConfig):
-        if task.n_tokens > model.d_vocab:
-            needed = f"the task's tokens and targets need at least {task.n_tokens}"
-            raise ConfigError(f"model.d_vocab is {model.d_vocab}; {needed}")
-        if task.length > model.n_ctx:
-            needed = f"the task's sequences have {task.length} tokens"
-            raise ConfigError(f"model.n_ctx is {model.n_ctx}; {needed}")
+    if task.network is not None:
+        task.network.check(model, init)
         return
-    if not isinstance(task, Concepts):
-        raise ConfigError(
-            f"the model is a U-Net, and the task {task.kind} has no pictures; expected the task "
-            "concepts, or a transformer (ModelConfig)"
-        )
-    needs = {"d_image": task.pixels, "d_told": task.widths}
-    for name, needed_here in needs.items():
-        if (found := getattr(model, name)) != needed_here:
-            raise ConfigError(f"model.{name} is {found}; the task's pictures need {needed_here}")
-    plain = InitConfig(gamma=init.gamma, weights=init.weights)
-    for field in fields(init):
-        if (given := getattr(init, field.name)) != (default := getattr(plain, field.name)):
-            reason = "a U-Net has one rule for all its layers"
-            raise ConfigError(f"init.{field.name} is {given}; expected {default}: {reason}")
+    if task.n_tokens > model.d_vocab:
+        needed = f"the task's tokens and targets need at least {task.n_tokens}"
+        raise ConfigError(f"model.d_vocab is {model.d_vocab}; {needed}")
+    if task.length > model.n_ctx:
+        needed = f"the task's sequences have {task.length} tokens"
+        raise ConfigError(f"model.n_ctx is {model.n_ctx}; {needed}")
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
     """A low estimate of the bytes that training needs, by what needs them."""
     model, train, length = config.model, config.train, config.task.length
-    if isinstance(model, UNetConfig):
-        pixels = model.d_image**2
-        # about 24 maps of features at full size are kept for the backward pass, counting smaller
-        activations = train.batch_size * pixels * model.n_features * 24
-        example = 3 * pixels + 4 * sum(model.d_told) + length + 5
+    if config.task.network is not None:
+        own: Any = model
+        activations = train.batch_size * own.n_activations
+        example = own.example_bytes + length + 5
     else:
         logits = train.batch_size * model.d_vocab
         per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
@@ -264,7 +252,7 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
         example = 0 if config.task.mapped else length + 5
     return {
         # weight, gradient, two moments, and the initial model while the last one is judged
-        "weights": 5 * 4 * n_parameters(model),
+        "weights": 5 * 4 * model.n_parameters,
         "activations": 4 * activations,
         "training sequences": train.n_sequences * (example + 3 * 8),  # bytes, int64 orders
     }

@@ -159,16 +159,17 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
 
     Raises:
         ConfigError: a device that not every process has, fewer rows in a batch than processes, or
-            several processes for a run on pictures.
+            several processes for a task with a network of its own.
     """
     size, batch_size = launched(), config.train.batch_size
     if size <= 1:
         yield ALONE, device
         return
-    if config.pictures is not None:
+    if config.task.network is not None:
         raise ConfigError(
-            f"{size} processes were started for a run on pictures (WORLD_SIZE is {size}); expected "
-            "one: start it without accelerate launch, or unset WORLD_SIZE"
+            f"{size} processes were started (WORLD_SIZE is {size}), and the task "
+            f"{config.task.kind} has a network of its own; expected one: start it without "
+            "accelerate launch, or unset WORLD_SIZE"
         )
     if batch_size < size:
         what = f"train.batch_size is {batch_size}; expected at least {size}, a row a process"

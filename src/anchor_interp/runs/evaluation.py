@@ -32,7 +32,6 @@ from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model
-from anchor_interp.models.unet import UNet
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask, Keys, Pair
@@ -66,8 +65,8 @@ def evaluate(
     """Measure a model on a task.
 
     Args:
-        model: any HookedTransformer whose vocabulary covers the task; its hooks act. Or a U-Net of
-            the task's pictures, of which the first 256 of a split are judged.
+        model: any HookedTransformer whose vocabulary covers the task; its hooks act. Or the network
+            that the task brings.
         n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
         training: the run's own training sequences, of which 10,000 count, or n without anchors
             (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, and a model
@@ -79,14 +78,14 @@ def evaluate(
         ConfigError: n is out of range, the model is too small for the task, or its logits or
             weights are not finite.
     """
-    if not isinstance(model, UNet):
-        check_model(model)
     checked(task, Task, "task")
+    if task.network is None:
+        check_model(model)
     checked(initial, Network | None, "initial")
     n = checked(n, int, "n")
     if not 1 <= n <= _MAX_SEQUENCES:
         raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
-    if not isinstance(model, UNet):
+    if task.network is None:
         n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
         if n_tokens < task.n_tokens or n_ctx < task.length:
             needs = f"the task needs {task.n_tokens} and {task.length}"

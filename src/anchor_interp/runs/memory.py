@@ -2,20 +2,21 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from anchor_interp._util.errors import ConfigError, OutOfMemoryError
 from anchor_interp._util.limits import memory_limit
-from anchor_interp.models.shapes import ModelConfig, UNetConfig, n_parameters
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig, memory_bytes
 
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
 
-def check_model_fits(model: ModelConfig | UNetConfig) -> None:
+def check_model_fits(model: ModelConfig | Any) -> None:
     """Raise ConfigError if the parameters alone exceed the memory."""
-    needed = 4 * n_parameters(model)
+    needed = 4 * model.n_parameters
     _check(needed, memory_limit(), f"a model of {_shape(model)}", "this machine has")
 
 
@@ -28,7 +29,7 @@ def check_training_fits(config: RunConfig, device: torch.device) -> None:
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
         _check(needed, there, what, "the GPU has")
-        needed = 4 * n_parameters(config.model) + sizes["training sequences"]  # made on the CPU
+        needed = 4 * config.model.n_parameters + sizes["training sequences"]  # made on the CPU
     _check(needed, memory_limit(), what, "this machine has")
 
 
@@ -49,16 +50,17 @@ def explained(doing: str, advice: str) -> Iterator[None]:
 def memory_advice(config: RunConfig) -> str:
     """What to lower when the training of a run does not fit into memory."""
     train, model = config.train, config.model
-    names = ("d_model", "d_mlp", "n_layers", "n_features", "d_image")
-    shape = ", ".join(f"{name} {value}" for name, value in vars(model).items() if name in names)
     sizes = f"batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,})"
-    return f"lower {sizes} or the model ({shape}); the last checkpoint is kept"
+    return f"lower {sizes} or the model ({_sizes(model)}); the last checkpoint is kept"
 
 
-def _shape(model: ModelConfig | UNetConfig) -> str:
+def _shape(model: ModelConfig | Any) -> str:
+    return f"{model.n_parameters:,} parameters ({_sizes(model)})"
+
+
+def _sizes(model: ModelConfig | Any) -> str:
     numbers = ((name, value) for name, value in vars(model).items() if type(value) is int)
-    sizes = ", ".join(f"{name} {value}" for name, value in numbers)
-    return f"{n_parameters(model):,} parameters ({sizes})"
+    return ", ".join(f"{name} {value}" for name, value in numbers)
 
 
 def _check(needed: int, there: int, what: str, who: str) -> None:

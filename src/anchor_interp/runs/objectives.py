@@ -25,7 +25,6 @@ from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import fast_last_logits, fast_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
-from anchor_interp.runs.diffusion import DiffusionObjective
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.drawing import draw_examples, find_split
@@ -61,8 +60,8 @@ def make_objective(
     Of several processes each has its own rows of a batch.
     """
     examples = training_examples(config) if training is None else training
-    if config.pictures is not None:
-        return DiffusionObjective(config, examples, device)
+    if config.task.network is not None:
+        return config.task.network.objective(config, examples, device)
     kind = LastObjective if config.task.answers_last else MaskedObjective
     return kind(config, examples, device, processes)
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig, UNetConfig
+from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.cogs import Cogs
-from anchor_interp.tasks.concepts import Concepts
 from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
@@ -71,94 +70,59 @@ PHASES: Mapping[str, RunConfig] = MappingProxyType(
 )
 """The recipes of the quickstart."""
 
-RUNS: Mapping[str, RunConfig] = MappingProxyType(
-    {
-        "tiny": RunConfig(_TASK),
-        **RECIPES,
-        "paper-1head": RunConfig(_NEURIPS, MODELS["paper-1head"], train=_paper(25)),
-        "paper-gpt2": RunConfig(_TASK, MODELS["paper-gpt2"], train=_paper(15)),
-        "scan": RunConfig(
-            Scan(),
-            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
-            train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
+_RUNS: dict[str, RunConfig] = {
+    "tiny": RunConfig(_TASK),
+    **RECIPES,
+    "paper-1head": RunConfig(_NEURIPS, MODELS["paper-1head"], train=_paper(25)),
+    "paper-gpt2": RunConfig(_TASK, MODELS["paper-gpt2"], train=_paper(15)),
+    "scan": RunConfig(
+        Scan(),
+        replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
+        train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
+    ),
+    "cogs": RunConfig(
+        Cogs(exposures=100),
+        replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
+        train=TrainConfig(n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500),
+    ),
+    "addition": RunConfig(
+        Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
+    ),
+    "prontoqa": RunConfig(
+        Prontoqa(hops=2, chain_of_thought=False),
+        replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
+        train=TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
+    ),
+    "language-tiny": RunConfig(
+        Corpus(length=128),
+        MODELS["language-tiny"],
+        train=TrainConfig(n_sequences=40_000, batch_size=32, lr=2e-3, steps=2_000, eval_every=250),
+    ),
+    "language-small": RunConfig(
+        Corpus(tokenizer="bpe", vocabulary=8_192, length=1_024),
+        replace(MODELS["language-small"], d_vocab=8_192),
+        train=_language(n_sequences=2_000, batch_size=64, steps=2_000),
+    ),
+    "language-medium": RunConfig(
+        Corpus(
+            source="hub:cerebras/SlimPajama-627B",
+            part="code",
+            tokenizer="bpe",
+            vocabulary=50_257,
+            length=1_024,
+            limit=40 * 10**9,
         ),
-        "cogs": RunConfig(
-            Cogs(exposures=100),
-            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
-            train=TrainConfig(
-                n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500
-            ),
-        ),
-        "addition": RunConfig(
-            Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
-        ),
-        "prontoqa": RunConfig(
-            Prontoqa(hops=2, chain_of_thought=False),
-            replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
-            train=TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
-        ),
-        "language-tiny": RunConfig(
-            Corpus(length=128),
-            MODELS["language-tiny"],
-            train=TrainConfig(
-                n_sequences=40_000, batch_size=32, lr=2e-3, steps=2_000, eval_every=250
-            ),
-        ),
-        "language-small": RunConfig(
-            Corpus(tokenizer="bpe", vocabulary=8_192, length=1_024),
-            replace(MODELS["language-small"], d_vocab=8_192),
-            train=_language(n_sequences=2_000, batch_size=64, steps=2_000),
-        ),
-        "language-medium": RunConfig(
-            Corpus(
-                source="hub:cerebras/SlimPajama-627B",
-                part="code",
-                tokenizer="bpe",
-                vocabulary=50_257,
-                length=1_024,
-                limit=40 * 10**9,
-            ),
-            MODELS["language-medium"],
-            train=_language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
-        ),
-        "concepts": RunConfig(
-            Concepts(),
-            UNetConfig(predicts="velocity"),
-            InitConfig(weights="uniform"),
-            TrainConfig(
-                n_sequences=5_000,
-                batch_size=32,
-                lr=2e-3,
-                steps=2_000,
-                weight_decay=0.0,
-                eval_every=500,
-            ),
-        ),
-        "paper-concepts": RunConfig(
-            Concepts(pixels=64),
-            UNetConfig(n_features=256, n_times=500, d_image=64),
-            InitConfig(weights="uniform"),
-            TrainConfig(
-                n_sequences=5_000,
-                batch_size=64,
-                lr=1e-4,
-                steps=23_700,
-                warmup=0.0,
-                weight_decay=0.0,
-                clip=None,
-                eval_every=2_370,
-                checkpoint_every=2_370,
-            ),
-        ),
-    }
-)
+        MODELS["language-medium"],
+        train=_language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
+    ),
+}
+RUNS: Mapping[str, RunConfig] = MappingProxyType(_RUNS)
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
 of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
 ``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
 training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
 ``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
-them. ``concepts`` is that of figure 6 with small pictures and a narrow network; ``paper-concepts``
-has the released code's size and length. ``language-`` runs are that of figure 7D: ``tiny`` and
+them. ``language-`` runs are that of figure 7D: ``tiny`` and
 ``small`` on a corpus that every machine has, Python's own library, ``medium`` on 40 billion tokens
 of SlimPajama."""
 
@@ -174,3 +138,8 @@ def preset(name: str, **changes: Any) -> RunConfig:
     if isinstance(changes.get("task"), str):
         changes["task"] = named_task(changes["task"])
     return override(RUNS[name], **changes)
+
+
+def name_preset(name: str, config: RunConfig) -> None:
+    """Make a run of one's own known under a name, in this process, as a module of tasks may do."""
+    _RUNS[checked(name, str, "the preset's name")] = checked(config, RunConfig, "config")

@@ -24,7 +24,6 @@ from anchor_interp.models.networks import (
     empty_network,
     place,
 )
-from anchor_interp.models.shapes import n_parameters
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
@@ -108,7 +107,7 @@ class Run(Readable):
         model, train = self.config.model, self.config.train
         return (
             f"{self.name} at step {self.step} of {train.steps}, seed {self.config.seed}\n"
-            f"{self.config.task.kind}; {model}, {n_parameters(model):,} parameters"
+            f"{self.config.task.kind}; {model}, {model.n_parameters:,} parameters"
         )
 
     def _rows(self) -> list[Row]:

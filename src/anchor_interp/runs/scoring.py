@@ -7,26 +7,22 @@ pass tells. Where answers have no end, each token to predict counts by itself.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 
-from anchor_interp._util.schema import checked
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import fast_logits, takes_fast_path
 from anchor_interp.models.networks import Network
 from anchor_interp.models.transformer import HookedTransformer, device
-from anchor_interp.models.unet import UNet
 from anchor_interp.runs.config import most_positions
-from anchor_interp.runs.diffusion import MOST_DRAWN, noise_loss, right_attributes
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
-from anchor_interp.tasks.concepts import Concepts
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
 from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.task import Task
@@ -40,18 +36,19 @@ def score_split(
 ) -> SplitScore:
     """The accuracy, also by the task's aspects, and the loss on examples of one split.
 
-    Of a U-Net at most :data:`MOST_DRAWN` drawings are judged, from noise of this seed. Their
-    accuracies by attribute are an aspect too.
+    Of a network that the task brings at most ``most_judged`` answers are judged. Their accuracies
+    by part are an aspect too.
     """
     own: tuple[AspectScore, ...] = ()
-    if isinstance(model, UNet):
-        concepts: Concepts = checked(task, Concepts, "the task of a U-Net")
-        examples = examples.rows(slice(MOST_DRAWN))
-        right = right_attributes(model, concepts, examples, seed=seed, stream=split.name)
-        loss = noise_loss(model, concepts, examples, seed=seed, stream=f"score/{split.name}")
-        shares, n = right.all(1).astype(float), len(right)
-        of_each = zip(concepts.names, right.mean(0).tolist(), strict=True)
-        own = tuple(AspectScore("attribute", name, None, share, n) for name, share in of_each)
+    if (network := task.network) is not None:
+        examples = examples.rows(slice(network.most_judged))
+        parts = network.judge(model, examples, seed=seed, stream=split.name)
+        loss = network.loss(model, examples, seed=seed, stream=f"score/{split.name}")
+        shares, n = _whole(parts), len(examples)
+        own = tuple(
+            AspectScore(network.part, name, None, float(right.mean()), n)
+            for name, right in parts.items()
+        )
     else:
         tokens, losses = token_scores(model, examples)
         shares = right_answers(model, task, examples, tokens)
@@ -99,13 +96,18 @@ def right_answers(
 
     ``tokens`` are those shares, after the true tokens before each, if they are known.
     """
-    if isinstance(model, UNet):
-        return right_attributes(model, task, examples, seed=0, stream="probe").all(1).astype(float)
+    if task.network is not None:
+        return _whole(task.network.judge(model, examples, seed=0, stream="probe"))
     if task.end is not None and type(task).score is not Task.score:
         return decoded_answers(model, task, examples)
     if tokens is None:
         tokens, _ = token_scores(model, examples)
     return tokens if task.end is None else np.floor(tokens)  # 1 if all tokens are right
+
+
+def _whole(parts: Mapping[str, Bool[np.ndarray, " n"]]) -> Float[np.ndarray, " n"]:
+    """Which answers have all of their parts right, 0 or 1."""
+    return np.stack(tuple(parts.values())).all(0).astype(float)
 
 
 def decoded_answers(

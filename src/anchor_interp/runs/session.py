@@ -24,7 +24,7 @@ from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Examples, SplitRole
 
-_PROBES, _DRAWN = 512, 64
+_PROBES = 512
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -183,7 +183,7 @@ class Probes:
         self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
         draw = functools.partial(draw_examples, task, seed=1)
-        most = _PROBES if config.pictures is None else _DRAWN
+        most = _PROBES if task.network is None else task.network.most_probes
         self._sets: list[tuple[SplitRole, Examples]] = []
         for split in task.splits:
             n = most if split.size is None else min(most, split.size)

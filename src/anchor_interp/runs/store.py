@@ -32,7 +32,6 @@ from anchor_interp import __version__
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError, UnknownSchemaError
 from anchor_interp._util.schema import from_dict, parse_json
-from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
 from anchor_interp.tasks.sequences import GENERATOR
 
@@ -223,7 +222,7 @@ def _lacks(path: Path) -> str:
 
 def _largest_file(config: RunConfig) -> int:
     """Bytes of weights, or of two moments and a step each, in float32 with their header."""
-    return 8 * n_parameters(config.model) + MAX_HEADER_BYTES
+    return 8 * config.model.n_parameters + MAX_HEADER_BYTES
 
 
 def _metrics_row(line: bytes) -> Row:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
 from anchor_interp.runs.phase import CellAccuracy
 from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
@@ -18,10 +18,8 @@ _KINDS: Mapping[Any, Kind] = {int: "int64", float: "double", bool: "bool"}
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
 STATES: tuple[State, ...] = get_args(State)
-PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
+_PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
 """The parts of a configuration whose fields are columns."""
-UNET_COLUMNS = ("n_features", "n_times", "d_image", "predicts")
-"""Columns of a network that draws pictures; what it is told follows from its task."""
 MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -48,8 +46,7 @@ COLUMNS: Mapping[str, Kind] = {
     "censored": "bool",
     **dict.fromkeys(("task", *TASK_SETTINGS), "string"),
     **dict.fromkeys(TASK_SETTINGS[1:], "int64"),
-    **{field.name: _kind(field.type) for part in PARTS.values() for field in fields(part)},
-    **{field.name: _kind(field.type) for field in fields(UNetConfig) if field.name in UNET_COLUMNS},
+    **{field.name: _kind(field.type) for part in _PARTS.values() for field in fields(part)},
     "seed": "int64",
     **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "double"),
     "sessions": "int64",
@@ -63,7 +60,7 @@ diverged or undertrained. ``seconds`` is the wall time of all sessions, a stoppe
 its last checkpoint; it is null if the clock was set back meanwhile, and the runs of a batch share
 it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
 ADDED = (
-    "branch_step", "branch_lr", "branch_weight_decay", "weights", *UNET_COLUMNS,
+    "branch_step", "branch_lr", "branch_weight_decay", "weights",
     "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
 """Columns that older tables lack."""

@@ -13,15 +13,14 @@ from typing import Any
 import torch
 
 from anchor_interp._util.environment import limited_threads, resolve_device
-from anchor_interp.models.shapes import ModelConfig, n_parameters
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
-from anchor_interp.sweeps.columns import UNET_COLUMNS
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 from anchor_interp.sweeps.rows import planned_row
-from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.settings import OF_MODEL, TableRow
 
 _STEPS = 3
 _SEQUENCES = 128
@@ -29,7 +28,7 @@ _SEQUENCES = 128
 _LINE_BYTES = 200
 _REST_BYTES = 40_000  # about what configuration, provenance, states and result take
 _START_SECONDS = 5.0  # about what loading, drawing the data and judging take
-_MODEL = (*(field.name for field in fields(ModelConfig)), *UNET_COLUMNS)
+_MODEL = tuple(field.name for field in fields(ModelConfig))
 _DECIDING = (*_MODEL, "length", "batch_size", "precision")  # what decides a step's time
 _LOGGER = logging.getLogger(__name__)
 _Shape = tuple[Any, ...]
@@ -102,11 +101,12 @@ def disk_bytes(config: RunConfig) -> int:
     train = config.train
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
     lines = 1 + train.n_logged(train.steps)
-    return n_parameters(config.model) * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
+    return config.model.n_parameters * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
 def _shape(row: TableRow) -> _Shape:
-    return tuple(row[name] for name in _DECIDING)
+    own = sorted(name for name in row if name.startswith(OF_MODEL))  # of the task's own network
+    return tuple((name, row[name]) for name in (*_DECIDING, *own) if row[name] is not None)
 
 
 def _known_rates(rows: Iterable[TableRow]) -> dict[_Shape, float]:

@@ -152,6 +152,7 @@ class _Worker:
         # one thread that sleeps while it waits, from before torch is loaded
         environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
         environment[TASKS_VARIABLE] = os.pathsep.join(further_tasks())
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # for these
         command = [sys.executable, "-c", _PROGRAM]
         # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
         # process starts with those signals blocked that its parent blocks.

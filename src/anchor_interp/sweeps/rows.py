@@ -18,12 +18,18 @@ from anchor_interp.sweeps.columns import (
     LAST_SESSION,
     MEASURED,
     MECHANISM,
-    PARTS,
     VERSIONS,
     State,
     kind_of,
 )
-from anchor_interp.sweeps.settings import ANCHORS, OWN, TASK_SETTINGS, TableRow
+from anchor_interp.sweeps.settings import (
+    ANCHORS,
+    OF_MODEL,
+    OF_TASK,
+    OWN,
+    TASK_SETTINGS,
+    TableRow,
+)
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
 from anchor_interp.tasks.task import Task, plain_fields
@@ -34,8 +40,10 @@ def planned_row(name: str, config: RunConfig) -> TableRow:
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": task_name(config.task), "seed": config.seed}
     row |= _task_columns(config.task)
-    for part in PARTS:
-        row |= {name: v for name, v in vars(getattr(config, part)).items() if name in COLUMNS}
+    prefix = "" if config.task.network is None else OF_MODEL
+    row |= {prefix + name: value for name, value in plain_fields(config.model).items()}
+    for part in (config.init, config.train):
+        row |= {name: value for name, value in vars(part).items() if name in COLUMNS}
     return row | {"total_decay": total_decay(config.train)}
 
 
@@ -44,7 +52,7 @@ def _task_columns(task: Task) -> TableRow:
     row: TableRow = {}
     for name, value in ({"length": task.length} | plain_fields(task)).items():
         shared = name in TASK_SETTINGS and kind_of([value]) in (COLUMNS[name], None)
-        row[name if shared else OWN + name] = value
+        row[name if shared else OF_TASK + name] = value
     if isinstance(task, AnchorTask) and task not in NAMED_TASKS.values():
         row[ANCHORS] = ", ".join(f"{each.token}: {each.function}" for each in task.anchors)
     return row

@@ -4,14 +4,16 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
 
 TASK_SETTINGS = ("split", "length", "key_min", "key_max")
 """Settings of tasks that have a column; a task may lack some of them."""
-OWN = "task."
-"""What the columns of a task's other fields begin with, such as ``task.held_out``."""
-ANCHORS = f"{OWN}anchors"
+OF_TASK, OF_MODEL = "task.", "model."
+OWN = (OF_TASK, OF_MODEL)
+"""What the columns begin with of a task's other fields, such as ``task.held_out``, and of a network
+that a task brings."""
+ANCHORS = f"{OF_TASK}anchors"
 """The column that spells out the anchors of an anchor task which is not a preset's."""
 TableRow = dict[str, Any]
 """One run of a sweep's table, by the names of its columns."""
@@ -32,7 +34,7 @@ LABELS = {
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
 _IDLE = ("schema", "log_every", "eval_every", "checkpoint_every")  # they change no result
-_CONFIGS = (ModelConfig, UNetConfig, InitConfig, TrainConfig)
+_CONFIGS = (ModelConfig, InitConfig, TrainConfig)
 _FIELDS = (field.name for config in _CONFIGS for field in dataclasses.fields(config))
 _SETTINGS = (
     "task",
@@ -43,7 +45,8 @@ _SETTINGS = (
 
 def label(name: str) -> str:
     """A setting in words."""
-    return LABELS.get(name, name.removeprefix(OWN).replace("_", " "))
+    plain = name.removeprefix(OF_TASK).removeprefix(OF_MODEL)
+    return LABELS.get(name, plain.replace("_", " "))
 
 
 def word(value: Value) -> str:

@@ -15,7 +15,6 @@ from anchor_interp._util.errors import (
     StoreError,
 )
 from anchor_interp._util.progress import Overall, Progress
-from anchor_interp.models.shapes import n_parameters
 from anchor_interp.runs.config import RunConfig, shape_key
 from anchor_interp.runs.measurements import Measure, lacking
 from anchor_interp.sweeps.columns import State
@@ -44,7 +43,7 @@ class _Run:
     def work(self) -> float:
         """Its work, to compare runs: sequences seen times parameters."""
         train = self.config.train
-        return train.steps * train.batch_size * n_parameters(self.config.model)
+        return train.steps * train.batch_size * self.config.model.n_parameters
 
     @property
     def n_values(self) -> int:

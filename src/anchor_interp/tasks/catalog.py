@@ -5,14 +5,18 @@ from types import MappingProxyType
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, digest, shown, suggestion
-from anchor_interp.tasks import addition, anchor, cogs, concepts, corpus, prontoqa, scan
+from anchor_interp.tasks import addition, anchor, cogs, corpus, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
-_MODULES = (anchor, scan, cogs, addition, prontoqa, corpus, concepts)
-NAMED_TASKS: Mapping[str, Task] = MappingProxyType(
-    {name: task for module in _MODULES for name, task in module.TASKS.items()}
-)
-"""Every named task; a new task adds the names that its module gives."""
+_MODULES = (anchor, scan, cogs, addition, prontoqa, corpus)
+_NAMED: dict[str, Task] = {name: task for module in _MODULES for name, task in module.TASKS.items()}
+NAMED_TASKS: Mapping[str, Task] = MappingProxyType(_NAMED)
+"""Every named task: those that the modules above name, and those of :func:`name_task`."""
+
+
+def name_task(name: str, task: Task) -> None:
+    """Make a task of one's own known under a name, in this process, as a module of tasks may do."""
+    _NAMED[checked(name, str, "the task's name")] = checked(task, Task, "task")
 
 
 def named_task(name: str) -> Task:

@@ -40,8 +40,7 @@ def class_of(data: Mapping[str, Any]) -> "type[Task]":
     """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
     kind = checked(data.get("kind", ""), str, "task.kind")
     if kind not in CLASSES:
-        for name in _named():
-            import_tasks(name)
+        import_further_tasks()
     if kind not in CLASSES:
         known = ", ".join(sorted(filter(None, CLASSES)))
         raise ConfigError(
@@ -49,6 +48,12 @@ def class_of(data: Mapping[str, Any]) -> "type[Task]":
             f"module first, or name that module or file in {TASKS_VARIABLE}"
         )
     return CLASSES[kind]
+
+
+def import_further_tasks() -> None:
+    """Import what :data:`TASKS_VARIABLE` names; ConfigError if that fails."""
+    for name in _named():
+        import_tasks(name)
 
 
 def further_tasks() -> tuple[str, ...]:

@@ -22,8 +22,9 @@ question            type              meaning
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Two further questions have an
-answer that only anchor tasks change: ``answers_last`` and ``anchored``; and two that only corpora
-do, whose data are files: ``data`` and ``mapped``.
+answer that only anchor tasks change: ``answers_last`` and ``anchored``; two that only corpora do,
+whose data are files: ``data`` and ``mapped``; and ``network``, which only a task changes that
+brings a network of its own (:mod:`anchor_interp.tasks.network`).
 
 ``examples(split, n, seed=s)`` is a function of (split, seed, index) alone: the first m of n
 examples equal a request for m. :mod:`anchor_interp.tasks.hashing` draws such numbers. An example is
@@ -50,6 +51,7 @@ from anchor_interp.tasks.examples import Examples, Plane, Split
 
 if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import AnchorTask
+    from anchor_interp.tasks.network import OwnNetwork
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,11 @@ class Task:
         return None
 
     @property
+    def network(self) -> "OwnNetwork | None":
+        """The task itself if a network of its own answers it; None if a transformer does."""
+        return None
+
+    @property
     def n_tokens(self) -> int:
         """The vocabulary needed."""
         return len(self.words)
@@ -238,9 +245,9 @@ def anchored(task: Task, what: str) -> "AnchorTask":
     return found
 
 
-def plain_fields(task: Task) -> dict[str, Any]:
-    """The fields of a task that are numbers, texts or None, without its kind."""
-    values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+def plain_fields(config: Any) -> dict[str, Any]:
+    """The fields of a task or a network that are numbers, texts or None, without its kind."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     plain = (int, float, str, bool, type(None))
     return {n: value for n, value in values.items() if n != "kind" and isinstance(value, plain)}
 

@@ -1,4 +1,4 @@
-"""A conditional U-Net that predicts the noise in a picture, and its diffusion (DDPM).
+"""A conditional U-Net that predicts the noise in a picture.
 
 The layers are those of the released code behind the complexity-control paper's figure 6: two levels
 of down- and upsampling around a vector, residual blocks, and an embedding of the time and of each
@@ -10,35 +10,85 @@ are added::
 Its batch normalisation is a group normalisation here, so that a picture's answer does not depend on
 the other pictures of its batch and a checkpoint is parameters alone.
 
-Diffusion (Ho, Jain and Abbeel, NeurIPS 2020): with alpha_t = 1 - beta_t and abar_t = prod alpha_s,
-
-    x_t     = sqrt(abar_t) x_0 + sqrt(1 - abar_t) noise
-    x_(t-1) = (x_t - beta_t / sqrt(1 - abar_t) noise(x_t, t)) / sqrt(alpha_t) + sqrt(beta_t) z
-
-for t = T ... 1, with z = 0 at t = 1. The last convolution gives the noise, as in the released code,
-or the *velocity* v = sqrt(abar_t) noise - sqrt(1 - abar_t) x_0 (Salimans and Ho, ICLR 2022),
-from which noise = sqrt(1 - abar_t) x_t + sqrt(abar_t) v. A network that gives the noise has to copy
-the mean of x_t over all pixels, of which the loss hardly tells: until it does, it draws on grounds
-of any colour. beta rises linearly from 0.05 / T to 10 / T, which is 1e-4 to
-0.02 at the released code's T = 500: about 0.7 % of a picture's variance is left at the end.
+The last convolution gives the noise, as in the released code, or the *velocity*
+v = sqrt(abar_t) noise - sqrt(1 - abar_t) x_0 (Salimans and Ho, ICLR 2022), from which
+noise = sqrt(1 - abar_t) x_t + sqrt(abar_t) v. A network that gives the noise has to copy the mean
+of x_t over all pixels, of which the loss hardly tells: until it does, it draws on grounds of any
+colour.
 """
 
-import functools
-import math
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from anchor_interp.models.shapes import UNetConfig
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import bounded, check_fields, shown
+from anchor_interp.tasks.network import NetworkConfig
+
+from .diffusion import signal_left
 
 _GROUPS = 8
 
 
+@dataclass(frozen=True)
+class UNetConfig(NetworkConfig):
+    """The shape of a conditional U-Net and its diffusion.
+
+    The names of its fields and of its layers are part of run ids and checkpoints.
+    """
+
+    n_features: int = bounded(16, low=8, high=1 << 12)
+    """Features of the first layer, a multiple of 8 (256 in the released code)."""
+    n_times: int = bounded(100, low=2, high=100_000)
+    """Timesteps of the diffusion (500 in the released code)."""
+    d_image: int = bounded(28, low=4, high=1024)
+    """The side of a picture, a multiple of 4."""
+    predicts: Literal["noise", "velocity"] = "noise"
+    """What the last convolution gives: the noise (the released code), or the velocity, from which
+    the noise follows and which a small network learns in fewer steps."""
+    d_told: tuple[int, ...] = (2, 1, 3)
+    """How many numbers of the condition belong to each attribute of a picture."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model")
+        for name, of in (("n_features", 8), ("d_image", 4)):
+            if (value := getattr(self, name)) % of:
+                raise ConfigError(f"model.{name} is {value}; expected a multiple of {of}")
+        if not self.d_told or not all(1 <= width <= 1 << 16 for width in self.d_told):
+            raise ConfigError(
+                f"model.d_told is {shown(self.d_told)}; expected the width of every attribute"
+            )
+
+    @property
+    def width(self) -> int:
+        """Features of the innermost layers, which one pixel has."""
+        return 4 * self.n_features
+
+    @property
+    def n_activations(self) -> int:
+        """About 24 maps of features at full size, counting smaller ones."""
+        return self.d_image**2 * self.n_features * 24
+
+    @property
+    def example_bytes(self) -> int:
+        """A picture and its condition."""
+        return 3 * self.d_image**2 + 4 * sum(self.d_told)
+
+    def network(self) -> "UNet":
+        """The U-Net."""
+        return UNet(self)
+
+    def __str__(self) -> str:
+        picture = f"pictures of {self.d_image} x {self.d_image}"
+        return f"U-Net, {self.n_features} features, {picture}, {self.n_times} times"
+
+
 class UNet(nn.Module):
-    """Predicts the noise in noisy pictures, given their time and what was told of them."""
+    """Predicts the noise in noisy pictures, given their time and their condition."""
 
     def __init__(self, cfg: UNetConfig) -> None:
         super().__init__()
@@ -60,7 +110,7 @@ class UNet(nn.Module):
         self,
         noisy: Float[Tensor, "batch 3 row column"],
         times: Float[Tensor, " batch"],
-        told: Float[Tensor, "batch width"],
+        cond: Float[Tensor, "batch width"],
     ) -> Float[Tensor, "batch 3 row column"]:
         """The noise; ``times`` are t / T, from 0 to 1."""
         time = times[:, None]
@@ -69,12 +119,12 @@ class UNet(nn.Module):
         quarter = F.max_pool2d(self.down2(half), 2)
         inner = F.gelu(F.avg_pool2d(quarter, self.cfg.d_image // 4))  # a vector for each picture
         up = F.relu(self.norm(self.widen(inner)))
-        up = self.up1(_sum(self.told1, told, self.cfg) * up + self.time1(time), quarter)
-        up = self.up2(_sum(self.told2, told, self.cfg) * up + self.time2(time), half)
+        up = self.up1(_sum(self.told1, cond, self.cfg) * up + self.time1(time), quarter)
+        up = self.up2(_sum(self.told2, cond, self.cfg) * up + self.time2(time), half)
         out: Tensor = self.out(F.relu(self.last_norm(self.last(torch.cat([up, x], 1)))))
         if self.cfg.predicts == "noise":
             return out
-        left = kept(self.cfg.n_times).to(noisy)[(times * self.cfg.n_times).round().long()]
+        left = signal_left(self.cfg.n_times).to(noisy)[(times * self.cfg.n_times).round().long()]
         left = left[:, None, None, None]
         return (1 - left).sqrt() * noisy + left.sqrt() * out
 
@@ -105,8 +155,8 @@ class Up(nn.Module):
 
     def forward(self, x: Tensor, beside: Tensor) -> Tensor:
         """Features of twice the height and width."""
-        found: Tensor = self.block2(self.block1(self.widen(torch.cat([x, beside], 1))))
-        return found
+        up: Tensor = self.block2(self.block1(self.widen(torch.cat([x, beside], 1))))
+        return up
 
 
 class Embedding(nn.Module):
@@ -118,64 +168,13 @@ class Embedding(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch d_in"]) -> Float[Tensor, "batch d_out 1 1"]:
         """One vector for each row."""
-        found: Tensor = self.two(F.gelu(self.one(x)))
-        return found[:, :, None, None]
+        features: Tensor = self.two(F.gelu(self.one(x)))
+        return features[:, :, None, None]
 
 
-def _sum(embeddings: nn.ModuleList, told: Tensor, cfg: UNetConfig) -> Tensor:
-    total, start = torch.zeros((), dtype=told.dtype, device=told.device), 0
+def _sum(embeddings: nn.ModuleList, cond: Tensor, cfg: UNetConfig) -> Tensor:
+    total, start = torch.zeros((), dtype=cond.dtype, device=cond.device), 0
     for embed, width in zip(embeddings, cfg.d_told, strict=True):
-        total = total + embed(told[:, start : start + width])
+        total = total + embed(cond[:, start : start + width])
         start += width
     return total
-
-
-@functools.lru_cache(maxsize=8)
-def betas(n_times: int) -> Float[Tensor, " time"]:
-    """Variance of the noise that each time 1 ... T adds; the first entry, of time 0, is 0."""
-    rising = torch.linspace(0.05, 10, n_times, dtype=torch.float64) / n_times
-    return torch.cat([torch.zeros(1, dtype=torch.float64), rising.clamp(max=0.999)])
-
-
-def kept(n_times: int) -> Float[Tensor, " time"]:
-    """abar_t: the share of a picture's variance that is left at times 0 ... T."""
-    return (1 - betas(n_times)).cumprod(0)
-
-
-def noised(
-    pictures: Float[Tensor, "batch 3 row column"],
-    noise: Float[Tensor, "batch 3 row column"],
-    times: Int[Tensor, " batch"],
-    n_times: int,
-) -> Float[Tensor, "batch 3 row column"]:
-    """The pictures at times 0 ... T of the diffusion."""
-    left = kept(n_times).to(noise.device)[times][:, None, None, None]
-    return left.sqrt().to(noise.dtype) * pictures + (1 - left).sqrt().to(noise.dtype) * noise
-
-
-Denoiser = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Noisy pictures, t / T and what is told of them become the noise; a :class:`UNet` is one."""
-
-
-@torch.no_grad()
-def sample(
-    denoiser: Denoiser,
-    told: Float[Tensor, "n width"],
-    *,
-    side: int,
-    n_times: int,
-    generator: torch.Generator,
-) -> Float[Tensor, "n 3 row column"]:
-    """Draw a picture for each row of ``told``, from noise drawn on the CPU."""
-    shape = len(told), 3, side, side
-    beta, left = betas(n_times).tolist(), kept(n_times).tolist()
-    x = torch.randn(shape, generator=generator, dtype=torch.float32).to(told)
-    for t in range(n_times, 0, -1):
-        times = told.new_full((len(told),), t / n_times)
-        noise = denoiser(x, times, told)
-        x = (x - beta[t] / math.sqrt(1 - left[t]) * noise) / math.sqrt(1 - beta[t])
-        if t > 1:
-            x = x + math.sqrt(beta[t]) * torch.randn(
-                shape, generator=generator, dtype=torch.float32
-            ).to(told)
-    return x

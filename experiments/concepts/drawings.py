@@ -1,15 +1,16 @@
 """What a run's network draws of every node of its task, trained or not, and what the judge says."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.judge import judge_of
-from anchor_interp.runs.diffusion import as_pixels, draw
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.concepts import bits_of, every_node
+
+from .judge import judge_of
+from .pictures import as_pixels, bits_of, every_node
+from .training import draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,19 +30,17 @@ class Drawings:
     @property
     def shares(self) -> Float[np.ndarray, " node"]:
         """The share of each node's drawings of which every attribute is right."""
-        found: Float[np.ndarray, " node"] = self.right.all(2).mean(1)
-        return found
+        shares: Float[np.ndarray, " node"] = self.right.all(2).mean(1)
+        return shares
 
 
 def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
     """What the network of a run's checkpoint draws, n times, of every node.
 
     Raises:
-        ConfigError: the run is not one on pictures, or what it draws is not finite.
+        ConfigError: what it draws is not finite.
     """
-    if (found := run.config.pictures) is None:
-        raise ConfigError(f"drawings need a run on pictures; the task is {run.config.task.kind}")
-    task, _ = found
+    task: Any = run.config.task
     names = every_node(len(task.attributes))
     nodes = bits_of(names)
     repeated = np.repeat(nodes, n, axis=0)

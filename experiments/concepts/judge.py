@@ -7,7 +7,7 @@ sure. It takes seconds and is the same each time.
 
 import functools
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,8 +16,12 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
 from anchor_interp.tasks.hashing import random_bits
+
+from .pictures import as_tensor, bits_of, every_node
+
+if TYPE_CHECKING:
+    from .task import Concepts
 
 LEAST = 0.99
 """The least accuracy, for each attribute, on real pictures that the judge was not trained on."""
@@ -35,7 +39,7 @@ _SIDE = 32  # larger pictures are shrunk to about this
 class Judge(nn.Module):
     """Says of each attribute of a picture which of its two values it has."""
 
-    def __init__(self, task: Concepts) -> None:
+    def __init__(self, task: "Concepts") -> None:
         super().__init__()
         self.task, self.shrink = task, max(1, task.pixels // _SIDE)
         side = task.pixels // self.shrink
@@ -50,8 +54,8 @@ class Judge(nn.Module):
         x = F.avg_pool2d(pictures, self.shrink)
         for convolution in self.convolutions:
             x = F.relu(convolution(x))
-        found: Tensor = self.values(x.flatten(1))
-        return found
+        odds: Tensor = self.values(x.flatten(1))
+        return odds
 
     @torch.no_grad()
     def right(
@@ -63,8 +67,8 @@ class Judge(nn.Module):
         starts = range(0, len(pictures), 1024)
         parts = [self(pictures[start : start + 1024].cpu()) for start in starts]
         odds = torch.cat([torch.empty(0, nodes.shape[1], dtype=torch.float32), *parts]).numpy()
-        found: Bool[np.ndarray, "n attribute"] = odds * (2 * nodes - 1) >= np.log(SURE / (1 - SURE))
-        return found
+        right: Bool[np.ndarray, "n attribute"] = odds * (2 * nodes - 1) >= np.log(SURE / (1 - SURE))
+        return right
 
     def accuracy(self, n: int, *, seed: int, noise: float = 0.0) -> Float[np.ndarray, " attribute"]:
         """Share of n real pictures whose attribute is read right, with noise of this strength."""
@@ -72,17 +76,12 @@ class Judge(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         extra = torch.randn(pictures.shape, generator=generator, dtype=torch.float32)
         right = self.right(pictures + noise * extra, nodes.long().numpy())
-        found: Float[np.ndarray, " attribute"] = right.mean(0)
-        return found
-
-
-def as_tensor(pixels: np.ndarray) -> Float[Tensor, "n 3 row column"]:
-    """Pictures of 0 to 255 as numbers from -1 to 1."""
-    return torch.from_numpy(pixels).float() / 127.5 - 1
+        accuracy: Float[np.ndarray, " attribute"] = right.mean(0)
+        return accuracy
 
 
 @functools.lru_cache(maxsize=8)
-def judge_of(task: Concepts) -> Judge:
+def judge_of(task: "Concepts") -> Judge:
     """The judge of a task's pictures, trained on the CPU once in a process.
 
     Raises:
@@ -99,32 +98,32 @@ def judge_of(task: Concepts) -> Judge:
             part.bias.zero_()
     pictures, nodes = _real(task, _PICTURES, seed=0, stream="judge")
     optimizer = torch.optim.Adam(judge.parameters(), 2e-3)
-    found = np.zeros(len(task.attributes))
+    accuracies = np.zeros(len(task.attributes))
     for step in range(_MOST_STEPS):
         rows = torch.randint(_PICTURES, (_BATCH,), generator=generator)
         noise = torch.randn((_BATCH, *pictures.shape[1:]), **drawing)
         strength = NOISE * torch.rand((_BATCH, 1, 1, 1), **drawing)
         tint = TINT * (2 * torch.rand((_BATCH, 3, 1, 1), **drawing) - 1)
-        shown, wanted = pictures[rows], nodes[rows]
-        shown[:_EMPTY] = shown[:_EMPTY, :, :1, :1]  # the ground alone
+        seen, wanted = pictures[rows], nodes[rows]
+        seen[:_EMPTY] = seen[:_EMPTY, :, :1, :1]  # the ground alone
         wanted[:_EMPTY] = 0.5
-        seen = (shown + tint).clamp(-1, 1) + strength * noise
+        seen = (seen + tint).clamp(-1, 1) + strength * noise
         with torch.enable_grad():
             loss = F.binary_cross_entropy_with_logits(judge(seen), wanted)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
         optimizer.step()
         if (step + 1) % _STEPS == 0:
-            found = np.minimum(
+            accuracies = np.minimum(
                 judge.accuracy(1024, seed=1), judge.accuracy(1024, seed=1, noise=NOISE / 2)
             )
-            if found.min() >= (1 + LEAST) / 2:
+            if accuracies.min() >= (1 + LEAST) / 2:
                 return judge.eval()
-    if found.min() < LEAST:
-        worst = int(found.argmin())
+    if accuracies.min() < LEAST:
+        worst = int(accuracies.argmin())
         first, second = task.attributes[worst]
         raise ConfigError(
-            f"the judge tells {first} from {second} in {found[worst]:.1%} of real pictures of "
+            f"the judge tells {first} from {second} in {accuracies[worst]:.1%} of real pictures of "
             f"{task.pixels} x {task.pixels}; expected {LEAST:.0%}: take larger pictures or values "
             "that differ more"
         )
@@ -132,10 +131,10 @@ def judge_of(task: Concepts) -> Judge:
 
 
 def _real(
-    task: Concepts, n: int, *, seed: int, stream: str
+    task: "Concepts", n: int, *, seed: int, stream: str
 ) -> tuple[Float[Tensor, "n 3 row column"], Float[Tensor, "n attribute"]]:
     """Pictures of nodes drawn at random from all, with their bits."""
     every = bits_of(every_node(len(task.attributes)))
     nodes = every[(random_bits(n, seed=seed, stream=stream) % len(every)).astype(np.int64)]
-    drawn = task.pictures(nodes, seed=seed, stream=stream)
-    return as_tensor(drawn.pixels), torch.from_numpy(nodes).float()
+    real = task.pictures(nodes, seed=seed, stream=stream)
+    return as_tensor(real.pixels), torch.from_numpy(nodes).float()

@@ -14,14 +14,10 @@ from matplotlib.text import Text
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.drawings import drawings
 from anchor_interp.analysis.findings import gather
 from anchor_interp.analysis.fingerprint import fingerprint
 from anchor_interp.analysis.overview import analyze
-from anchor_interp.models.judge import as_tensor, judge_of
-from anchor_interp.models.shapes import InitConfig, ModelConfig, UNetConfig
-from anchor_interp.models.unet import UNet, kept
-from anchor_interp.pages.drawing_figures import drawing_grid
+from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.pages.report import render
 from anchor_interp.runs.config import (
     RunConfig,
@@ -31,7 +27,6 @@ from anchor_interp.runs.config import (
     run_id,
     shape_key,
 )
-from anchor_interp.runs.diffusion import DiffusionObjective, NoisyBatch, draw
 from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
@@ -46,8 +41,15 @@ from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
-from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
 from anchor_interp.tasks.drawing import draw_examples
+from concepts import Concepts, UNetConfig
+from concepts.diffusion import signal_left
+from concepts.drawings import drawings
+from concepts.figures import drawing_grid
+from concepts.judge import judge_of
+from concepts.pictures import as_tensor, bits_of, every_node
+from concepts.training import DiffusionObjective, NoisyBatch, draw
+from concepts.unet import UNet
 
 TINY = override(of_preset("concepts"), steps=12, eval_every=6)
 CPU = torch.device("cpu")
@@ -84,7 +86,7 @@ def test_the_noise_and_the_time_of_a_batch_give_its_noisy_pictures_back() -> Non
     wrong: Any = _Answer(batch.noise + 2)
     assert objective.loss(right, batch) == 0
     assert float(objective.loss(wrong, batch)) == pytest.approx(4)
-    left = kept(4).float()[(batch.times * 4).long()][:, None, None, None]
+    left = signal_left(4).float()[(batch.times * 4).long()][:, None, None, None]
     pictures = (batch.noisy - (1 - left).sqrt() * batch.noise) / left.sqrt()
     levels = (pictures[batch.times < 0.9] + 1) * 127.5
     assert torch.allclose(levels, levels.round().clamp(0, 255), atol=1e-2)
@@ -209,13 +211,15 @@ def test_sweeps_train_runs_on_pictures(tmp_path: Path) -> None:
     found = SweepFolder(tmp_path / "sweep").rows()
     assert [row["gamma"] for row in found] == [0.5, 0.8]
     assert {row["weights"] for row in found} == {"uniform"}
-    assert {(row["n_features"], row["n_times"], row["d_image"]) for row in found} == {(8, 4, 12)}
-    assert {row["predicts"] for row in found} == {"velocity"}
+    assert {
+        (row["model.n_features"], row["model.n_times"], row["model.d_image"]) for row in found
+    } == {(8, 4, 12)}
+    assert {row["model.predicts"] for row in found} == {"velocity"}
     assert (found[0]["d_model"], found[0]["task.pixels"]) == (None, 12)
     assert from_csv(to_csv(found)) == found
 
 
-NEEDS = "this needs a HookedTransformer; the run has a U-Net, which draws pictures"
+NEEDS = "this needs a HookedTransformer; the run has a UNet, the network that its task brings"
 
 
 @pytest.mark.parametrize(
@@ -240,8 +244,8 @@ def test_what_needs_a_transformer_refuses_in_one_line(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": ModelConfig()}, "the task concepts asks for pictures, and the model is"),
-        ({"task": anchor_interp.preset("scan").task}, "the model is a U-Net, and the task scan"),
+        ({"model": ModelConfig()}, "expected a UNetConfig, which answers the task concepts"),
+        ({"task": anchor_interp.preset("scan").task}, "expected a ModelConfig, which answers the"),
         ({"task": Concepts(pixels=64)}, "model.d_image is 28; the task's pictures need 64"),
         ({"model": UNetConfig(d_told=(2, 1))}, "model.d_told is (2, 1); the task's pictures need"),
         ({"init": InitConfig(gamma_qk=0.5)}, "init.gamma_qk is 0.5; expected None: a U-Net has"),
@@ -273,7 +277,7 @@ def test_a_file_names_the_network_by_its_fields(done: Run, tmp_path: Path) -> No
 def test_a_table_tells_what_networks_predict() -> None:
     plan = Sweep((Grid(TINY, {"predicts": ("noise", "velocity")}),))
     found = [planned_row(name, config) for name, config in plan.configs().items()]
-    assert [row["predicts"] for row in found] == ["noise", "velocity"]
+    assert [row["model.predicts"] for row in found] == ["noise", "velocity"]
 
 
 def test_a_network_in_double_precision_draws_and_is_judged(done: Run) -> None:
@@ -288,7 +292,19 @@ def test_a_network_in_double_precision_draws_and_is_judged(done: Run) -> None:
 def test_a_model_of_other_pictures_is_refused(done: Run) -> None:
     with pytest.raises(ConfigError, match="the model draws pictures of 12 pixels"):
         draw(done.model, Concepts(), bits_of(("000",)))
-    with pytest.raises(ConfigError, match="the task of a U-Net is Scan"):
+    with pytest.raises(ConfigError, match="model is UNet"):
         evaluate(done.model, anchor_interp.preset("scan").task, n=2)
     training = draw_examples(TINY.task, "train", 4, seed=0)
     assert evaluate(done.model, TINY.task, n=4, training=training).train_accuracy is not None
+
+
+def test_several_processes_refuse_a_run_on_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    wanted = (
+        r"^2 processes were started \(WORLD_SIZE is 2\), and the task concepts has a network of its"
+    )
+    with pytest.raises(ConfigError, match=wanted):
+        anchor_interp.train(preset("concepts"), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()

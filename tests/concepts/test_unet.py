@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.complexity import complexity, main_numbers, stable_rank
-from anchor_interp.models.judge import LEAST, as_tensor, judge_of
 from anchor_interp.models.networks import build_network
-from anchor_interp.models.shapes import InitConfig, UNetConfig, n_parameters
-from anchor_interp.models.unet import UNet, betas, kept, noised, sample
-from anchor_interp.tasks import concepts
-from anchor_interp.tasks.concepts import Concepts, bits_of, every_node
+from anchor_interp.models.shapes import InitConfig
+from concepts import Concepts, UNetConfig, pictures
+from concepts.diffusion import betas, noised, sample_pictures, signal_left
+from concepts.judge import LEAST, judge_of
+from concepts.pictures import as_tensor, bits_of, every_node
+from concepts.unet import UNet
 
 SMALL = UNetConfig(n_features=8, n_times=4, d_image=12)
 EVERY = bits_of(every_node(3))
@@ -35,7 +36,7 @@ def layers(network: nn.Module) -> list[nn.Linear | nn.Conv2d | nn.ConvTranspose2
 
 @pytest.mark.parametrize("cfg", [SMALL, UNetConfig(), UNetConfig(16, 10, 64, d_told=(1, 5))])
 def test_the_count_of_parameters(cfg: UNetConfig) -> None:
-    assert n_parameters(cfg) == sum(part.numel() for part in UNet(cfg).parameters())
+    assert cfg.n_parameters == sum(part.numel() for part in UNet(cfg).parameters())
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.8])
@@ -98,39 +99,39 @@ def test_a_picture_does_not_depend_on_others_of_its_batch() -> None:
 
 def test_the_forward_process_is_its_closed_form() -> None:
     """Adding noise step by step gives the mean and the variance that ``noised`` jumps to."""
-    for n_times in (4, 100, 500):
-        beta, left = betas(n_times), kept(n_times)
+    for n_timesteps in (4, 100, 500):
+        beta, left = betas(n_timesteps), signal_left(n_timesteps)
         mean, variance = 1.0, 0.0
-        for t in range(1, n_times + 1):
+        for t in range(1, n_timesteps + 1):
             added = float(beta[t])
             mean *= math.sqrt(1 - added)
             variance = (1 - added) * variance + added
             assert mean**2 == pytest.approx(float(left[t]))
             assert variance == pytest.approx(1 - float(left[t]))
     assert betas(500)[[1, -1]].tolist() == pytest.approx([1e-4, 0.02])
-    assert 0.005 < kept(100)[-1] < kept(500)[-1] < 0.007
+    assert 0.005 < signal_left(100)[-1] < signal_left(500)[-1] < 0.007
     x, noise = torch.full((3, 3, 2, 2), 0.7), torch.full((3, 3, 2, 2), -2.0)
     found = noised(x, noise, torch.tensor([0, 50, 100]), 100)
     for picture, t in zip(found, (0, 50, 100), strict=True):
-        share = float(kept(100)[t])
+        share = float(signal_left(100)[t])
         expected = math.sqrt(share) * 0.7 - math.sqrt(1 - share) * 2
         assert picture.unique().tolist() == pytest.approx([expected], abs=1e-6)
 
 
 def test_an_oracle_of_normal_data_reproduces_its_mean_and_spread() -> None:
     """The best denoiser of pixels ~ N(mean, spread^2) is linear, and told the mean."""
-    n_times, spread = 100, 0.3
-    left = kept(n_times).float()
+    n_timesteps, spread = 100, 0.3
+    left = signal_left(n_timesteps).float()
 
     def oracle(x: Tensor, times: Tensor, told: Tensor) -> Tensor:
-        share = left[(times * n_times).round().long()][:, None, None, None]
+        share = left[(times * n_timesteps).round().long()][:, None, None, None]
         mean = told.view(-1, 1, 1, 1)
         total = share * spread**2 + 1 - share  # the variance of x
         return (x - share.sqrt() * mean) * (1 - share).sqrt() / total
 
     told = torch.tensor([[-0.5], [0.8]]).repeat(400, 1)
     generator = torch.Generator().manual_seed(0)
-    found = sample(oracle, told, side=8, n_times=n_times, generator=generator)
+    found = sample_pictures(oracle, told, side=8, n_timesteps=n_timesteps, generator=generator)
     for group, mean in ((found[::2], -0.5), (found[1::2], 0.8)):
         assert group.mean() == pytest.approx(mean, abs=0.01)
         assert group.std() == pytest.approx(spread, rel=0.05)
@@ -142,11 +143,11 @@ def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
     nodes = EVERY[np.arange(40) % 8]
     real = as_tensor(task.pictures(nodes, seed=0, stream="oracle").pixels)
     of_node = torch.from_numpy(nodes).float()
-    n_times = 100
-    left = kept(n_times).float()
+    n_timesteps = 100
+    left = signal_left(n_timesteps).float()
 
     def oracle(x: Tensor, times: Tensor, told: Tensor) -> Tensor:
-        share = float(left[round(float(times[0]) * n_times)])
+        share = float(left[round(float(times[0]) * n_timesteps)])
         apart = torch.cdist(x.flatten(1), math.sqrt(share) * real.flatten(1)).square()
         allowed = (told[:, None] == of_node[None]).all(2)
         odds = (-apart / (2 * (1 - share))).masked_fill(~allowed, -torch.inf)
@@ -156,7 +157,7 @@ def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
     asked = EVERY[np.arange(320) % 8]
     told = torch.from_numpy(asked).float()
     generator = torch.Generator().manual_seed(1)
-    found = sample(oracle, told, side=12, n_times=n_times, generator=generator)
+    found = sample_pictures(oracle, told, side=12, n_timesteps=n_timesteps, generator=generator)
     assert judge_of(task).right(found, asked).all()
     nearest = torch.cdist(found.flatten(1), real.flatten(1)).min(1)
     assert nearest.values.max() < 0.05 * math.sqrt(3 * 12 * 12)  # nothing but real pictures
@@ -177,7 +178,7 @@ def test_the_judge_reads_fresh_pictures_with_and_without_noise() -> None:
 
 def test_the_judge_refuses_what_it_cannot_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that vary by 60 % overlap."""
-    monkeypatch.setattr(concepts, "_SIZE", 0.6)
+    monkeypatch.setattr(pictures, "_SIZE", 0.6)
     task = Concepts(attributes=(("large", "small"),), trained=("0",), tested=("1",), pixels=12)
     with pytest.raises(
         ConfigError, match=r"tells large from small in \d\d\.\d% of real pictures of 12"

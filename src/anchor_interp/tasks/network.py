@@ -1,0 +1,135 @@
+"""What a task brings whose answers a network of its own gives, not a transformer.
+
+Its class inherits :class:`OwnNetwork` before :class:`~anchor_interp.tasks.task.Task`. It is
+trained, resumed, evaluated, swept and reported as every task is, and asked these questions beside a
+task's:
+
+==================  ==================  ============================================================
+question            type                meaning
+==================  ==================  ============================================================
+``config_class``    ``type``            the class of ``RunConfig.model``, a :class:`NetworkConfig`
+``loss_unit``       ``str``             what its loss is measured in
+``part``            ``str``             what a part of an answer is called, such as ``attribute``
+``most_judged``     ``int``             most examples of a split that an evaluation judges
+``most_probes``     ``int``             most examples of a split that are judged along training
+``check(...)``                          ConfigError if a network does not fit the task
+``objective(...)``  ``Objective``       what training minimises (:mod:`anchor_interp.runs.loop`)
+``judge(...)``      ``Mapping``         which parts of each answer are right
+``loss(...)``       ``float``           the loss on examples of a split
+``figures(...)``    ``Sequence``        what a report draws of a run, beside its curves
+==================  ==================  ============================================================
+
+Its network is made of linear maps, convolutions and group normalisations: these are what the
+initialisation by gamma and the measures of complexity know. ``experiments/concepts``, a diffusion
+model of pictures, is an example.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool
+
+from anchor_interp.tasks.examples import Examples
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from anchor_interp.models.shapes import InitConfig
+    from anchor_interp.runs.config import RunConfig
+    from anchor_interp.runs.loop import Objective
+    from anchor_interp.runs.run import Run
+
+
+class NetworkConfig(ABC):
+    """The configuration of such a network, which is a frozen dataclass."""
+
+    @abstractmethod
+    def network(self) -> "nn.Module":
+        """The network; its weights are set later."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """What the time of a step depends on most: features that are multiplied with each other."""
+
+    @property
+    @abstractmethod
+    def n_activations(self) -> int:
+        """About how many numbers an example leaves for the backward pass."""
+
+    @property
+    @abstractmethod
+    def example_bytes(self) -> int:
+        """About how many bytes a training example takes beside its tokens."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters."""
+        return _n_parameters(self)
+
+
+@dataclass(frozen=True)
+class OwnFigure:
+    """A figure of a report."""
+
+    name: str
+    """Its file's name."""
+    caption: str
+    draw: "Callable[[], Figure]"
+
+
+class OwnNetwork(ABC):
+    """Inherited by a task with a network of its own; the module's docstring is its contract."""
+
+    config_class: ClassVar[type[NetworkConfig]]
+    loss_unit: ClassVar[str]
+    part: ClassVar[str]
+    most_judged: ClassVar[int]
+    most_probes: ClassVar[int]
+
+    @property
+    def network(self) -> "OwnNetwork":
+        """The task itself."""
+        return self
+
+    @abstractmethod
+    def check(self, model: Any, init: "InitConfig") -> None:
+        """ConfigError if a network of this configuration, so initialised, does not fit the task."""
+
+    @abstractmethod
+    def objective(
+        self, config: "RunConfig", training: Examples, device: "torch.device"
+    ) -> "Objective":
+        """What training minimises on these examples, a function of (seed, step) alone."""
+
+    @abstractmethod
+    def judge(
+        self, network: Any, examples: Examples, *, seed: int, stream: str
+    ) -> Mapping[str, Bool[np.ndarray, " n"]]:
+        """For each part its name, and in which examples it is right; an answer has all parts right.
+
+        A function of the network and these arguments alone.
+        """
+
+    @abstractmethod
+    def loss(self, network: Any, examples: Examples, *, seed: int, stream: str) -> float:
+        """The loss on examples; a function of the network and these arguments alone."""
+
+    def figures(self, run: "Run") -> Sequence[OwnFigure]:
+        """What a report draws of a run; none by default."""
+        del run
+        return ()
+
+
+@functools.lru_cache(maxsize=64)
+def _n_parameters(config: NetworkConfig) -> int:
+    import torch  # configurations are read without it
+
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in config.network().parameters())
