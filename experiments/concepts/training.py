@@ -24,7 +24,7 @@ from anchor_interp.tasks.hashing import batch_indices, random_integers, stream_k
 
 from .diffusion import noised, sample_pictures
 from .pictures import Pictures, as_tensor
-from .unet import UNet, UNetConfig
+from .unet import UNet
 
 if TYPE_CHECKING:
     from .task import Concepts
@@ -51,7 +51,7 @@ class DiffusionObjective(Objective):
     ) -> None:
         self.training, self._device = training, device
         self._seed, self._batch_size = config.seed, config.train.batch_size
-        model: UNetConfig = config.model
+        model: Any = config.model
         self._n_timesteps = model.n_times
         self._pixels = torch.from_numpy(pictures.pixels).to(device)
         self._cond = torch.from_numpy(pictures.conditions).to(device)

@@ -18,9 +18,9 @@ from anchor_interp.models.shapes import (
     InitConfig,
     ModelConfig,
     Normalization,
-    UNetConfig,
 )
 from anchor_interp.models.transformer import HookedTransformer, build_model
+from concepts import UNetConfig
 
 SHAPE = ModelConfig(n_layers=2, n_heads=3, d_model=96, d_head=40, d_mlp=160, bias=True)
 D_IN = {

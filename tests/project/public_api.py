@@ -23,7 +23,7 @@ from anchor_interp._util import schema
 from anchor_interp.cli.main import command_line
 from anchor_interp.models import shapes
 from anchor_interp.runs import config, phase, presets
-from anchor_interp.tasks import catalog
+from anchor_interp.tasks import catalog, registry
 from anchor_interp.tasks import sequences as data
 from anchor_interp.tasks.network import OwnNetwork
 
@@ -141,9 +141,10 @@ def _values() -> Iterator[str]:
     yield f"run folder schema {config.SCHEMA}"
     yield f"data generator {data.GENERATOR}"
     yield f"thresholds {schema.canonical_json(phase.PAPER)}"
-    yield from _digests("preset", presets.RUNS)
+    ours = registry.is_ours
+    yield from _digests("preset", {n: c for n, c in presets.RUNS.items() if ours(type(c.task))})
     yield from _digests("model", shapes.MODELS)
-    yield from _digests("task", catalog.NAMED_TASKS)
+    yield from _digests("task", {n: t for n, t in catalog.NAMED_TASKS.items() if ours(type(t))})
 
 
 def _digests(kind: str, named: Mapping[str, Any]) -> Iterator[str]:

@@ -20,6 +20,7 @@ The parts:
 import argparse
 import dataclasses
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -107,6 +108,9 @@ def record(path: Path, *, whole: bool) -> None:
 
 
 def _trained(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    if name == "concepts":
+        sys.path.append(str(ROOT / "experiments"))
+        importlib.import_module("concepts")  # which names its preset
     config = ai.preset(name, **changes)
     with tempfile.TemporaryDirectory() as folder:
         run = ai.train(config, Path(folder) / "run", device="cpu", threads=1, quiet=True)

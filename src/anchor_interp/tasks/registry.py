@@ -61,7 +61,7 @@ def further_tasks() -> tuple[str, ...]:
     given = [str(Path(name).resolve()) if is_file(name) else name for name in _named()]
     for cls in CLASSES.values():
         place, _ = cls._origin
-        if not _is_ours(cls) and is_file(place):
+        if not is_ours(cls) and is_file(place):
             given.append(cls.__module__ if "." in cls.__module__ else place)
     return tuple(dict.fromkeys(given))
 
@@ -94,5 +94,6 @@ def is_file(name: str) -> bool:
     return name.endswith(".py")
 
 
-def _is_ours(cls: "type[Task]") -> bool:
+def is_ours(cls: "type[Task]") -> bool:
+    """Whether a class is one of this package's."""
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
