@@ -39,7 +39,7 @@ FIGURES: Mapping[str, str] = {
 }
 """The papers' figures by the script that draws ours, or by a claim that has none."""
 _AGAINST = ("not supported", "reversed")
-_OPEN = ("mixed", *_AGAINST, "inconclusive", "not answerable here", "nothing comparable", "not run")
+_OPEN = ("mixed", *_AGAINST, "inconclusive", "not answerable here", "nothing comparable")
 
 
 def counts(ledger: Ledger) -> str:
