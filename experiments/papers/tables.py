@@ -29,7 +29,7 @@ from .studies import STUDIES
 _TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
 _KINDS: Mapping[str, Kind] = {"complexity": "int64", **dict.fromkeys(_TEXTS, "string")}
 # Columns in which every row has a value, those in which every row of a transformer has one, and
-# those that every table has, and a table of runs. A U-Net has ``n_features`` instead.
+# those that every table has, and a table of runs. A U-Net has ``model.n_features`` instead.
 _FILLED = frozenset((
     "run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "steps"
 ))  # fmt: skip
@@ -118,13 +118,13 @@ def _read(path: Path, needed: Set[str], check_row: Callable[[Row], None]) -> lis
     try:
         text = data.decode("utf-8-sig")  # as spreadsheets write it
         columns = next(csv.reader(io.StringIO(text)), [])
-        if "n_features" in columns:
+        if "model.n_features" in columns:
             needed = needed - _NOT_OF_A_UNET
         if missing := needed - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"it has the column {twice[0]} twice")
-        kinds = {name: _kind(name) for name in columns if not name.startswith("task.")}
+        kinds = {name: _kind(name) for name in columns if not name.startswith(("task.", "model."))}
         rows: list[Row] = read_csv(text, kinds).to_pylist()
         for row in rows:
             try:
@@ -149,7 +149,7 @@ def _kind(name: str) -> Kind:
 def _check_row(row: Row) -> None:
     for name, value in row.items():
         _check(name, value)
-    if row.get("n_features") is None:
+    if row.get("model.n_features") is None:
         for name in _OF_A_TRANSFORMER:
             if row.get(name) is None:
                 raise ValueError(f"{name} is empty")
@@ -159,7 +159,7 @@ def _check_run(row: Row) -> None:
     _check_row(row)
     task = TASKS.get(row["task"])
     accuracies = ("id_accuracy", "ood_accuracy") if task and task.unseen else ("id_accuracy",)
-    if row.get("n_features") is not None:
+    if row.get("model.n_features") is not None:
         accuracies = ("train_accuracy", "ood_accuracy")
     for name in ("phase", *accuracies):
         if row["status"] == "done" and row.get(name) is None:
