@@ -73,7 +73,13 @@ def test_runs_that_do_not_draw_what_they_were_trained_on_are_not_compared() -> N
 
 
 def test_a_table_holds_what_runs_on_pictures_have(tmp_path: Path) -> None:
-    whole = {"reason": "", "task": "concepts", "weight_decay": 0.0, "steps": 9, "model.n_features": 8}
+    whole = {
+        "reason": "",
+        "task": "concepts",
+        "weight_decay": 0.0,
+        "steps": 9,
+        "model.n_features": 8,
+    }
     rows = [row | whole for row in made_up({0.5: 0.1, 0.8: 0.9})]
     for row in rows:
         row.update(phase="other", n_sequences=9, lr=1e-3, normalization=None, n_layers=None)
