@@ -299,25 +299,46 @@ def test_without_ray(short: RunConfig, tmp_path: Path, monkeypatch: pytest.Monke
         RayEngine().run(each_alone({"run": short}), tmp_path, lambda _: Silent())
 
 
+def order(folder: Path) -> ray_task.Order:
+    """What a task is given that works in this folder."""
+    return ray_task.Order(
+        folder=folder,
+        probe=folder,
+        device="cpu",
+        threads=1,
+        log_level=logging.WARNING,
+        versions=ray_task.versions(),
+        tasks={},
+    )
+
+
 def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     short: RunConfig, tmp_path: Path
 ) -> None:
     job = to_dict(Job({"run": short}))
-    order = ray_task.Order(
-        folder=tmp_path,
-        probe=tmp_path / ".seen-elsewhere",
-        device="cpu",
-        threads=1,
-        versions=ray_task.versions(),
-        log_level=logging.WARNING,
-        tasks={},
-    )
-    other = replace(order, versions=ray_task.versions() | {"torch": "1.0.0"})
+    other = replace(order(tmp_path), versions=ray_task.versions() | {"torch": "1.0.0"})
     with pytest.raises(ConfigError, match=r"has torch .*, the driver's machine 1\.0\.0; install"):
         list(ray_task._messages(job, other))
+    unseen = replace(order(tmp_path), probe=tmp_path / ".seen-elsewhere")
     with pytest.raises(ConfigError, match=r"does not see .* as the driver's machine does; give a"):
-        list(ray_task._messages(job, order))
+        list(ray_task._messages(job, unseen))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_leaves_a_handler_alone_that_was_set_from_c(
+    short: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python knows no such handler, and cannot set it back."""
+
+    def set_handler(_number: int, handler: object) -> None:
+        if handler is None:
+            raise TypeError("signal handler must be a callable")
+
+    monkeypatch.setattr(signal, "getsignal", lambda _number: None)
+    monkeypatch.setattr(signal, "signal", set_handler)
+    _, ended = ray_task._messages(to_dict(Job({"run": short})), order(tmp_path))
+    assert isinstance(ended, ray_task.Ended)
+    assert ended.result == RunResult("run", tmp_path / "run", None)
 
 
 def test_a_lock_is_taken_from_the_dead_only(tmp_path: Path) -> None:
