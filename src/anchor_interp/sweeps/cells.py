@@ -147,12 +147,12 @@ def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:
     if phase is None or (shares["ood_accuracy"] is not None and shares["key_dependence"] is None):
         return ()  # OOD accuracy without anchors has a line of its own, which rows do not hold
     fresh = _number(row, "seen_train_keys")
-    found = Evaluation(
+    evaluation = Evaluation(
         **shares, cells=CellAccuracy(fresh, None, None, None), steps=None, pair_accuracy=(),
         unseen=(), stable_rank=None, stable_rank_at_init=None, condensation=None,
         condensation_at_init=None, n=1, seed=0,
     )  # fmt: skip
-    return near_lines(found) if classify(found) == phase else ()
+    return near_lines(evaluation) if classify(evaluation) == phase else ()
 
 
 def seed_of(row: TableRow) -> int:

@@ -223,10 +223,10 @@ def _is_numeric(values: Sequence[Value]) -> bool:
     return bool(known) and all(type(value) in (int, float) for value in known)
 
 
-def summary(found: Diagrams) -> Iterator[dict[str, Value]]:
+def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:
     """One row per cell: its place, how many runs are in each state, and the means."""
-    states = in_order(Counter(run.state for run in found.runs))
-    for diagram in found.diagrams:
+    states = in_order(Counter(run.state for run in diagrams.runs))
+    for diagram in diagrams.diagrams:
         for cell in diagram.cells:
             row = diagram.place(cell) | {"phase": cell.phase, "runs": len(cell.runs)}
             row |= {state: cell.states.get(state, 0) for state in states}

@@ -231,8 +231,8 @@ class SweepFolder:
             return
         if not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; give the sweep its own folder")
-        found = set(os.listdir(self.path)) - _OURS
-        if foreign := sorted(name for name in found if not name.startswith(".")):
+        names = set(os.listdir(self.path)) - _OURS
+        if foreign := sorted(name for name in names if not name.startswith(".")):
             raise StoreError(
                 f"{self.path} is not a sweep folder but holds {foreign[0]!r}; give the sweep a "
                 "folder of its own"

@@ -165,9 +165,9 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(sender)
         self.reports = os.fdopen(receiver, "rb", buffering=0)
-        told: dict[str, Any] = {"device": device, "reports": sender, "parent": os.getpid()}
-        told |= {"import_path": list(map(str, sys.path)), "folder": os.fspath(folder)}
-        self._send(told | {"level": _LOGGER.getEffectiveLevel()})
+        setup: dict[str, Any] = {"device": device, "reports": sender, "parent": os.getpid()}
+        setup |= {"import_path": list(map(str, sys.path)), "folder": os.fspath(folder)}
+        self._send(setup | {"level": _LOGGER.getEffectiveLevel()})
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []
@@ -185,11 +185,11 @@ class _Worker:
         *lines, self._unread = self._unread.split(b"\n")
         before = len(self._results)
         for line in lines:
-            kind, *told = json.loads(line)
+            kind, *message = json.loads(line)
             if kind == "log":
-                _LOGGER.log(*told)
+                _LOGGER.log(*message)
             elif kind == "result":
-                name, error = told
+                name, error = message
                 failure = None if error is None else getattr(errors, error[0])(error[1])
                 self._results.append(RunResult(name, self._folder / name, failure))
             elif kind == "idle":
@@ -237,9 +237,9 @@ class _Reports(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.send("log", record.levelno, record.getMessage())
 
-    def send(self, *told: Any) -> None:
+    def send(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # the driver has died
-            self._reports.write(json.dumps(told).encode() + b"\n")
+            self._reports.write(json.dumps(message).encode() + b"\n")
 
 
 def work(folder: str, device: str, reports: int, parent: int, level: int) -> None:

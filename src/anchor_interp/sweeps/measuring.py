@@ -22,13 +22,13 @@ def own_measures(functions: Iterable[str]) -> tuple[Measure, ...]:
     Raises:
         ConfigError: a function cannot be imported, or has the name of a column or of another one.
     """
-    found = tuple(map(column_measure, functions))
-    names = [measure.name for measure in found]
+    measures = tuple(map(column_measure, functions))
+    names = [measure.name for measure in measures]
     for name in names:
         if name in COLUMNS or names.count(name) > 1:
             whose = "a column of every table" if name in COLUMNS else "two measures"
             raise ConfigError(f"{shown(name)} is the name of {whose}; rename the function")
-    return found
+    return measures
 
 
 def unmeasured(

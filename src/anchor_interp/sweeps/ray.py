@@ -170,14 +170,14 @@ class _Cluster:
     def check_fits(self) -> None:
         """Refuse a task that fits no machine."""
         if not self.room():
-            found = ", ".join(
+            machines = ", ".join(
                 f"{node['NodeManagerHostname']} ({node['Resources'].get('CPU', 0):g} CPUs, "
                 f"{node['Resources'].get('GPU', 0):g} GPUs)"
                 for node in self._machines()
             )
             raise ConfigError(
                 f"a task asks for {self._engine.cpus:g} CPUs and {self._engine.gpus:g} GPUs, and "
-                f"no machine of the cluster has them: {found}; ask for less, or let a larger "
+                f"no machine of the cluster has them: {machines}; ask for less, or let a larger "
                 "machine join first"
             )
 

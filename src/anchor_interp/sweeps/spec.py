@@ -122,10 +122,10 @@ class Sweep:
 
     def configs(self) -> dict[str, RunConfig]:
         """Every configuration once, by its :func:`run_id`, in order."""
-        found: dict[str, RunConfig] = {}
+        configs: dict[str, RunConfig] = {}
         for config in itertools.chain(*(grid.configs() for grid in self.grids)):
-            found.setdefault(run_id(config), config)
-        return found
+            configs.setdefault(run_id(config), config)
+        return configs
 
 
 SWEEPS: Mapping[str, Path] = MappingProxyType(
@@ -212,7 +212,7 @@ def _grid(data: Any, where: str, folder: Path) -> Grid:
 
 def _frozen(axes: Any, where: str, start: RunConfig, *, once: bool = True) -> Axes:
     """Axes that cannot be changed; with ``once``, without repeated values."""
-    found = {}
+    frozen = {}
     for name, values in checked(axes, Mapping, where).items():
         at = f"{where}.{name} is {shown(values)}; expected"
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
@@ -223,8 +223,8 @@ def _frozen(axes: Any, where: str, start: RunConfig, *, once: bool = True) -> Ax
         except TypeError as error:  # a list or a mapping has no hash
             override(start, **{name: given[0]})  # which says what is wrong with the name or value
             raise ConfigError(f"{at} numbers, names or tasks") from error
-        found[name] = different if once else tuple(given)
-    return MappingProxyType(found)
+        frozen[name] = different if once else tuple(given)
+    return MappingProxyType(frozen)
 
 
 def _task(given: Any) -> Any:

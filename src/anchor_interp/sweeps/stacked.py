@@ -288,7 +288,7 @@ class _Batches:
     def rows(self, n_steps: int) -> Int64[Tensor, "step model batch"]:
         """The rows of the sequences that the next steps take."""
         used: dict[Hashable, Tensor] = {}
-        found = []
+        rows = []
         for member in self._members:
             n, seed, step = len(member.training), member.config.seed, member.state.step
             parts = []
@@ -298,9 +298,9 @@ class _Batches:
                     self._orders[key] = epoch_order_on(self._device, n, epoch, seed=seed)
                 used[key] = self._orders[key]
                 parts.append(used[key][part])
-            found.append(torch.cat(parts) + self._starts[member.data_key])
+            rows.append(torch.cat(parts) + self._starts[member.data_key])
         self._orders = used  # forget past epochs
-        return torch.stack(found).view(-1, n_steps, self._size).transpose(0, 1)
+        return torch.stack(rows).view(-1, n_steps, self._size).transpose(0, 1)
 
 
 def epoch_order_on(device: torch.device, n: int, epoch: int, *, seed: int) -> Int64[Tensor, " n"]:
