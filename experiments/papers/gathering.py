@@ -77,7 +77,7 @@ def plan(
         for of in wanted
         for run, config in of.todo.items()
         for name, measures in measures_of(of.study, config).items()
-        for _, step in lacking(folder.runs / run, measures, config.train.steps)
+        for _, step in lacking(folder.runs / run, measures)
     }
     return Plan(len(runs), len(runs) - len(todo), cost, sum(SECONDS[n] for n, *_ in left) / count)
 

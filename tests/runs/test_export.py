@@ -240,3 +240,14 @@ def test_other_file_formats_are_refused(exported: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(StoreError, match=f"cannot read {path}"):
             load_weights(path)
+
+
+def test_layers_that_are_one_module_are_saved_as_copies(tmp_path: Path) -> None:
+    cfg = HookedTransformerConfig(
+        n_layers=2, d_model=8, d_head=4, n_heads=2, n_ctx=5, d_vocab=7, act_fn="relu", d_mlp=8
+    )
+    model = HookedTransformer(cfg)
+    model.blocks[1] = model.blocks[0]
+    again = load_transformer(save_transformer(model, tmp_path / "shared.safetensors"))
+    tokens = torch.tensor([[1, 2, 3]])
+    torch.testing.assert_close(again(tokens), model(tokens))

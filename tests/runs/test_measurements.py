@@ -1,6 +1,5 @@
 """Measurements kept in a run folder: what is returned, what is measured again, what is refused."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -51,13 +50,13 @@ def run(finished_run: Run, tmp_path: Path) -> Run:
 def test_a_value_is_kept_with_its_version_step_and_weights(run: Run) -> None:
     first, last = run.steps[0], run.steps[-1]
     both = Measure("norm", NORM.function, steps=(last, first))
-    assert lacking(run.folder.path, [both], last) == [(both, last), (both, first)]
+    assert lacking(run.folder.path, [both]) == [(both, last), (both, first)]
     measure_run(run.folder.path, [both])
     assert kept(run.folder.path, NORM, last) == norm(run)
     assert kept(run.folder.path, NORM, first) == norm(run.at(first))
-    assert lacking(run.folder.path, [both, NORM], last) == []
+    assert lacking(run.folder.path, [both, NORM]) == []
     newer = Measure("norm", NORM.function, version=2)
-    assert lacking(run.folder.path, [newer], last) == [(newer, last)]
+    assert lacking(run.folder.path, [newer]) == [(newer, last)]
     measure_run(run.folder.path, [newer])
     assert kept(run.folder.path, NORM, last) is None  # a newer value replaces it
     assert kept(run.folder.path, NORM, first) is not None
@@ -73,20 +72,18 @@ def test_a_kept_value_is_not_measured_again(run: Run) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}'])
-def test_a_damaged_file_counts_as_empty(run: Run, text: str) -> None:
-    measure_run(run.folder.path, [NORM])
+def test_a_damaged_file_is_refused_and_stays(run: Run, text: str) -> None:
     (run.folder.path / FILE).write_text(text)
-    assert kept(run.folder.path, NORM, run.step) is None
-    measure_run(run.folder.path, [NORM])
-    assert json.loads((run.folder.path / FILE).read_text())["schema"] == 1
-    assert kept(run.folder.path, NORM, run.step) == norm(run)
+    for read in (lambda: kept(run.folder.path, NORM, run.step), lambda: keep(run, NORM, 1.0)):
+        with pytest.raises(StoreError, match=rf"{FILE} is damaged: .*; restore it or remove it"):
+            read()
+    assert (run.folder.path / FILE).read_text() == text
 
 
 def test_a_file_of_another_version_is_not_replaced(run: Run) -> None:
     path, text = run.folder.path / FILE, '{"schema": 2, "measurements": []}'
     path.write_text(text)
-    assert kept(run.folder.path, NORM, run.step) is None
-    with pytest.raises(UnknownSchemaError, match="has schema 2; expected 1"):
+    with pytest.raises(UnknownSchemaError, match=r"has schema 2; .* use the version that wrote it"):
         measure_run(run.folder.path, [NORM])
     assert path.read_text() == text
 
@@ -99,7 +96,7 @@ def test_a_file_of_another_version_is_not_replaced(run: Run) -> None:
             r"run at step 40 failed in test_measurements.py:\d+ .ZeroDivisionError: no such number",
         ),
         (nothing, "nothing returned None"),
-        (not_finite, "not_finite returned a value that is not JSON"),
+        (not_finite, "not_finite returned nan for .*, which is not JSON"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(run: Run, function: Any, words: str) -> None:

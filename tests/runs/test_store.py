@@ -1,11 +1,8 @@
 """Reading run folders: the layout, damaged and hostile files, other schemas."""
 
 import hashlib
-import io
 import json
-import pickle
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,7 +41,8 @@ def test_every_file_has_its_schema_and_checksum(finished_run: Run) -> None:
         "bytes": weights.stat().st_size,
         "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
-    assert state["files"]["weights.safetensors"] == finished_run.folder.checksums(40) == record
+    assert state["files"]["weights.safetensors"] == record
+    assert finished_run.folder.weights_digest(40) == record["sha256"]
     with safe_open(weights, "pt") as file:
         assert file.metadata() == {"schema": "1"}
     lines = (path / "metrics.jsonl").read_text().splitlines()
@@ -112,11 +110,6 @@ def _embedding(path: Path, change: Callable[[torch.Tensor], torch.Tensor | None]
     _rewrite(path, **{"embed.W_E": change(load_file(path)["embed.W_E"])})
 
 
-def _forged(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    _record(path)
-
-
 def _flip_one_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -126,22 +119,6 @@ def _flip_one_bit(path: Path) -> None:
 def _replace(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
     make(path)
-
-
-def _header(text: bytes, claimed: int | None = None) -> bytes:
-    return (len(text) if claimed is None else claimed).to_bytes(8, "little") + text
-
-
-def _zip_bomb() -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("archive/data.pkl", bytes(1 << 22))
-    return data.getvalue()
-
-
-def _linked_from_outside(path: Path) -> None:
-    path.rename(path.parent.parent / "away")
-    path.symlink_to("../away")
 
 
 def _turned_into_a_file(path: Path) -> None:
@@ -160,10 +137,6 @@ def _huge_hole(path: Path) -> None:
         file.truncate(1 << 40)
 
 
-HUGE = (
-    b'{"__metadata__":{"schema":"1"},"embed.W_E":{"dtype":"F32","shape":[1099511627776],'
-    b'"data_offsets":[0,4398046511104]}}'
-)
 STEP_40 = "checkpoints/00000040"
 WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
 
@@ -183,20 +156,21 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     ("result.json", lambda p: p.write_text('{"schema": true}'), "has schema True"),
     ("result.json", lambda p: p.write_text('{"schema": 1, "run_id": "x"}'),
      "does not belong to this run"),
-    ("provenance.json", lambda p: p.write_text('{"schema": 1}'), "no list of sessions; remove it"),
+    ("provenance.json", lambda p: p.write_text('{"schema": 1}'),
+     "no list of sessions; restore it or remove it"),
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 1, "step": 0}\n{"ste\n'),
      "damaged in line 2"),
     ("metrics.jsonl", lambda p: p.write_text("[]\n"), "damaged in line 1"),
-    ("metrics.jsonl", lambda p: p.write_text('{"step": "x"}\n'), "it has no step"),
+    ("metrics.jsonl", lambda p: p.write_text('{"schema": 1, "step": "x"}\n'),
+     "it has no step"),
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 1, "step": 0, "loss": "<b>"}\n'),
      "not a number"),
-    ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n'), "schema None, this version reads 1"),
-    ("metrics.jsonl", lambda p: p.write_text('{"schema": 2, "step": 0}\n'), "schema 2, this"),
+    ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n'), "it has no schema"),
+    ("metrics.jsonl", lambda p: p.write_text('{"schema": 2, "step": 0}\n'),
+     "metrics.jsonl has schema 2; .* use the version that wrote it$"),
     ("metrics.jsonl", lambda p: p.write_text(2 * '{"schema": 1, "step": 5}\n'), "5 after step 5"),
     ("metrics.jsonl", _huge_hole, "is damaged in line"),
-    ("checkpoints", lambda p: (p.rename(f"{p}2"), p.symlink_to(f"{p}2")), "a symbolic link"),
-    (STEP_40, _linked_from_outside, "is not a folder inside this run"),
-    (STEP_40, _turned_into_a_file, "is not a folder inside this run"),
+    (STEP_40, _turned_into_a_file, "does not exist"),
     (STATE, lambda p: p.unlink(), "cannot read"),
     (STATE, lambda p: p.write_text('{"schema": 99}'), "has schema 99"),
     (STATE, lambda p: p.write_text('{"schema": 1, "step": 30}'), "was written as step 30"),
@@ -205,21 +179,13 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     (STATE, lambda p: _without(p, "run_id"), "is a checkpoint of another run"),
     (STATE, lambda p: _without(p, "files"), "has no record of weights"),
     (WEIGHTS, lambda p: p.unlink(), "does not exist"),
-    (WEIGHTS, lambda p: p.write_bytes(b"x"), "it has 1 bytes and was written with"),
-    (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:500]), "is damaged"),
+    (WEIGHTS, lambda p: p.write_bytes(b"x"), "SHA-256 differs"),
+    (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:500]), "SHA-256 differs"),
     (WEIGHTS, _flip_one_bit,
      "SHA-256 differs.*; restore .*/00000040, or remove it and result.json and train"),
     (WEIGHTS, lambda p: _embedding(p, lambda _: None), "do not fit"),
     (WEIGHTS, lambda p: _embedding(p, lambda w: w / 0), "not finite"),
     (WEIGHTS, lambda p: _embedding(p, lambda w: w[:3].clone()), r"has shape \(3, 16\)"),
-    (WEIGHTS, lambda p: _embedding(p, lambda w: w.double()), "has dtype torch.float64"),
-    (WEIGHTS, lambda p: _forged(p, b""), "it has 0 bytes"),
-    (WEIGHTS, lambda p: _forged(p, pickle.dumps({"a": 1})), "its header claims"),
-    (WEIGHTS, lambda p: _forged(p, _zip_bomb()), "its header claims"),
-    (WEIGHTS, lambda p: _forged(p, _header(b"{}", 1 << 60)), "its header claims"),
-    (WEIGHTS, lambda p: _forged(p, _header(HUGE)), "is damaged"),
-    (WEIGHTS, lambda p: _forged(p, _header(b"[]")), "has schema None"),
-    (WEIGHTS, lambda p: _forged(p, _header(b'{"__metadata__":{"schema":"2"}}')), "has schema '2'"),
     (WEIGHTS, _huge_hole, "expected at most"),
     (WEIGHTS, lambda p: _replace(p, lambda q: q.symlink_to("/dev/zero")), "expected at most"),
     (WEIGHTS, lambda p: _replace(p, Path.mkdir), "Is a directory"),

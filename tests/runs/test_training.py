@@ -249,3 +249,14 @@ def test_a_branch_resumes_before_and_after_its_step(short: RunConfig) -> None:
         after.load_optimizer(before.optimizer_tensors())
         resumed = fitted(after, 30).weights()
         assert all(torch.equal(whole[name], resumed[name]) for name in whole), step
+
+
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_training_needs_no_gradients_outside(
+    short: RunConfig, tmp_path: Path, without_gradients: Any
+) -> None:
+    with without_gradients():
+        inside = train(override(short, steps=3), tmp_path / "inside", device="cpu", quiet=True)
+    outside = train(override(short, steps=3), tmp_path / "outside", device="cpu", quiet=True)
+    expected = outside.folder.weights(3)
+    assert all(torch.equal(w, expected[name]) for name, w in inside.folder.weights(3).items())

@@ -111,7 +111,9 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
         raise ConfigError("a TransformerBridge has other names of weights; save its state_dict")
     if isinstance(model, PostLNTransformer):
         raise ConfigError("a post-LayerNorm model has blocks of this package; use Run.export")
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    # copies: two layers may be one module, and safetensors refuses shared memory
+    state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+    state = {name: value.contiguous() for name, value in state.items()}
     arguments = to_dict(vars(model.cfg))
     plain = {n: v for n, v in arguments.items() if isinstance(v, bool | int | float | str | None)}
     path = checked_path(path, "path")

@@ -1,8 +1,8 @@
 """Measurements of a run, kept beside its weights in ``RUN/measurements.json``.
 
 A value is kept with the name and version of its :class:`Measure`, the step, and the SHA-256 of the
-weights. What has another version, step or weights is measured again. A damaged file counts as
-empty. Reading kept values does not load torch.
+weights. What has another version, step or weights is measured again. Reading kept values does not
+load torch.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_interp._util import files
 from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
     InterruptedRunError,
     StoreError,
-    UnknownSchemaError,
-)  # fmt: skip
+)
 from anchor_interp._util.schema import check_fields, shown, to_dict
+from anchor_interp.runs.config import SCHEMA
+from anchor_interp.runs.store import Row, RunFolder
 
 if TYPE_CHECKING:
+    from anchor_interp._util.environment import StopRequest
     from anchor_interp.runs.run import Run
 
-SCHEMA = 1
 FILE = "measurements.json"
 _STOPPED = "stopped while measuring; give the same command again"
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -61,16 +61,15 @@ class Measure:
     def resolve(self) -> Callable[["Run"], Any]:
         """The function itself; ConfigError if it cannot be imported."""
         try:
-            found: Any = pkgutil.resolve_name(self.function)
-            if not callable(found):
-                raise ValueError(f"it is {shown(found)}, which is not a function")
+            function: Callable[[Run], Any] = pkgutil.resolve_name(self.function)
+            if not callable(function):
+                raise ValueError(f"it is {shown(function)}, which is not a function")
         except Exception as error:  # a user's module may raise anything
             kind = type(error).__name__
             raise ConfigError(
                 f"cannot import the measure {self.function} ({kind}: {error}); expected "
                 "module:function, of a module in this folder, or file.py:function"
             ) from error
-        function: Callable[[Run], Any] = found
         return function
 
     def __call__(self, run: "Run") -> Any:
@@ -86,28 +85,29 @@ class Measure:
         except AnchorInterpError:
             raise
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            code = getattr(function, "__code__", None)
-            own = [at for at in frames if code is not None and at.filename == code.co_filename]
-            line = (own or frames)[-1]  # the function's own file, not the library that it calls
-            where = f"{Path(line.filename).name}:{line.lineno}"
             raise ConfigError(
-                f"{self.name} of {run.name} at step {run.step} failed in {where} "
-                f"({type(error).__name__}: {error})"
+                f"{self.name} of {run.name} at step {run.step} failed in "
+                f"{_line_of(error, function)} ({type(error).__name__}: {error})"
             ) from error
-        returned = f"{self.function} returned"
+        returned = f"{self.function} returned {shown(value)} for {run.name}"
         if self.column and not _is_column(value):
-            raise ConfigError(
-                f"{returned} {shown(value)} for {run.name}; expected a number, or a dictionary of "
-                "numbers"
-            )
+            raise ConfigError(f"{returned}; expected a number, or a dictionary of numbers")
         try:
             json.dumps(value, allow_nan=False)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{returned} a value that is not JSON: {error}") from error
+            raise ConfigError(f"{returned}, which is not JSON: {error}") from error
         if value is None:
-            raise ConfigError(f"{returned} None; expected a JSON value")
+            raise ConfigError(f"{returned}; expected a JSON value")
         return value
+
+
+def _line_of(error: Exception, function: Any) -> str:
+    """Where a measure failed: the last line in its own file, not in a library that it calls."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = getattr(function, "__code__", None)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    line = (own or frames)[-1]
+    return f"{Path(line.filename).name}:{line.lineno}"
 
 
 def column_measure(function: str) -> Measure:
@@ -150,31 +150,36 @@ def _is_column(value: Any) -> bool:
 
 def kept(path: Path, measure: Measure, step: int) -> Any | None:
     """The value that a run folder keeps of a measure; None if it has to be measured."""
-    return _value(_entries(path), path, measure, step)
+    folder = RunFolder(path)
+    return _value(folder, folder.measurements(), measure, step)
 
 
-def kept_columns(path: Path, step: int) -> dict[str, float]:
+def kept_columns(path: Path) -> dict[str, float]:
     """What a run folder keeps for columns of tables, by the column's name.
 
     A number has the name of its function; of a dictionary, each has the function's and its own,
     such as ``norms.first``.
     """
-    found: dict[str, float] = {}
-    with contextlib.suppress(StoreError):
-        for entry in _entries(path):
+    folder, columns = RunFolder(path), dict[str, float]()
+    entries = [entry for entry in folder.measurements() if entry.get("column")]
+    if not entries:
+        return {}
+    last = folder.steps()[-1]
+    weights = folder.weights_digest(last)
+    for entry in entries:
+        if (entry["step"], entry["weights"]) == (last, weights):
             name, value = entry["name"], entry["value"]
-            is_ours = entry.get("column") and entry["step"] == step and _is_column(value)
-            if is_ours and entry["weights"] == _digest(path, step):
-                parts = value if isinstance(value, Mapping) else {"": value}
-                found |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
-    return found
+            parts = value if isinstance(value, Mapping) else {"": value}
+            columns |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
+    return columns
 
 
-def lacking(path: Path, measures: Iterable[Measure], last: int) -> list[tuple[Measure, int]]:
-    """The measures, each with a step, that a run folder whose last step is this lacks."""
-    entries = _entries(path)
+def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]]:
+    """The measures that a run folder lacks, each with the step: its newest if none is named."""
+    folder = RunFolder(path)
+    entries, last = folder.measurements(), max(folder.steps(), default=0)
     wanted = [(measure, step) for measure in measures for step in measure.steps or (last,)]
-    return [pair for pair in wanted if _value(entries, path, *pair) is None]
+    return [(m, step) for m, step in wanted if _value(folder, entries, m, step) is None]
 
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
@@ -187,22 +192,17 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a measurement in")
-    entry = _wanted(measure, run.step) | {"weights": _digest(run.path, run.step), "value": value}
+    entry = _wanted(measure, run.step)
+    entry |= {"weights": run.folder.weights_digest(run.step), "value": value}
 
-    def place(entry: dict[str, Any]) -> tuple[Any, ...]:
+    def place(entry: Row) -> tuple[Any, ...]:
         return entry["name"], entry["step"], entry.get("column", False)
 
     with writing(run.path, run.config) as writer:
-        try:
-            found = files.read_json(run.path / FILE)["schema"]
-        except (StoreError, LookupError, TypeError):
-            found = SCHEMA  # a missing or damaged file is made anew
-        if found != SCHEMA:
-            raise UnknownSchemaError(f"{run.path / FILE} has schema {found}; expected {SCHEMA}")
-        others = [other for other in _entries(run.path) if place(other) != place(entry)]
-        entries = others if value is None else [*others, entry]
-        data = {"schema": SCHEMA, "measurements": entries}
-        writer.copy_file(FILE, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+        entries = [other for other in writer.measurements() if place(other) != place(entry)]
+        if value is not None:
+            entries.append(entry)
+        writer.write_json(FILE, {"schema": SCHEMA, "measurements": entries})
 
 
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
@@ -215,61 +215,47 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
     from anchor_interp._util.progress import silence
     from anchor_interp.runs.run import load
 
-    measures = tuple(measures)
-    if not measures:
-        return
     by_step = operator.itemgetter(1)
-    todo = sorted(lacking(path, measures, load(path).step), key=by_step)
-    failed: list[AnchorInterpError] = []
+    todo = sorted(lacking(path, measures), key=by_step)
+    errors: list[AnchorInterpError] = []
     with stop_signals() as stopped, silence():
         for step, group in itertools.groupby(todo, key=by_step):
             run = load(path, step=step)  # one model in memory at a time
             for measure, _ in group:
                 try:
-                    with stopped.at_once(_STOPPED):
-                        value = measure(run)
-                    keep(run, measure, value)
+                    _measure(run, measure, stopped)
                 except InterruptedRunError:
                     raise
                 except AnchorInterpError as error:
-                    failed.append(error)
-                    if measure.column:  # no table shows what another version gave
-                        with contextlib.suppress(AnchorInterpError):
-                            keep(run, measure, None)
-                if stopped():  # a signal came while it was kept
-                    raise InterruptedRunError(_STOPPED)
-    if failed:
-        raise type(failed[0])("; ".join(map(str, failed)))
+                    errors.append(error)
+    if errors:
+        raise type(errors[0])("; ".join(map(str, errors)))
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
-    """The entries of the file that have the right form."""
-    names, entries = {"name", "version", "step", "weights", "value"}, []
-    with contextlib.suppress(StoreError, LookupError, TypeError):
-        data = files.read_json(path / FILE)
-        if data["schema"] == SCHEMA and isinstance(data["measurements"], list):
-            entries = data["measurements"]
-    return [entry for entry in entries if isinstance(entry, dict) and names <= entry.keys()]
+def _measure(run: "Run", measure: Measure, stopped: "StopRequest") -> None:
+    """Take one measurement and keep it."""
+    try:
+        with stopped.at_once(_STOPPED):
+            value = measure(run)
+    except AnchorInterpError as error:
+        # no table shows what another version gave
+        if measure.column and not isinstance(error, InterruptedRunError):
+            keep(run, measure, None)
+        raise
+    keep(run, measure, value)
+    if stopped():  # a signal came while it was kept
+        raise InterruptedRunError(_STOPPED)
 
 
-def _value(entries: list[dict[str, Any]], path: Path, measure: Measure, step: int) -> Any | None:
+def _value(folder: RunFolder, entries: list[Row], measure: Measure, step: int) -> Any | None:
+    """The value among the entries that is of this measure, step and weights."""
     wanted = _wanted(measure, step).items()
-    found = next((entry for entry in entries if wanted <= entry.items()), None)
-    with contextlib.suppress(StoreError):
-        if found and found["weights"] == _digest(path, step):
-            return found["value"]
-    return None
+    entry = next((entry for entry in entries if wanted <= entry.items()), None)
+    if entry is None or entry["weights"] != folder.weights_digest(step):
+        return None
+    return entry["value"]
 
 
-def _wanted(measure: Measure, step: int) -> dict[str, Any]:
+def _wanted(measure: Measure, step: int) -> Row:
     about = {"name": measure.name, "version": measure.version, "step": step}
     return about | ({"column": True} if measure.column else {})
-
-
-def _digest(path: Path, step: int) -> str:
-    """The SHA-256 that a checkpoint recorded of its weights, which loading them checks."""
-    folder = path / "checkpoints" / f"{step:08d}"
-    try:
-        return str(files.read_json(folder / "state.json")["files"]["weights.safetensors"]["sha256"])
-    except (LookupError, TypeError) as error:
-        raise StoreError(f"{folder} has no record of its weights; train the run again") from error

@@ -27,9 +27,8 @@ anchors is ``other`` where OOD < 0.5: nothing tells a symmetric solution from a 
 """
 
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -62,16 +61,10 @@ _WITHOUT_ANCHORS: Mapping[Phase, str] = MappingProxyType(
 NEAR = 0.05
 """A measurement is near a line of the rule if a change of this size changes the phase."""
 _MOST_NATS = 700.0  # whose exponential is a number
-_SHARE, _NOT_NEGATIVE = {"low": 0, "high": 1}, {"low": 0}
-
-
-class _Checked:
-    def __post_init__(self) -> None:
-        check_fields(self, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower())
 
 
 @dataclass(frozen=True)
-class Thresholds(_Checked):
+class Thresholds:
     """Where one phase ends and another begins: the least share, from 0 to 1, for each measurement.
 
     ``key_dependence`` is the least with which an answer counts as depending on the key.
@@ -84,28 +77,31 @@ class Thresholds(_Checked):
     commutativity: float = bounded(0.7, low=0, high=1)
     key_dependence: float = bounded(0.5, low=0, high=1)
 
+    def __post_init__(self) -> None:
+        check_fields(self, "thresholds")
+
 
 @dataclass(frozen=True)
-class PairAccuracy(_Checked):
+class PairAccuracy:
     """Accuracies of one ordered pair; the target of an unseen pair is the composition."""
 
     pair: Pair
     role: Role
-    train_keys: float = field(metadata=_SHARE)
-    test_keys: float = field(metadata=_SHARE)
+    train_keys: float
+    test_keys: float
 
 
 @dataclass(frozen=True)
-class UnseenAnswers(_Checked):
+class UnseenAnswers:
     """Answers on one unseen pair, with training and test keys together."""
 
     pair: Pair
-    inferential: float = field(metadata=_SHARE)
-    symmetric: float | None = field(metadata=_SHARE)
+    inferential: float
+    symmetric: float | None
     """None if the two orders have the same answers, or the task has no symmetric target."""
-    commutativity: float | None = field(metadata=_SHARE)
+    commutativity: float | None
     """None if the two anchors are equal."""
-    key_dependence: float = field(metadata=_SHARE)
+    key_dependence: float
     offsets: dict[str, float]
     """Share of each value of answer minus key, largest share first."""
     as_other_order: bool = False
@@ -113,17 +109,17 @@ class UnseenAnswers(_Checked):
 
 
 @dataclass(frozen=True)
-class CellAccuracy(_Checked):
+class CellAccuracy:
     """Mean accuracy by pairs and keys, with fresh noise; None where the task has no such pair."""
 
-    seen_train_keys: float | None = field(metadata=_SHARE)
-    seen_test_keys: float | None = field(metadata=_SHARE)
-    unseen_train_keys: float | None = field(metadata=_SHARE)
-    unseen_test_keys: float | None = field(metadata=_SHARE)
+    seen_train_keys: float | None
+    seen_test_keys: float | None
+    unseen_train_keys: float | None
+    unseen_test_keys: float | None
 
 
 @dataclass(frozen=True)
-class AspectScore(_Checked):
+class AspectScore:
     """How well a model does on the examples of a split that share a value of an aspect."""
 
     aspect: str
@@ -132,40 +128,40 @@ class AspectScore(_Checked):
     """The value, or the smallest one of a range of whole numbers."""
     high: int | None
     """The largest value of the range; None for texts."""
-    accuracy: float = field(metadata=_SHARE)
-    n: int = field(metadata={"low": 1})
+    accuracy: float
+    n: int
     """Examples."""
 
 
 @dataclass(frozen=True)
-class Baseline(_Checked):
+class Baseline:
     """How well a shortcut does on the examples of a split."""
 
     name: str
     """See :meth:`anchor_interp.tasks.task.Task.baselines`."""
-    accuracy: float = field(metadata=_SHARE)
+    accuracy: float
 
 
 @dataclass(frozen=True)
-class SplitScore(_Checked):
+class SplitScore:
     """How well a model does on one split of a task."""
 
     name: str
     role: SplitRole
-    accuracy: float = field(metadata=_SHARE)
+    accuracy: float
     """Share of right answers, or of right tokens if the task's answers have no end."""
-    loss: float = field(metadata=_NOT_NEGATIVE)
+    loss: float
     """Mean cross-entropy of the tokens to predict, in nats; of pictures, the squared error of the
     noise."""
-    n: int = field(metadata={"low": 1})
+    n: int
     """Examples."""
     aspects: tuple[AspectScore, ...] = ()
     """The accuracy by every aspect of the task."""
-    chance: float = field(default=0.0, metadata=_SHARE)
+    chance: float = 0.0
     """The accuracy of a guess."""
     baselines: tuple[Baseline, ...] = ()
     """The accuracies of the task's baselines on the same examples."""
-    bits_per_byte: float | None = field(default=None, metadata=_NOT_NEGATIVE)
+    bits_per_byte: float | None = None
     """The loss by bytes of text instead of tokens, in bits; None if the task has no text."""
     by_token: bool = False
     """Whether every token is scored by itself, after all before it, as in language modelling."""
@@ -186,46 +182,43 @@ class SplitScore(_Checked):
 class Evaluation(Readable):
     """All measurements of one checkpoint; shares run from 0 to 1."""
 
-    steps: int | None = field(metadata=_NOT_NEGATIVE)
+    steps: int | None
     """Optimizer updates of the checkpoint, if known."""
-    train_accuracy: float | None = field(metadata=_SHARE)
+    train_accuracy: float | None
     """Accuracy on the run's own training sequences; None without them."""
-    id_accuracy: float | None = field(metadata=_SHARE)
+    id_accuracy: float | None
     """Seen pairs, test keys; the ID splits of a task without anchors, None if it has none."""
-    ood_accuracy: float | None = field(metadata=_SHARE)
+    ood_accuracy: float | None
     """Unseen pairs, all keys, composed answer; None if every pair is seen. The mean over the OOD
     splits of a task without anchors, None if it has none."""
-    symmetric_accuracy: float | None = field(metadata=_SHARE)
+    symmetric_accuracy: float | None
     """Unseen pairs answered with the other order's target; None if the task has none."""
-    commutativity: float | None = field(metadata=_SHARE)
+    commutativity: float | None
     """Predictions on unseen pairs that stay when the anchors change places; None without any."""
-    key_dependence: float | None = field(metadata=_SHARE)
+    key_dependence: float | None
     """Predictions on unseen pairs that change with the key; None without any."""
     pair_accuracy: tuple[PairAccuracy, ...]
     """Every ordered pair by itself; empty for a task without anchors, as ``unseen`` is."""
     unseen: tuple[UnseenAnswers, ...]
     """Every unseen pair by itself."""
     cells: CellAccuracy
-    stable_rank: float | None = field(metadata=_NOT_NEGATIVE)
+    stable_rank: float | None
     """Stable rank of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix. Of a U-Net
     the mean over its layers, as is the condensation."""
-    stable_rank_at_init: float | None = field(metadata=_NOT_NEGATIVE)
-    condensation: float | None = field(metadata=_NOT_NEGATIVE)
+    stable_rank_at_init: float | None
+    condensation: float | None
     """Mean |cosine| between the neurons of that W_Q; None with a single neuron."""
-    condensation_at_init: float | None = field(metadata=_NOT_NEGATIVE)
-    n: int = field(metadata={"low": 1})
+    condensation_at_init: float | None
+    n: int
     """Sequences per pair and kind of key; for a task without anchors, most examples of a split."""
-    seed: int = field(metadata=_NOT_NEGATIVE)
+    seed: int
     """Seed of the evaluation sequences."""
-    commutativity_wrong: float | None = field(default=None, metadata=_SHARE)
+    commutativity_wrong: float | None = None
     """The same as commutativity, of wrong answers alone: right ones commute if the rule does. None
     with fewer than 20 wrong answers, or in a file written before it was measured."""
     splits: tuple[SplitScore, ...] = ()
     """Every split of a task without anchors by itself."""
     schema: int = 1
-
-    def __post_init__(self) -> None:
-        check_fields(self, "evaluation")
 
     def _summary(self) -> str:
         decision = decide(self)
@@ -268,7 +261,9 @@ def not_learned(own: float | None, fresh: float | None, least: float) -> str | N
 
 
 def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
-    """The phase of an evaluated checkpoint."""
+    """The phase of an evaluated checkpoint; ConfigError if the arguments are of another kind."""
+    checked(evaluation, Evaluation, "evaluation")
+    checked(thresholds, Thresholds, "thresholds")
     return decide(evaluation, thresholds).phase
 
 
@@ -286,57 +281,72 @@ def ood_threshold(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> flo
 
 def _shortcuts(evaluation: Evaluation) -> dict[str, float]:
     """The mean accuracy of every baseline over the OOD splits."""
-    scores = [score for score in evaluation.splits if score.role == "ood"]
-    found: dict[str, float] = {}
-    for baseline in (baseline for score in scores for baseline in score.baselines):
-        found[baseline.name] = found.get(baseline.name, 0.0) + baseline.accuracy / len(scores)
-    return found
+    splits = [split for split in evaluation.splits if split.role == "ood"]
+    means: dict[str, float] = {}
+    for baseline in (baseline for split in splits for baseline in split.baselines):
+        means[baseline.name] = means.get(baseline.name, 0.0) + baseline.accuracy / len(splits)
+    return means
 
 
 def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
-    """The same, with the rule that gave it."""
-    e: Evaluation = checked(evaluation, Evaluation, "evaluation")
-    t: Thresholds = checked(thresholds, Thresholds, "thresholds")
-    train, seen, ood = e.train_accuracy, e.id_accuracy, e.ood_accuracy
+    """The phase, with the rule that gave it."""
+    e, t = evaluation, thresholds
     least = ood_threshold(e, t)
-    inferred = ood is not None and ood >= least
-    missed = not_learned(train, e.cells.seen_train_keys, t.train)
+    missed = not_learned(e.train_accuracy, e.cells.seen_train_keys, t.train)
     if missed is not None:
         return Decision("undertrained", missed)
+    train = e.cells.seen_train_keys if e.train_accuracy is None else e.train_accuracy
     if train is None:
-        train = e.cells.seen_train_keys
-        if train is None:
-            return Decision("other", _NOT_GIVEN)
-    if seen is not None and seen < t.id:
+        return Decision("other", _NOT_GIVEN)
+    inferred = e.ood_accuracy is not None and e.ood_accuracy >= least
+    if e.id_accuracy is not None and e.id_accuracy < t.id:
+        below = f"ID {e.id_accuracy:.2f} < {t.id:g}"
         if inferred:
-            return Decision("other", f"ID {seen:.2f} < {t.id:g} but OOD {ood:.2f} >= {least:g}")
-        return Decision("memorizing", f"training accuracy {train:.2f}, ID {seen:.2f} < {t.id:g}")
-    known = f"training accuracy {train:.2f}" if seen is None else f"ID {seen:.2f}"
+            return Decision("other", f"{below} but OOD {e.ood_accuracy:.2f} >= {least:g}")
+        return Decision("memorizing", f"training accuracy {train:.2f}, {below}")
+    known = f"training accuracy {train:.2f}"
+    if e.id_accuracy is not None:
+        known = f"ID {e.id_accuracy:.2f}"
     if inferred:
-        for name, share in _shortcuts(e).items():
-            if share >= least:
-                reason = f'OOD {ood:.2f}, but the shortcut "{name}" has {share:.2f} >= {least:g}'
-                return Decision("other", f"{known}, {reason}; nothing tells it from inference")
-        if e.unseen and all(pair.as_other_order for pair in e.unseen):
-            reason = f"{known}, OOD {ood:.2f}, but every unseen pair has the answers of its other"
-            return Decision("other", f"{reason} order; nothing tells inference from the shortcut")
-        return Decision("inferential", f"{known}, OOD {ood:.2f} >= {least:g}")
-    if ood is not None and e.splits:
-        return Decision("other", f"{known}, OOD {ood:.2f} < {least:g}; the task has no anchors")
-    if ood is None or e.key_dependence is None:
+        return _inferential_or_shortcut(e, least, known)
+    if e.ood_accuracy is not None and e.splits:
+        below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
+        return Decision("other", f"{known}, {below}; the task has no anchors")
+    if e.ood_accuracy is None or e.key_dependence is None:
         lacks = "OOD split" if e.splits else "unseen pair"
         return Decision("other", f"{known}; the task has no {lacks} to decide on")
+    return _symmetric_or_composite(e, t)
+
+
+def _inferential_or_shortcut(e: Evaluation, least: float, known: str) -> Decision:
+    """Right on what was left out: inferential, unless a shortcut does as well."""
+    known += f", OOD {e.ood_accuracy:.2f}"
+    for name, share in _shortcuts(e).items():
+        if share >= least:
+            shortcut = f'the shortcut "{name}" has {share:.2f} >= {least:g}'
+            return Decision("other", f"{known}, but {shortcut}; nothing tells it from inference")
+    if e.unseen and all(pair.as_other_order for pair in e.unseen):
+        shortcut = "every unseen pair has the answers of its other order"
+        return Decision(
+            "other", f"{known}, but {shortcut}; nothing tells inference from the shortcut"
+        )
+    return Decision("inferential", f"{known} >= {least:g}")
+
+
+def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
+    """Wrong on unseen pairs of an anchor task: what their answers have in common."""
     if e.symmetric_accuracy is not None and e.symmetric_accuracy >= t.symmetric:
-        reason = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
-        return Decision("symmetric", f"OOD {ood:.2f}, {reason}")
+        share = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
+        return Decision("symmetric", f"OOD {e.ood_accuracy:.2f}, {share}")
     if e.commutativity is None:
-        return Decision("other", f"OOD {ood:.2f}; no unseen pair has two orders to compare")
-    commuting = f"OOD {ood:.2f}, commutativity {e.commutativity:.2f}"
+        nothing = "no unseen pair has two orders to compare"
+        return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
+    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {e.commutativity:.2f}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")
     if e.symmetric_accuracy is not None:
         return Decision("other", f"{commuting}, symmetric answer on {e.symmetric_accuracy:.2f}")
-    if e.key_dependence < t.key_dependence:
+    if e.key_dependence is not None and e.key_dependence < t.key_dependence:
         return Decision("other", f"{commuting}, but answers ignore the key")
     return Decision("symmetric", f"{commuting} >= {t.commutativity:g}")
 
@@ -351,32 +361,31 @@ _MEASURED = {
 }
 
 
-def asked(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> frozenset[str]:
+def _phase_with(evaluation: Evaluation, name: str, value: float) -> Phase:
+    """The phase if one measurement had another value."""
+    changed: dict[str, Any] = {name: value}
+    return decide(replace(evaluation, **changed)).phase
+
+
+def asked(evaluation: Evaluation) -> frozenset[str]:
     """The measurements that the phase hangs on: with another value of one it is another phase.
 
     For *other* these are all: no single one decides it.
     """
-    phase = classify(evaluation, thresholds)
+    phase = decide(evaluation).phase
     if phase == "other":
         return frozenset(_MEASURED)
-
-    def phase_with(name: str, value: float) -> Phase:
-        changed: dict[str, Any] = {name: value}
-        return classify(replace(evaluation, **changed), thresholds)
-
-    return frozenset(
-        name for name in _MEASURED if any(phase_with(name, end) != phase for end in (0.0, 1.0))
-    )
+    at_ends = {name: [_phase_with(evaluation, name, end) for end in (0, 1)] for name in _MEASURED}
+    return frozenset(name for name, phases in at_ends.items() if phases != [phase, phase])
 
 
-def near_lines(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> tuple[str, ...]:
+def near_lines(evaluation: Evaluation) -> tuple[str, ...]:
     """The measurements near a line of the rule, each with the phase beyond it; see :data:`NEAR`."""
-    phase, found = classify(evaluation, thresholds), []
+    phase, lines = decide(evaluation).phase, []
     for name, words in _MEASURED.items():
         value: float | None = getattr(evaluation, name)
         for moved in () if value is None else (max(0.0, value - NEAR), min(1.0, value + NEAR)):
-            change: dict[str, Any] = {name: moved}
-            other = classify(replace(evaluation, **change), thresholds)
+            other = _phase_with(evaluation, name, moved)
             if other != phase:
-                found.append(f"{words} is {value:.2f}; at {moved:.2f} the phase would be {other}")
-    return tuple(found)
+                lines.append(f"{words} is {value:.2f}; at {moved:.2f} the phase would be {other}")
+    return tuple(lines)

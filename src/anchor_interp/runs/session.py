@@ -68,7 +68,6 @@ class Session:
 
         ``answers`` are the model's predictions for ``probes.tokens``; computed if None.
         """
-        self.writer.check()
         if not self.config.train.is_logged(event.step):
             return None
         loss, norm = event.loss.item(), event.grad_norm.item()

@@ -11,22 +11,16 @@
           measurements.json  what was measured of its checkpoints
 
 Every file carries a schema number, and a file of another schema is refused. ``state.json`` records
-the size and SHA-256 of the checkpoint's tensors, which reading checks. No pickle is read. Only the
-newest checkpoint has an optimizer state. Tensors are float32; those of specimens are stored in
-float16. The run folder may be reached through a link, but may not contain links or special files.
+the SHA-256 of the checkpoint's tensors, which reading checks. No pickle is read. Only the newest
+checkpoint has an optimizer state. Tensors are float32; those of specimens are stored in float16.
+Reading anything but tensors does not load torch.
 """
 
 import dataclasses
 import hashlib
 import os
-import re
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from anchor_interp import __version__
 from anchor_interp._util import files
@@ -35,12 +29,15 @@ from anchor_interp._util.schema import from_dict, parse_json
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
 from anchor_interp.tasks.sequences import GENERATOR
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Row = dict[str, Any]
 """One line of metrics, or the contents of one JSON file."""
 
-MAX_HEADER_BYTES = 1 << 24  # of a safetensors file
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 """Files of a checkpoint."""
+_HEADER_BYTES = 1 << 24  # at most, of a safetensors file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,19 +62,12 @@ class RunFolder:
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, ascending."""
         root = self.path / "checkpoints"
-        if not files.is_there(root):
-            return []
         try:
-            if root.is_symlink():
-                raise NotADirectoryError("it is a symbolic link")
-            with os.scandir(root) as entries:
-                found = [entry for entry in entries if re.fullmatch("[0-9]{8,}", entry.name)]
+            return sorted(int(name) for name in os.listdir(root) if name.isdecimal())
+        except FileNotFoundError:
+            return []
         except OSError as error:
             raise StoreError(f"cannot read {root}: {error}") from error
-        for entry in found:
-            if not entry.is_dir(follow_symlinks=False):
-                raise StoreError(f"{entry.path} is not a folder inside this run; remove it")
-        return sorted(int(e.name) for e in found if e.name == f"{int(e.name):08d}")
 
     def metrics(self) -> list[Row]:
         """The lines of ``metrics.jsonl``, without a last line that a kill cut off."""
@@ -85,12 +75,13 @@ class RunFolder:
         rows: list[Row] = []
         for number, line in files.read_lines(path) if files.is_there(path) else ():
             try:
-                row = _metrics_row(line)
-                if rows and row["step"] <= rows[-1]["step"]:
-                    raise ValueError(f"step {row['step']} after step {rows[-1]['step']}")
+                row = parse_json(line.decode("utf-8"))
+                self._check_schema(path, row)
+                del row["schema"]
+                _check_metrics(row, after=rows[-1]["step"] if rows else -1)
             except ValueError as error:
-                found = f"{path} is damaged in line {number}: {error}"
-                raise StoreError(f"{found}; remove that line") from error
+                damaged = f"{path} is damaged in line {number}: {error}"
+                raise StoreError(f"{damaged}; remove that line") from error
             rows.append(row)
         return rows
 
@@ -104,35 +95,38 @@ class RunFolder:
         path = self.path / "provenance.json"
         if not files.is_there(path):
             return []
-        sessions = self._read(path).get("sessions")
-        if not isinstance(sessions, list) or not all(isinstance(s, dict) for s in sessions):
-            raise StoreError(f"{path} is damaged: it has no list of sessions; remove it")
+        sessions: list[Row] = self._read(path, "sessions")["sessions"]
         return sessions
 
     def data(self) -> str | None:
         """The digest of the data that the run was started with, if its task reads files."""
-        return next((found["data"] for found in self.provenance() if "data" in found), None)
+        return next((entry["data"] for entry in self.provenance() if "data" in entry), None)
 
-    def weights(self, step: int) -> dict[str, Tensor]:
+    def measurements(self) -> list[Row]:
+        """The entries of ``measurements.json`` (:mod:`anchor_interp.runs.measurements`)."""
+        path = self.path / "measurements.json"
+        if not files.is_there(path):
+            return []
+        entries: list[Row] = self._read(path, "measurements")["measurements"]
+        return entries
+
+    def weights(self, step: int) -> "dict[str, Tensor]":
         """Parameters of a checkpoint by name, float32 on the CPU."""
         return self._tensors(step, WEIGHTS)
 
-    def optimizer(self, step: int) -> dict[str, Tensor]:
+    def optimizer(self, step: int) -> "dict[str, Tensor]":
         """Optimizer state of a checkpoint by ``parameter/field``, on the CPU."""
         return self._tensors(step, OPTIMIZER)
 
+    def weights_digest(self, step: int) -> str:
+        """The recorded SHA-256 of a checkpoint's weights, which reading them checks."""
+        return self._recorded_digest(step, WEIGHTS)
+
     def checkpoint_files(self, step: int) -> dict[str, bytes]:
         """The contents of a checkpoint's files by name, for a copy of it."""
-        folder = self.checkpoint(step)
-        if step not in self.steps():
-            raise StoreError(f"{folder} does not exist; {self.path} has {self.steps()}")
+        folder, limit = self.checkpoint(step), _largest_file(self.config())
         names = [name for name in (WEIGHTS, OPTIMIZER, STATE) if files.is_there(folder / name)]
-        limit = _largest_file(self.config())
         return {name: files.read_bytes(folder / name, limit=limit) for name in names}
-
-    def checksums(self, step: int) -> Row:
-        """The recorded size and SHA-256 of a checkpoint's weights."""
-        return _record(self._read(self.checkpoint(step) / STATE), WEIGHTS)
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it exists."""
@@ -142,59 +136,87 @@ class RunFolder:
         """Whether training can go on from a committed checkpoint."""
         return step == 0 or files.is_there(self.checkpoint(step) / OPTIMIZER)
 
-    def _read(self, path: Path) -> Row:
-        """A JSON file of this folder; other schemas are refused."""
+    def _read(self, path: Path, entries: str | None = None) -> Row:
+        """A JSON object of this folder, with a list of ``entries`` if they are named."""
         advice = "restore it or remove it"
         if path.name == "config.json":  # without it this would not be a run folder
             advice = "restore it, or write the configuration that the run was started with"
-        data = files.read_json(path, advice=advice)
-        if not isinstance(data, dict) or "schema" not in data:
-            lacks = "has no schema" if isinstance(data, dict) else "does not hold an object"
-            raise StoreError(f"{path} is damaged: it {lacks}; {advice}")
-        found = data["schema"]
-        if type(found) is not int or found != SCHEMA:
+        content = files.read_json(path, advice=advice)
+        try:
+            self._check_schema(path, content)
+            if entries is not None and not isinstance(content.get(entries), list):
+                raise ValueError(f"it has no list of {entries}")
+        except ValueError as error:
+            raise StoreError(f"{path} is damaged: {error}; {advice}") from error
+        return dict(content)
+
+    def _check_schema(self, path: Path, content: Any) -> None:
+        """ValueError if it is no object with a schema number, UnknownSchemaError if with another.
+
+        The message names the version that wrote the run, if it is another than this.
+        """
+        if not isinstance(content, dict):
+            raise ValueError("it does not hold an object")
+        if "schema" not in content:
+            raise ValueError("it has no schema")
+        if (schema := content["schema"]) is True or schema != SCHEMA:
             raise UnknownSchemaError(
-                f"{path} has schema {found!r:.40}; anchor-interp {__version__} reads schema "
+                f"{path} has schema {schema!r:.40}; anchor-interp {__version__} reads schema "
                 f"{SCHEMA}: use the version that wrote it{self._other_version()}"
             )
-        return data
 
     def _other_version(self) -> str:
         """``, 0.0.1`` if that version wrote the run, and not this one."""
         try:
-            last = files.read_json(self.path / "provenance.json")["sessions"][-1]
-            wrote = str(last["versions"]["anchor-interp"])
+            session = files.read_json(self.path / "provenance.json")["sessions"][-1]
+            version = str(session["versions"]["anchor-interp"])
         except (StoreError, LookupError, TypeError):
             return ""
-        return "" if wrote == __version__ else f", {wrote:.40}"
+        return "" if version == __version__ else f", {version:.40}"
 
-    def _tensors(self, step: int, name: str) -> dict[str, Tensor]:
-        folder = self.checkpoint(step)
-        path = folder / name
-        if step not in self.steps() or not files.is_there(path):
+    def _recorded_digest(self, step: int, name: str) -> str:
+        """The SHA-256 that ``state.json`` records for a file of its checkpoint."""
+        state = self._read(self.checkpoint(step) / STATE)
+        try:
+            return str(state["files"][name]["sha256"])
+        except (LookupError, TypeError) as error:
+            raise StoreError(f"{STATE} of step {step} has no record of {name}") from error
+
+    def _tensors(self, step: int, name: str) -> "dict[str, Tensor]":
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        folder, config = self.checkpoint(step), self.config()
+        if not files.is_there(folder / name):
             steps = ", ".join(map(str, self.steps())) or "none"
-            raise StoreError(f"{path} does not exist; {self.path} has checkpoints at steps {steps}")
-        state, config = self._read(folder / STATE), self.config()
-        found, generator = state.get("step"), state.get("generator")
-        if found != step:
-            raise StoreError(f"{folder} was written as step {found!r:.40}; rename it back")
-        if generator != GENERATOR:
+            there = f"{self.path} has checkpoints at steps {steps}"
+            raise StoreError(f"{folder / name} does not exist; {there}")
+        self._check_state(step, run_id(config))
+        try:
+            content = files.read_bytes(folder / name, limit=_largest_file(config))
+            if hashlib.sha256(content).hexdigest() != self._recorded_digest(step, name):
+                raise StoreError(
+                    f"{folder / name} was changed since it was written (its SHA-256 differs)"
+                )
+            return {name: tensor.float() for name, tensor in load(content).items()}
+        except (SafetensorError, StoreError) as error:
+            raise StoreError(f"{error}; {self._repair(step)}") from error
+
+    def _check_state(self, step: int, own_run_id: str) -> None:
+        """Refuse a checkpoint of another step, run or generator of data."""
+        folder = self.checkpoint(step)
+        state = self._read(folder / STATE)
+        if state.get("step") != step:
+            raise StoreError(
+                f"{folder} was written as step {state.get('step')!r:.40}; rename it back"
+            )
+        if (generator := state.get("generator")) != GENERATOR:
             raise StoreError(
                 f"{folder} was trained on data of generator {generator!r:.40}; this version of "
                 f"anchor-interp has generator {GENERATOR}: use the version that wrote it"
             )
-        if state.get("run_id") != run_id(config):
+        if state.get("run_id") != own_run_id:
             raise StoreError(f"{folder} is a checkpoint of another run; {self._repair(step)}")
-        try:
-            data, record = files.read_bytes(path, limit=_largest_file(config)), _record(state, name)
-            if (size := record.get("bytes")) != len(data):
-                raise ValueError(f"it has {len(data):,} bytes and was written with {size!r:.40}")
-            if record.get("sha256") != hashlib.sha256(data).hexdigest():
-                raise ValueError("it was changed since it was written (its SHA-256 differs)")
-            return _read_tensors(data)
-        except (SafetensorError, ValueError, StoreError) as error:
-            what = str(error) if isinstance(error, StoreError) else f"{path} is damaged: {error}"
-            raise StoreError(f"{what}; {self._repair(step)}") from error
 
     def _repair(self, step: int) -> str:
         """What to do about a checkpoint that cannot be used."""
@@ -202,6 +224,18 @@ class RunFolder:
         begin = f"from step {earlier[-1]}" if earlier else "from the start"
         what = "it and result.json" if files.is_there(self.path / "result.json") else "it"
         return f"restore {self.checkpoint(step)}, or remove {what} and train {begin}"
+
+
+def _check_metrics(row: Row, *, after: int) -> None:
+    """ValueError if a line of metrics has no step after that one, or a value is not a number."""
+    step = row.get("step")
+    if type(step) is not int:
+        raise ValueError("it has no step")
+    if step <= after:
+        raise ValueError(f"step {step} after step {after}")
+    for name, value in row.items():
+        if type(value) not in (int, float):
+            raise ValueError(f"{name[:40]!r} is {value!r:.40}, not a number")
 
 
 def _lacks(path: Path) -> str:
@@ -222,44 +256,4 @@ def _lacks(path: Path) -> str:
 
 def _largest_file(config: RunConfig) -> int:
     """Bytes of weights, or of two moments and a step each, in float32 with their header."""
-    return 8 * config.model.n_parameters + MAX_HEADER_BYTES
-
-
-def _metrics_row(line: bytes) -> Row:
-    """A line of metrics without its schema number; ValueError if it is damaged."""
-    row = parse_json(line.decode("utf-8"))
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        raise ValueError("it has no step")
-    schema = row.pop("schema", None)
-    if schema != SCHEMA:
-        raise ValueError(f"it has schema {schema!r:.40}, this version reads {SCHEMA}")
-    for name, value in row.items():
-        if type(value) not in (int, float):
-            raise ValueError(f"{name[:40]!r} is {value!r:.40}, not a number")
-    return row
-
-
-def _record(state: Row, name: str) -> Row:
-    """The size and SHA-256 that ``state.json`` records for a file of its checkpoint."""
-    records = state.get("files")
-    recorded = records.get(name) if isinstance(records, dict) else None
-    if not isinstance(recorded, dict):
-        raise StoreError(f"{STATE} of step {state.get('step')!r:.40} has no record of {name}")
-    return recorded
-
-
-def _read_tensors(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file in memory as float32; ValueError if it is not ours."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
-        raise ValueError(f"it has {len(data):,} bytes; its header claims {length:,}")
-    header = parse_json(data[8 : 8 + length].decode("utf-8"))
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    schema = metadata.get("schema") if isinstance(metadata, dict) else None
-    if schema != str(SCHEMA):
-        raise ValueError(f"it has schema {schema!r:.40}, this version reads {SCHEMA}")
-    tensors: dict[str, Tensor] = load(data)
-    for name, tensor in tensors.items():
-        if tensor.dtype not in (torch.float32, torch.float16):
-            raise ValueError(f"{name[:80]!r} has dtype {tensor.dtype}; expected torch.float32")
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    return 8 * config.model.n_parameters + _HEADER_BYTES

@@ -67,6 +67,8 @@ def train(
         with (
             environment.stop_signals() as stopped,
             environment.limited_threads(threads),
+            torch.inference_mode(False),
+            torch.enable_grad(),
             explained("training", memory_advice(config)),
         ):
             if group.is_main:

@@ -9,9 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError, StoreError, UnknownSchemaError
+from anchor_interp._util.errors import StoreError
 from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import canonical_json, to_dict
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
@@ -31,8 +29,6 @@ from anchor_interp.tasks.sequences import GENERATOR
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -48,14 +44,13 @@ def writing(path: Path, config: RunConfig) -> Iterator["RunWriter"]:
         _check_is_free(folder, config)
         path.mkdir(parents=True, exist_ok=True)
         lock = Lock.acquire(path / ".lock")
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise StoreError(f"cannot write to the run folder {path}: {error}") from error
     try:
         _check_is_free(folder, config)  # again: another process may have begun a run meanwhile
         writer = RunWriter(path, lock)
-        writer.keep_config(config)
+        if not files.is_there(path / "config.json"):
+            writer.write_json("config.json", to_dict(config))
         yield writer
     finally:
         lock.release()
@@ -66,30 +61,29 @@ def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
     path = folder.path
     if not files.is_there(path):
         return
-    if not path.exists():
-        raise StoreError(f"{path} is a broken symbolic link; remove it")
     if not path.is_dir():
-        raise StoreError(f"{path} is a file; give the run its own folder")
+        kind = "a file" if path.exists() else "a broken symbolic link"
+        raise StoreError(f"{path} is {kind}; give the run its own folder")
     if not files.is_there(path / "config.json"):
         if foreign := [name for name in os.listdir(path) if not name.startswith(".")]:
-            found = f"{path} is not a run folder but holds {foreign[0]!r}"
-            raise StoreError(f"{found}; give the run its own folder")
+            holds = f"{path} is not a run folder but holds {foreign[0]!r}"
+            raise StoreError(f"{holds}; give the run its own folder")
         return
-    if run_id(there := folder.config()) != run_id(config):
+    if run_id(stored := folder.config()) != run_id(config):
         advice = "choose another folder, or give the same configuration to resume it"
-        raise StoreError(f"{path} holds another run: {differences(there, config)}; {advice}")
+        raise StoreError(f"{path} holds another run: {differences(stored, config)}; {advice}")
 
 
-def differences(found: RunConfig, asked: RunConfig) -> str:
+def differences(stored: RunConfig, asked: RunConfig) -> str:
     """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
-    pairs: list[tuple[str, Any, Any]] = [("task", found.task.kind, asked.task.kind)]
+    pairs: list[tuple[str, Any, Any]] = [("task", stored.task.kind, asked.task.kind)]
     for part in ("task", "model", "init", "train"):
-        mine, other = to_dict(getattr(found, part)), to_dict(getattr(asked, part))
-        both = [name for name in mine if name in other]  # tasks of two kinds have other fields
-        pairs += [(f"{part}.{name}", mine[name], other[name]) for name in both]
-    pairs.append(("seed", found.seed, asked.seed))
+        before, now = to_dict(getattr(stored, part)), to_dict(getattr(asked, part))
+        common = [name for name in before if name in now]  # tasks of two kinds have other fields
+        pairs += [(f"{part}.{name}", before[name], now[name]) for name in common]
+    pairs.append(("seed", stored.seed, asked.seed))
     return ", ".join(
-        f"{name} {mine} (asked: {other})" for name, mine, other in pairs if mine != other
+        f"{name} {before} (asked: {now})" for name, before, now in pairs if before != now
     )
 
 
@@ -102,12 +96,9 @@ def _guarded(write: Callable[P, T]) -> Callable[P, T]:
         assert isinstance(writer, RunWriter)
         try:
             writer.lock.check_in_place()
-            try:
-                return write(*args, **kwargs)
-            except OSError:
-                writer.lock.check_in_place()  # if the folder moved, that is the better reason
-                raise
+            return write(*args, **kwargs)
         except OSError as error:
+            writer.lock.check_in_place()  # if the folder moved, that is the better reason
             raise StoreError(
                 f"cannot write to the run folder: {error}; everything committed before is safe: "
                 "remove the cause and give the same command again"
@@ -123,37 +114,20 @@ class RunWriter(RunFolder):
     lock: Lock
 
     @_guarded
-    def check(self) -> None:
-        """Refuse to go on if the folder was moved, removed or replaced; cheap enough per step."""
+    def write_json(self, name: str, content: Row) -> None:
+        """Write a JSON file of the run, whole or not at all."""
+        files.write_json(self.path / name, content)
 
-    @_guarded
-    def keep_config(self, config: RunConfig) -> None:
-        """Write ``config.json`` unless it exists."""
-        if not files.is_there(self.path / "config.json"):
-            files.write_json(self.path / "config.json", to_dict(config))
-
-    @_guarded
     def start_session(self, session: Row) -> list[Row]:
-        """Append to ``provenance.json``; returns the earlier entries. Sets a damaged file aside."""
-        path = self.path / "provenance.json"
-        try:
-            earlier = self.provenance()
-        except UnknownSchemaError:
-            raise
-        except StoreError as error:
-            names = (f"provenance.damaged-{number}.json" for number in itertools.count(1))
-            aside = next(p for p in map(path.with_name, names) if not files.is_there(p))
-            path.rename(aside)
-            _LOGGER.warning("%s; it is kept as %s and a new one starts", error, aside.name)
-            earlier = []
+        """Append to ``provenance.json``; returns the earlier entries."""
+        earlier = self.provenance()
         self._write_sessions([*earlier, session])
         return earlier
 
-    @_guarded
     def end_session(self, **facts: Any) -> None:
         """Add facts to the last session's entry."""
-        sessions = self.provenance() or [{}]
-        self._write_sessions([*sessions[:-1], {**sessions[-1], **facts}])
+        *earlier, last = self.provenance() or [{}]
+        self._write_sessions([*earlier, last | facts])
 
     @_guarded
     def append_metrics(self, row: Row) -> None:
@@ -164,18 +138,17 @@ class RunWriter(RunFolder):
     @_guarded
     def cut_metrics(self, last_step: int) -> None:
         """Drop the lines of later steps, which a resumed run writes again."""
-        kept = [_metrics_line(row) for row in self.metrics() if row["step"] <= last_step]
-        files.write_text(self.path / "metrics.jsonl", "".join(kept))
+        lines = [_metrics_line(row) for row in self.metrics() if row["step"] <= last_step]
+        files.write_text(self.path / "metrics.jsonl", "".join(lines))
 
-    @_guarded
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
         """Commit a checkpoint and thin out the older ones; a committed one is never replaced."""
         contents, records = {}, {}
         for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
-            data = contents[name] = save(tensors, {"schema": str(SCHEMA)})
-            records[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            content = contents[name] = save(tensors, {"schema": str(SCHEMA)})
+            records[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         state: Row = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
         state |= {"run_id": run_id(self.config()), "files": records}
         contents[STATE] = (json.dumps(state, indent=1) + "\n").encode()
@@ -192,9 +165,8 @@ class RunWriter(RunFolder):
         final.parent.mkdir(exist_ok=True)
         partial.mkdir()
         try:
-            for name in (WEIGHTS, OPTIMIZER, STATE):
-                if name in contents:
-                    files.write_bytes(partial / name, contents[name])
+            for name, content in contents.items():
+                files.write_bytes(partial / name, content)
             files.sync(partial)
             if files.is_there(self.path / "metrics.jsonl"):
                 files.sync(self.path / "metrics.jsonl")
@@ -207,10 +179,10 @@ class RunWriter(RunFolder):
             self.thin_out(keep_every)
 
     @_guarded
-    def copy_file(self, name: str, data: bytes) -> None:
+    def copy_file(self, name: str, content: bytes) -> None:
         """Write a file of the run that another machine made, whole or not at all."""
         partial = self.path / f".{name}.partial"
-        files.write_bytes(partial, data)
+        files.write_bytes(partial, content)
         partial.replace(self.path / name)
 
     @_guarded
@@ -242,17 +214,16 @@ class RunWriter(RunFolder):
             self._retire(step)
         return None
 
-    @_guarded
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
-        files.write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+        self.write_json("result.json", {"schema": SCHEMA, **result})
+
+    def _write_sessions(self, sessions: list[Row]) -> None:
+        self.write_json("provenance.json", {"schema": SCHEMA, "sessions": sessions})
 
     def _retire(self, step: int) -> None:
         folder = self.checkpoint(step)
         folder.rename(folder.with_name(f".{folder.name}.partial"))
-
-    def _write_sessions(self, sessions: list[Row]) -> None:
-        files.write_json(self.path / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
 
 
 def _metrics_line(row: Row) -> str:

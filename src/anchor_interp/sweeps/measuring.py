@@ -35,10 +35,8 @@ def unmeasured(
     folder: SweepFolder, measures: Sequence[Measure], names: Iterable[str] | None = None
 ) -> list[str]:
     """The finished runs, of all or of these names, that lack a value of a measure."""
-    configs = folder.spec().configs()
-    chosen = configs if names is None else names
-    return [name for name in _done(folder, chosen)
-            if lacking(folder.runs / name, measures, configs[name].train.steps)]  # fmt: skip
+    chosen = folder.spec().configs() if names is None else names
+    return [name for name in _done(folder, chosen) if lacking(folder.runs / name, measures)]
 
 
 def measure_runs(folder: SweepFolder, measures: Sequence[Measure], *, quiet: bool = False) -> int:

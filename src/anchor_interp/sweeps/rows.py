@@ -111,7 +111,7 @@ def _result(path: Path, name: str) -> TableRow:
 def _measured(run: Path, row: TableRow) -> TableRow:
     """The numbers of the mechanism and a user's own measures, as far as the run keeps them."""
     fingerprint = kept_fingerprint(run, row["run_id"], row["steps"])
-    own: TableRow = dict(kept_columns(run, row["steps"]))
+    own: TableRow = dict(kept_columns(run))
     if fingerprint is None:
         return own
     return own | {name: getattr(fingerprint, name) for name in MECHANISM}

@@ -59,7 +59,7 @@ class _Run:
         """Whether it needs neither training nor measuring."""
         if state != "done" or not self.measures:
             return state in ENDED
-        return not lacking(runs / self.name, self.measures, self.config.train.steps)
+        return not lacking(runs / self.name, self.measures)
 
 
 class _Batches:
