@@ -1,10 +1,12 @@
 """Sequences: functions of (seed, stream, index), meaning, disjoint splits, speed and size."""
 
 import inspect
+import re
 import time
 import tracemalloc
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -277,3 +279,25 @@ def test_assembled_sequences_hold_the_given_parts() -> None:
     assert (assemble(NEURIPS, anew, *columns).tokens == drawn.tokens).all()
     with pytest.raises(ConfigError, match="position runs from 0 to 7; expected 0 to 6"):
         assemble(NEURIPS, noise, pairs, keys, positions + np.array([0, 1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"targets": np.zeros(2, np.uint8)}, "targets has 2 values; expected 3, as tokens"),
+        ({"tokens": np.full((3, 9), 300)}, "tokens runs from 300 to 300; expected 0 to 255"),
+        ({"key": np.array([1, -1, 2])}, "key runs from -1 to 2; expected 0 to 255"),
+        ({"key": np.zeros(3)}, "key holds float64; expected integers from 0 to 255"),
+        ({"tokens": np.zeros(3, np.uint8)}, "expected an array [n, length]"),
+        ({"pair": [0, 1, [2]]}, "expected an array [n]"),
+    ],
+)
+def test_sequences_by_hand_are_checked_when_made(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    drawn = sample(NEURIPS, "train", 3, seed=0)
+    wide = Sequences(**vars(drawn) | {"tokens": drawn.tokens.astype(int)})
+    assert wide.tokens.dtype == np.uint8
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Sequences(**vars(drawn) | changes)

@@ -17,6 +17,7 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.anchor import (
     MAX_SEQUENCES,
+    MAX_TOKEN,
     ROLES,
     AnchorTask,
     Keys,
@@ -53,6 +54,9 @@ class Sequences(Readable):
     All arrays have one byte an element: widen them (``astype(int)``) before you subtract. Every
     function that takes tokens takes them whole. A model that is called directly takes their
     :attr:`tensor`. An index gives some of them, an integer one.
+
+    Raises:
+        ConfigError: an array does not hold one value a sequence, or a value is not 0 to 255.
     """
 
     tokens: UInt8[np.ndarray, "n length"]
@@ -70,6 +74,16 @@ class Sequences(Readable):
     provenance: dict[str, str | int]
     """Where the sequences come from: enough to draw them again. ``kept`` rows of them are here, if
     some were chosen."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", _as_bytes(self.tokens, "tokens", "n", "length"))
+        for name in ("targets", "key", "position", "pair", "role"):
+            column = _as_bytes(getattr(self, name), name, "n")
+            if len(column) != len(self):
+                raise ConfigError(
+                    f"{name} has {len(column)} values; expected {len(self)}, as tokens"
+                )
+            object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -309,6 +323,20 @@ def drawn_sequences(
         drawn = draw(task, pairs, keys, total, seed=seed, stream="flow")
         kept = np.flatnonzero(wanted(drawn))[:n]
     return drawn[kept]
+
+
+def _as_bytes(values: Any, name: str, *axes: str) -> np.ndarray:
+    """The values with one byte each; ConfigError if they are not integers from 0 to 255."""
+    if not isinstance(values, np.ndarray) or values.ndim != len(axes):
+        raise ConfigError(f"{name} is {shown(values)}; expected an array [{', '.join(axes)}]")
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype.kind not in "iu":
+        raise ConfigError(f"{name} holds {values.dtype}; expected integers from 0 to {MAX_TOKEN}")
+    if values.size and not 0 <= values.min() <= values.max() <= MAX_TOKEN:
+        low, high = values.min(), values.max()
+        raise ConfigError(f"{name} runs from {low} to {high}; expected 0 to {MAX_TOKEN}")
+    return values.astype(np.uint8)
 
 
 def _task_of(task: AnchorTask) -> dict[str, str | int]:
