@@ -26,7 +26,7 @@ from .studies import STUDIES
 
 # What columns hold beside those of a sweep's table. A field of a task, such as ``task.holdout``, is
 # what all its values can be read as; all others hold numbers.
-_TEXTS = ("broken", "offsets", "scale", "measured", "behaviour")
+_TEXTS = ("broken", "offsets", "scale", "measured", "behaviour", "predicts", "weights")
 _KINDS: Mapping[str, Kind] = {"complexity": "int64", **dict.fromkeys(_TEXTS, "string")}
 # Columns in which every row has a value, those in which every row of a transformer has one, and
 # those that every table has, and a table of runs. A U-Net has ``model.n_features`` instead.
