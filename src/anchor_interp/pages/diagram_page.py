@@ -167,13 +167,18 @@ def _parts(found: Diagrams) -> Iterator[Part]:
         title = words(diagram.facet) or f"Over {axes}"
         end = f"-{number}" if len(found.diagrams) > 1 else ""
         pictures = tuple(
-            Picture(f"{file_name(name.replace('_', '-'))}{end}", figure, about=name)
+            Picture(f"{_stem(name)}{end}", figure, about=name)
             for name, figure in _figures(diagram, found.best_over, found.maps)
         )
         yield Part(f"diagram-{number}", title[0].upper() + title[1:], diagram, pictures)
     if any(len(series.points) > 2 for panel in found.decay for series in panel.series):
         picture = Picture("over-decay", over_decay(found), about="over-decay")
         yield Part("decay", "Over effective decay", None, (picture,))
+
+
+def _stem(name: str) -> str:
+    """The name of a figure's file; a map of a user's column keeps the column's name."""
+    return file_name(name if name.startswith("map-") else name.replace("_", "-"))
 
 
 def _figures(
