@@ -1,6 +1,6 @@
 """What a task brings whose answers a network of its own gives, not a transformer.
 
-Its class inherits :class:`OwnNetwork` before :class:`~anchor_interp.tasks.task.Task`. It is
+Its class inherits :class:`OwnNetwork` before :class:`anchor_interp.tasks.task.Task`. It is
 trained, resumed, evaluated, swept and reported as every task is, and asked these questions beside a
 task's:
 
