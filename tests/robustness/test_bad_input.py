@@ -53,7 +53,6 @@ from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.init import initialize
 from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import (
@@ -241,10 +240,6 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (
         lambda: given(build_model, ModelConfig(), InitConfig(), seed=0, dtype=torch.int64),
         "dtype is torch.int64; expected one of torch.float32, torch.float64",
-    ),
-    (
-        lambda: given(initialize, "model", ModelConfig(), InitConfig(), seed=0),
-        "module is 'model'; expected a Module",
     ),
     (lambda: given(last_logits, "model", None), "model is 'model'; expected a HookedTransformer"),
     (

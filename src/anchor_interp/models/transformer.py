@@ -134,8 +134,9 @@ def build_model(
     biases, ``b_Q``, ``b_in`` and the others are zero buffers under their usual names.
 
     Raises:
-        ConfigError: the seed, device or dtype cannot be used.
+        ConfigError: the configuration, seed, device or dtype cannot be used.
     """
+    checked(init, InitConfig, "init")
     target = resolve_device(device)
     module = empty_model(model, dtype=dtype)
     initialize(module, model, init, seed=seed)
