@@ -298,7 +298,7 @@ def test_a_model_in_place_of_a_run_is_refused() -> None:
         fingerprint_model(model, nothing)
 
 
-def test_a_kept_fingerprint_is_measured_again_if_it_is_damaged(
+def test_a_kept_fingerprint_of_another_run_is_measured_again_and_a_damaged_one_refused(
     finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(finished_run.folder.path, tmp_path / "run")
@@ -316,12 +316,14 @@ def test_a_kept_fingerprint_is_measured_again_if_it_is_damaged(
     assert keep_fingerprint(run) == first
     assert not measured  # read, not measured
     path = run.folder.path / "measurements.json"
-    for damage in (path.read_text()[:-20], path.read_text().replace(name, "another-run")):
-        path.write_text(damage)
-        assert kept_fingerprint(run.folder.path, name, run.step) is None
-        assert keep_fingerprint(run) == first == kept_fingerprint(run.folder.path, name, run.step)
-    assert [one.step for one in measured] == [run.step] * 2
+    path.write_text(path.read_text().replace(name, "another-run"))
+    assert kept_fingerprint(run.folder.path, name, run.step) is None
+    assert keep_fingerprint(run) == first == kept_fingerprint(run.folder.path, name, run.step)
+    assert [one.step for one in measured] == [run.step]
     assert kept_fingerprint(run.folder.path, name, run.step - 1) is None  # of another checkpoint
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(ai.AnchorInterpError, match=r"measurements.json is damaged: .*remove it"):
+        keep_fingerprint(run)
 
 
 def test_the_table_of_a_sweep_has_fingerprints_if_asked(
