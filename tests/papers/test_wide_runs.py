@@ -3,9 +3,9 @@
 from itertools import groupby
 
 import pytest
-from papers import wide_runs
 
 from anchor_interp.runs.config import run_id
+from papers import wide_runs
 
 
 def curve(*accuracies: float) -> list[wide_runs.Row]:
