@@ -122,12 +122,6 @@ class RunFolder:
         """The recorded SHA-256 of a checkpoint's weights, which reading them checks."""
         return self._recorded_digest(step, WEIGHTS)
 
-    def checkpoint_files(self, step: int) -> dict[str, bytes]:
-        """The contents of a checkpoint's files by name, for a copy of it."""
-        folder, limit = self.checkpoint(step), _largest_file(self.config())
-        names = [name for name in (WEIGHTS, OPTIMIZER, STATE) if files.is_there(folder / name)]
-        return {name: files.read_bytes(folder / name, limit=limit) for name in names}
-
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it exists."""
         return self.path / "checkpoints" / f"{step:08d}"

@@ -141,10 +141,13 @@ class RunWriter(RunFolder):
         lines = [_metrics_line(row) for row in self.metrics() if row["step"] <= last_step]
         files.write_text(self.path / "metrics.jsonl", "".join(lines))
 
+    @_guarded
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
         """Commit a checkpoint and thin out the older ones; a committed one is never replaced."""
+        if step in self.steps():
+            return
         contents, records = {}, {}
         for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
             content = contents[name] = save(tensors, {"schema": str(SCHEMA)})
@@ -152,15 +155,13 @@ class RunWriter(RunFolder):
         state: Row = {"schema": SCHEMA, "step": step, "generator": GENERATOR}
         state |= {"run_id": run_id(self.config()), "files": records}
         contents[STATE] = (json.dumps(state, indent=1) + "\n").encode()
-        self.copy_checkpoint(step, contents, keep_every)
+        self._commit(step, contents)
+        self.thin_out(keep_every)
 
-    @_guarded
-    def copy_checkpoint(self, step: int, contents: Mapping[str, bytes], keep_every: int) -> None:
-        """Commit a checkpoint from its files, as :meth:`RunFolder.checkpoint_files` gives them."""
+    def _commit(self, step: int, contents: Mapping[str, bytes]) -> None:
+        """Write the files of a checkpoint, and rename their folder into place."""
         final = self.checkpoint(step)
         partial = final.with_name(f".{final.name}.partial")
-        if step in self.steps():
-            return
         shutil.rmtree(partial, ignore_errors=True)
         final.parent.mkdir(exist_ok=True)
         partial.mkdir()
@@ -175,15 +176,6 @@ class RunWriter(RunFolder):
             shutil.rmtree(partial, ignore_errors=True)  # leave nothing behind on a full disk
             raise
         files.sync(final.parent)
-        if self.can_continue(step):
-            self.thin_out(keep_every)
-
-    @_guarded
-    def copy_file(self, name: str, content: bytes) -> None:
-        """Write a file of the run that another machine made, whole or not at all."""
-        partial = self.path / f".{name}.partial"
-        files.write_bytes(partial, content)
-        partial.replace(self.path / name)
 
     @_guarded
     def thin_out(self, keep_every: int) -> None:

@@ -15,17 +15,21 @@ from pathlib import Path
 import torch
 
 from anchor_interp._util import environment
-from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, OutOfMemoryError
+from anchor_interp._util.errors import (
+    AnchorInterpError,
+    ConfigError,
+    InterruptedRunError,
+    OutOfMemoryError,
+)
 from anchor_interp._util.limits import memory_limit
-from anchor_interp._util.schema import checked_path
-from anchor_interp.runs.config import RunConfig, memory_bytes
+from anchor_interp.runs.config import RunConfig, memory_bytes, shape_key
 from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
 from anchor_interp.runs.objectives import training_examples
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult, error_of
-from anchor_interp.sweeps.stacked import Member, Stack, check_one_shape
+from anchor_interp.sweeps.stacked import Member, Stack
 from anchor_interp.tasks.examples import Examples
 
 MOST_MODELS = 256
@@ -41,11 +45,10 @@ def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
     """How many of these runs of one shape to train together: on a GPU, as many as fit.
 
     On a CPU that is one, which keeps a core busy (``benchmarks/batched.py``). ConfigError if the
-    runs differ in shape or the device cannot be used.
+    device cannot be used.
     """
-    check_one_shape(configs)
     target = environment.resolve_device(device)
-    return _fitting(configs, target) if configs and target.type == "cuda" else 1
+    return _fitting(configs, target) if target.type == "cuda" else 1
 
 
 def train_batch(
@@ -66,12 +69,17 @@ def train_batch(
             or number of threads cannot be used.
         InterruptedRunError: SIGINT or SIGTERM; the unfinished runs are checkpointed first.
     """
-    check_one_shape(list(configs.values()))
+    shapes = len({shape_key(config) for config in configs.values()})
+    if shapes > 1:
+        raise ConfigError(
+            f"the configurations have {shapes} shapes; expected one: put those into another batch "
+            "that differ in the model, the task's length or tokens, batch_size or precision"
+        )
     target = environment.resolve_device(device)
     for config in configs.values():
         check_precision(config.train, target)
         check_training_fits(config, target)
-    return _train(configs, checked_path(folder, "folder"), target, threads)
+    return _train(configs, folder, target, threads)
 
 
 def _train(
@@ -102,7 +110,7 @@ class _Batch:
         self._stopped, self._waiting = stopped, list(configs)
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, contextlib.ExitStack] = {}
-        self._room = _fitting(list(configs.values()), device) if configs else 0
+        self._room = _fitting(list(configs.values()), device)
         self._drawn: dict[Hashable, Examples] = {}
 
     def train(self) -> Iterator[RunResult]:

@@ -1,16 +1,13 @@
 """The columns of a sweep's table: their names, their order and what they hold."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.models.shapes import InitConfig, ModelConfig
-from anchor_interp.runs.config import TrainConfig
 from anchor_interp.runs.phase import CellAccuracy
-from anchor_interp.sweeps.settings import OWN, TASK_SETTINGS, TableRow, word
+from anchor_interp.sweeps.settings import FIELDS, OWN, TASK_SETTINGS, TableRow, word
 
 Kind = Literal["string", "int64", "double", "bool"]
 """What a column holds, by Arrow's name of the type; any value may be null."""
@@ -18,8 +15,6 @@ _KINDS: Mapping[Any, Kind] = {int: "int64", float: "double", bool: "bool"}
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
 STATES: tuple[State, ...] = get_args(State)
-_PARTS = {"model": ModelConfig, "init": InitConfig, "train": TrainConfig}
-"""The parts of a configuration whose fields are columns."""
 MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -46,7 +41,7 @@ COLUMNS: Mapping[str, Kind] = {
     "censored": "bool",
     **dict.fromkeys(("task", *TASK_SETTINGS), "string"),
     **dict.fromkeys(TASK_SETTINGS[1:], "int64"),
-    **{field.name: _kind(field.type) for part in _PARTS.values() for field in fields(part)},
+    **{name: _kind(hint) for name, hint in FIELDS.items()},
     "seed": "int64",
     **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "double"),
     "sessions": "int64",
@@ -109,12 +104,3 @@ def kind_of(values: Iterable[Any]) -> Kind | None:
     if kinds == {"int64", "double"}:
         return "double"
     return kinds.pop() if len(kinds) == 1 else "string" if kinds else None
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Refuse, with a ValueError, a column that occurs twice and a table that lacks one."""
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise ValueError(f"the column {shown(name)} occurs twice")
-    if lacking := sorted(COLUMNS.keys() - set(names)):
-        raise ValueError(f"it lacks the column {shown(lacking[0])}")

@@ -43,7 +43,8 @@ class DecayPanel:
 def decay_panels(rows: Sequence[TableRow], varying: Sequence[str]) -> tuple[DecayPanel, ...]:
     """The panels of a sweep; none if the effective decay does not vary.
 
-    Each row has its :class:`RunMark` as ``mark`` and the number of its cell as ``cell``.
+    Each row has its :class:`RunMark` as ``mark`` and the number of its cell as ``cell``, and they
+    are in the order of slots.
     """
     rows = [row for row in rows if row["mark"].total_decay is not None]
     if len({row["mark"].total_decay for row in rows}) < 2:
@@ -59,12 +60,9 @@ def decay_panels(rows: Sequence[TableRow], varying: Sequence[str]) -> tuple[Deca
 
 
 def _points(rows: Sequence[TableRow]) -> tuple[DecayPoint, ...]:
-    points: dict[tuple[float, int], list[RunMark]] = {}
-    for row in sorted(rows, key=lambda row: row["mark"].slot):
-        points.setdefault((row["mark"].total_decay, row["cell"]), []).append(row["mark"])
-    return tuple(
-        DecayPoint(
-            cell, total, tuple(runs), measured(runs, "id_accuracy"), measured(runs, "ood_accuracy")
-        )
-        for (total, cell), runs in sorted(points.items(), key=lambda point: point[0])
-    )
+    points: list[DecayPoint] = []
+    for _, same in group(rows, ("total_decay", "cell")):
+        runs = tuple(row["mark"] for row in same)
+        accuracies = measured(runs, "id_accuracy"), measured(runs, "ood_accuracy")
+        points.append(DecayPoint(same[0]["cell"], float(same[0]["total_decay"]), runs, *accuracies))
+    return tuple(points)

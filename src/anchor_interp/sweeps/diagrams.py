@@ -24,6 +24,7 @@ from anchor_interp.sweeps.cells import (
     make_cell,
     make_mark,
 )
+from anchor_interp.sweeps.columns import kind_of
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
 from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
 from anchor_interp.sweeps.settings import ANCHORS, TableRow, Value, group, label, values_of
@@ -175,11 +176,12 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _placed(rows: Sequence[TableRow], layout: Layout, maps: Sequence[str]) -> list[TableRow]:
-    """Copies of the rows with the run's ``mark`` and the number of its ``cell``."""
+    """Copies of the rows by slot, with the run's ``mark`` and the number of its ``cell``."""
     slots = slots_of(rows, layout)
     placed = [
         row | {"mark": make_mark(row, slot, maps)} for row, slot in zip(rows, slots, strict=True)
     ]
+    placed.sort(key=lambda row: row["mark"].slot)
     by_cell = group(placed, (*layout.facets, *layout.axes[::-1]))
     for number, (_, of_cell) in enumerate(by_cell):
         for row in of_cell:
@@ -200,7 +202,7 @@ def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
 def _cells(rows: Sequence[TableRow], layout: Layout) -> Iterator[Cell]:
     """The cells of one diagram, row by row."""
     for place, of_cell in group(rows, layout.axes[::-1]):
-        runs = tuple(sorted((row["mark"] for row in of_cell), key=lambda mark: mark.slot))
+        runs = tuple(row["mark"] for row in of_cell)
         y = place[layout.y] if layout.y else None
         yield make_cell(of_cell[0]["cell"], place[layout.x], y, runs, best=bool(layout.best))
 
@@ -208,7 +210,8 @@ def _cells(rows: Sequence[TableRow], layout: Layout) -> Iterator[Cell]:
 def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
     """The columns to map, without the measures that are mapped anyway."""
     columns = dict.fromkeys(name for row in rows for name in row)
-    numeric = [name for name in columns if _is_numeric([row.get(name) for row in rows])]
+    numbers = ("int64", "double")
+    numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in numbers]
     for name in maps:
         if name not in numeric:
             has = "holds no numbers" if name in columns else "is not a column of the table"
@@ -216,11 +219,6 @@ def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(f"map is {shown(name)}, which {has}{close}; expected one of "
                               f"{', '.join(numeric)}")  # fmt: skip
     return tuple(dict.fromkeys(name for name in maps if name not in MEASURES))
-
-
-def _is_numeric(values: Sequence[Value]) -> bool:
-    known = [value for value in values if value is not None]
-    return bool(known) and all(type(value) in (int, float) for value in known)
 
 
 def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:

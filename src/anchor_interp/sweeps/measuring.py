@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, InterruptedRunError
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
 from anchor_interp.sweeps.columns import COLUMNS
+from anchor_interp.sweeps.engine import error_of
 from anchor_interp.sweeps.folder import SweepFolder
 
 _LOGGER = logging.getLogger(__name__)
@@ -79,11 +80,7 @@ def _each(
     failed = 0
     with reporting_all(len(todo), len(todo), what=what, quiet=quiet) as progress:
         for name in todo:
-            try:
-                act(folder.runs / name)
-            except InterruptedRunError:
-                raise
-            except AnchorInterpError as error:
+            if (error := error_of(act, folder.runs / name)) is not None:
                 failed += 1
                 _LOGGER.warning("%s: %s", name, error)
             progress.end(name, 1)

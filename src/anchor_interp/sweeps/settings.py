@@ -9,6 +9,12 @@ from anchor_interp.runs.config import TrainConfig
 
 TASK_SETTINGS = ("split", "length", "key_min", "key_max")
 """Settings of tasks that have a column; a task may lack some of them."""
+FIELDS: Mapping[str, Any] = {
+    field.name: field.type
+    for config in (ModelConfig, InitConfig, TrainConfig)
+    for field in dataclasses.fields(config)
+}
+"""The types of a configuration's fields that have a column."""
 OF_TASK, OF_MODEL = "task.", "model."
 OWN = (OF_TASK, OF_MODEL)
 """What the columns begin with of a task's other fields, such as ``task.held_out``, and of a network
@@ -33,14 +39,8 @@ LABELS = {
 """Words for settings whose names say too little."""
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
-_IDLE = ("schema", "log_every", "eval_every", "checkpoint_every")  # they change no result
-_CONFIGS = (ModelConfig, InitConfig, TrainConfig)
-_FIELDS = (field.name for config in _CONFIGS for field in dataclasses.fields(config))
-_SETTINGS = (
-    "task",
-    *TASK_SETTINGS,
-    *dict.fromkeys(name for name in _FIELDS if name not in _IDLE),
-)
+_IDLE = ("log_every", "eval_every", "checkpoint_every")  # they change no result
+_SETTINGS = ("task", *TASK_SETTINGS, *(name for name in FIELDS if name not in _IDLE))
 
 
 def label(name: str) -> str:

@@ -30,11 +30,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
-from anchor_interp.runs.config import RunConfig, shape_key
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 
@@ -58,16 +57,6 @@ class Member:
         return self.config.task, len(self.training), self.config.seed
 
 
-def check_one_shape(configs: Sequence[RunConfig]) -> None:
-    """Refuse runs that differ in :func:`anchor_interp.runs.config.shape_key` with a ConfigError."""
-    shapes = len({shape_key(config) for config in configs})
-    if shapes > 1:
-        raise ConfigError(
-            f"the configurations have {shapes} shapes; expected one: put those into another batch "
-            "that differ in the model, the task's length or tokens, batch_size or precision"
-        )
-
-
 class Stack:
     """Models of one shape as the rows of common matrices, and their training steps.
 
@@ -75,13 +64,13 @@ class Stack:
     :class:`anchor_interp.runs.loop.TrainState` is up to date whenever :meth:`advance` returns.
 
     Args:
-        members: models of one shape (else ConfigError) on one device, at any steps.
+        members: models of one shape (:func:`anchor_interp.runs.config.shape_key`) on one device, at
+            any steps.
         together: whether one pass serves all models, or they are worked through one after another;
             if None, what is faster on the device.
     """
 
     def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:
-        check_one_shape([member.config for member in members])
         config, state = members[0].config, members[0].state
         self._members, self._config, self._device = members, config, state.device
         self._together = self._device.type == "cuda" if together is None else together

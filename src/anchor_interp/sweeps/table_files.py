@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, check_names, columns_of, with_own
+from anchor_interp._util.schema import shown
+from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, columns_of, with_own
 from anchor_interp.sweeps.settings import TableRow
 
 if TYPE_CHECKING:
@@ -135,7 +136,11 @@ def _rows(table: "pyarrow.Table") -> list[TableRow]:
     """The rows of a table that was read, with its columns in order."""
     import pyarrow as pa
 
-    check_names(table.column_names)
+    names = table.column_names
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"the column {shown(repeated[0])} occurs twice")
+    if lacking := sorted(COLUMNS.keys() - set(names)):
+        raise ValueError(f"it lacks the column {shown(lacking[0])}")
     kinds: dict[Any, Kind] = {pa.type_for_alias(kind): kind for kind in get_args(Kind)}
     own = {f.name: kinds.get(f.type, "string") for f in table.schema if f.name not in COLUMNS}
     schema = _schema(with_own(own))
