@@ -649,6 +649,7 @@ def test_the_commands(
     assert "runs: 2, of which 2 are to be done" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
+    monkeypatch.setattr("anchor_interp._util.progress.LATE_SECONDS", 0.0)  # also on a fast machine
     assert main([*arguments, "--workers", "1"]) == 0
     captured = capsys.readouterr()
     assert f"{out}: 2 runs\nstates: 2 done\n" in captured.out

@@ -134,11 +134,23 @@ def make_mark(row: TableRow, slot: int, maps: Sequence[str] = ()) -> RunMark:
         now, start = values["stable_rank"], _number(row, "stable_rank_at_init")
         values["stable_rank_ratio"] = now / start if now is not None and start else None
     undone: RunState = status if status in ("diverged", "failed", "missing") else "unfinished"
-    censored = status != "done" or phase == "undertrained"
-    reason = str(row.get("reason" if status == "done" else "error") or "")
-    decay, seconds = _number(row, "total_decay"), _number(row, "seconds")
-    return RunMark(run_id, slot, seed_of(row), status, phase, phase or undone, censored, reason,
-                   _near(row, phase), decay, seconds, values, *_poor(values))  # fmt: skip
+    poor_id, poor_commutativity = _poor(values)
+    return RunMark(
+        run_id=run_id,
+        slot=slot,
+        seed=seed_of(row),
+        status=status,
+        phase=phase,
+        state=phase or undone,
+        censored=status != "done" or phase == "undertrained",
+        reason=str(row.get("reason" if status == "done" else "error") or ""),
+        near=_near(row, phase),
+        total_decay=_number(row, "total_decay"),
+        seconds=_number(row, "seconds"),
+        values=values,
+        poor_id=poor_id,
+        poor_commutativity=poor_commutativity,
+    )
 
 
 def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:

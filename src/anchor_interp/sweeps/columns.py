@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args
 
-from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.runs.phase import CellAccuracy
 from anchor_interp.sweeps.settings import FIELDS, OWN, TASK_SETTINGS, TableRow, word
 
 Kind = Literal["string", "int64", "double", "bool"]
 """What a column holds, by Arrow's name of the type; any value may be null."""
+NUMERIC: tuple[Kind, ...] = ("int64", "double")
 _KINDS: Mapping[Any, Kind] = {int: "int64", float: "double", bool: "bool"}
 State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
@@ -82,18 +82,11 @@ def columns_of(rows: Sequence[TableRow]) -> dict[str, Kind]:
 
 
 def with_own(own: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The columns with those of tasks' own fields and of a user's measures.
-
-    Raises:
-        ValueError: a measure's column does not hold numbers.
-    """
+    """All columns in order, with those of tasks' own fields and of a user's measures."""
     names = list(COLUMNS)
     place, end = names.index(TASK_SETTINGS[-1]) + 1, names.index(CIRCUMSTANCES[0])
     task_fields = [name for name in own if name.startswith(OWN)]
     measures = [name for name in own if not name.startswith(OWN)]
-    for name in measures:
-        if own[name] not in ("int64", "double"):
-            raise ValueError(f"the column {shown(name)} holds no numbers, as a user's measure does")
     ordered = (*names[:place], *task_fields, *names[place:end], *measures, *names[end:])
     return {name: COLUMNS.get(name) or own[name] for name in ordered}
 

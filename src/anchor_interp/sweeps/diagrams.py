@@ -24,7 +24,7 @@ from anchor_interp.sweeps.cells import (
     make_cell,
     make_mark,
 )
-from anchor_interp.sweeps.columns import kind_of
+from anchor_interp.sweeps.columns import NUMERIC, kind_of
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
 from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
 from anchor_interp.sweeps.settings import ANCHORS, TableRow, Value, group, label, values_of
@@ -210,8 +210,7 @@ def _cells(rows: Sequence[TableRow], layout: Layout) -> Iterator[Cell]:
 def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
     """The columns to map, without the measures that are mapped anyway."""
     columns = dict.fromkeys(name for row in rows for name in row)
-    numbers = ("int64", "double")
-    numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in numbers]
+    numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in NUMERIC]
     for name in maps:
         if name not in numeric:
             has = "holds no numbers" if name in columns else "is not a column of the table"

@@ -246,30 +246,10 @@ def effect(
         ConfigError: no run meets a condition, or a column is missing or holds texts.
     """
     rows, _ = rows_where(_rows(table), where or {})
-    columns = dict.fromkeys(name for row in rows for name in row)
-    for name in (of, on, *within, *cluster):
-        if name not in columns:
-            hint = suggestion(name, columns)
-            raise ConfigError(f"the table has no column {shown(name)}{hint}; table --csv shows all")
-    counted = [
-        row
-        for row in rows
-        if row.get("status", "done") == "done"
-        and not row.get("censored")
-        and row.get(of) is not None
-        and row.get(on) is not None
-    ]
-    if not all(isinstance(row[of], int | float) for row in counted):
-        raise ConfigError(f"{of} holds texts; expected the column of a number")
-    if between is not None and len(set(between)) != 2:
-        raise ConfigError(f"between is {shown(between)}; expected two values of {on}")
-    values = sorted({row[on] for row in counted}, key=str)
-    if between is None and len(values) == 2:
-        between = (min(values), max(values))
-    if between is not None:
+    counted = _counted(rows, of, on, (*within, *cluster))
+    between = _kinds(counted, on, between)
+    if between:
         counted = [row for row in counted if row[on] in between]
-    elif not all(isinstance(value, int | float) for value in values):
-        raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
     groups: dict[str, list[TableRow]] = {}
     for row in counted:
         groups.setdefault(listed(row.get(name) for name in within), []).append(row)
@@ -300,6 +280,42 @@ def _rows(table: Any) -> list[TableRow]:
         expected = "a sweep folder, its table, a DataFrame or rows (dictionaries)"
         raise ConfigError(f"table is {shown(table)}; expected {expected}")
     return list(table)
+
+
+def _counted(rows: Sequence[TableRow], of: str, on: str, others: Sequence[str]) -> list[TableRow]:
+    """The runs that converged and have both values."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    for name in (of, on, *others):
+        if name not in columns:
+            hint = suggestion(name, columns)
+            raise ConfigError(f"the table has no column {shown(name)}{hint}; table --csv shows all")
+    counted = [
+        row
+        for row in rows
+        if row.get("status", "done") == "done"
+        and not row.get("censored")
+        and row.get(of) is not None
+        and row.get(on) is not None
+    ]
+    if not all(isinstance(row[of], int | float) for row in counted):
+        raise ConfigError(f"{of} holds texts; expected the column of a number")
+    return counted
+
+
+def _kinds(
+    rows: Sequence[TableRow], on: str, between: Sequence[Value] | None
+) -> Sequence[Value] | None:
+    """The two values of a setting to compare; None if it is a number with fewer or more values."""
+    if between is not None:
+        if len(set(between)) != 2:
+            raise ConfigError(f"between is {shown(between)}; expected two values of {on}")
+        return between
+    values = sorted({row[on] for row in rows}, key=str)
+    if len(values) == 2:
+        return min(values), max(values)
+    if not all(isinstance(value, int | float) for value in values):
+        raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
+    return None
 
 
 def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) -> bool:

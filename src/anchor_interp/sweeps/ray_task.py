@@ -114,8 +114,9 @@ def _import_tasks(tasks: Mapping[str, bytes | None]) -> None:
     """Import them anew: a worker that is kept from sweep to sweep may know older ones."""
     with tempfile.TemporaryDirectory() as folder:
         for name, contents in tasks.items():
-            copy = None if contents is None else Path(folder, Path(name).name)
-            if copy is not None and contents is not None:
+            copy = None
+            if contents is not None:
+                copy = Path(folder, Path(name).name)
                 copy.write_bytes(contents)
             import_tasks(name, copy)
 

@@ -1,6 +1,7 @@
 """The row of one run in a sweep's table, from its configuration and the files of its run folder."""
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -125,18 +126,18 @@ def _written(path: Path) -> int | None:
         return None
 
 
+def _seconds(session: Mapping[str, str]) -> float:
+    """How long a session took."""
+    started, ended = map(datetime.fromisoformat, (session["started"], session["ended"]))
+    return (ended - started).total_seconds()
+
+
 def _circumstances(run: Path) -> TableRow:
     """The :data:`CIRCUMSTANCES` of a run; empty if its provenance is damaged."""
     try:
         sessions = files.read_json(run / "provenance.json")["sessions"]
         last = sessions[-1]
-        spans = [
-            (
-                datetime.fromisoformat(s["ended"]) - datetime.fromisoformat(s["started"])
-            ).total_seconds()
-            for s in sessions
-            if "ended" in s
-        ]
+        spans = [_seconds(session) for session in sessions if "ended" in session]
         is_known = spans and min(spans) >= 0  # else the clock was set back during a session
         return {
             "seconds": math.fsum(spans) if is_known else None,

@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
-from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.config import RunConfig, TrainConfig
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 
@@ -304,12 +304,12 @@ def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step fa
     """What the next updates take from the models' schedules, in the order that _update reads."""
     trains = [member.config.train for member in members]
     steps = np.array([member.state.step for member in members]) + np.arange(n_steps)[:, None]
-    lr = np.array(
-        [[*map(loop.learning_rate, trains, map(int, row))] for row in steps]
-    )  # [step, model]
-    wd = np.array(
-        [[train.rates(int(s))[1] for train, s in zip(trains, row, strict=True)] for row in steps]
-    )
+
+    def scheduled(rate: Callable[[TrainConfig, int], float]) -> Float[np.ndarray, "step model"]:
+        return np.array([[*map(rate, trains, map(int, row))] for row in steps])
+
+    lr = scheduled(loop.learning_rate)
+    wd = scheduled(lambda train, step: train.rates(step)[1])
     fields = ("beta1", "beta2", "eps")
     beta1, beta2, eps = np.array([[getattr(train, f) for train in trains] for f in fields])
     clip = np.array([train.clip or math.inf for train in trains])

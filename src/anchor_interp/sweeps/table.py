@@ -42,9 +42,10 @@ def read_table(path: str | Path) -> list[TableRow]:
         raise ConfigError(f"{path} is not a table; expected {expected}")
     data = files.read_bytes(path, limit=MAX_TABLE_BYTES)
     try:
-        return (
-            from_csv(data.decode()) if path.suffix == ".csv" else from_parquet(data, older=True)[0]
-        )
+        if path.suffix == ".csv":
+            return from_csv(data.decode())
+        rows, _ = from_parquet(data, older=True)
+        return rows
     except (ValueError, LookupError) as error:
         raise StoreError(f"{path} is damaged: {error}; write it again") from error
 

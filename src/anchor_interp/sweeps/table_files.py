@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from anchor_interp._util.schema import shown
-from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, columns_of, with_own
-from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.columns import ADDED, COLUMNS, NUMERIC, Kind, columns_of, with_own
+from anchor_interp.sweeps.settings import OWN, TableRow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -143,6 +143,9 @@ def _rows(table: "pyarrow.Table") -> list[TableRow]:
         raise ValueError(f"it lacks the column {shown(lacking[0])}")
     kinds: dict[Any, Kind] = {pa.type_for_alias(kind): kind for kind in get_args(Kind)}
     own = {f.name: kinds.get(f.type, "string") for f in table.schema if f.name not in COLUMNS}
+    for name, kind in own.items():
+        if not name.startswith(OWN) and kind not in NUMERIC:
+            raise ValueError(f"the column {shown(name)} holds no numbers, as a user's measure does")
     schema = _schema(with_own(own))
     table = table.select(schema.names)
     if not table.schema.equals(schema):
