@@ -149,15 +149,14 @@ def activations(
         ConfigError: ``tokens`` are not sequences or token indices of the model.
     """
     names = list(names)
-    check_hooks(model, names)
     rows = token_rows(model, tokens)
     if batch is None:
         batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
     recorded: dict[str, Tensor] = {}
     passes: list[dict[str, Tensor]] = []
-    # hooks of others may sit in later layers, and must fire
-    stop = None if has_hooks(model) else _layers_needed(names)
+    hooks_of_others = has_hooks(model)  # they may sit in later layers, and must fire
     with torch.no_grad(), hooked(model, recording(names, recorded)):
+        stop = None if hooks_of_others else _layers_needed(names)
         for start in range(0, max(len(rows), 1), batch):
             model(rows[start : start + batch], stop_at_layer=stop)
             passes.append(recorded.copy())

@@ -81,27 +81,29 @@ class PatchResult(Readable):
             rows.append({"site": str(site), **where, "value": value, "recovery": share})
         return rows
 
-    def told_apart(self, smallest: float = SMALLEST_DIFFERENCE) -> Bool[np.ndarray, " example"]:
-        """Examples whose clean and corrupted metric differ by at least ``smallest``."""
-        apart: Bool[np.ndarray, " example"] = np.abs(self.clean - self.corrupted) >= smallest
+    def told_apart(self) -> Bool[np.ndarray, " example"]:
+        """Examples whose clean and corrupted metric differ by at least ``SMALLEST_DIFFERENCE``."""
+        difference = np.abs(self.clean - self.corrupted)
+        apart: Bool[np.ndarray, " example"] = difference >= SMALLEST_DIFFERENCE
         return apart
 
-    def recovery(self, smallest: float = SMALLEST_DIFFERENCE) -> Float[np.ndarray, "site example"]:
+    def recovery(self) -> Float[np.ndarray, "site example"]:
         """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
 
         Not clamped. A patch without effect has recovery 0 when denoising and 1 when noising.
-        Examples whose clean and corrupted metric differ by less than ``smallest`` are NaN.
+        Examples whose clean and corrupted metric differ by less than ``SMALLEST_DIFFERENCE`` are
+        NaN.
 
         Raises:
             ConfigError: more than half of the examples are NaN; the others would be a selection.
         """
-        checked(smallest, float, "smallest", above=0)
-        apart = self.told_apart(smallest)
+        apart = self.told_apart()
         if 2 * apart.sum() < len(apart) or not len(apart):
             raise ConfigError(
-                f"clean and corrupted differ by at least {smallest:g} in only {apart.sum()} of "
-                f"{len(apart)} examples, and a recovery divides by this difference; look at the "
-                "values, or patch a contrast that changes the model's answer (contrast_pairs)"
+                f"clean and corrupted differ by at least {SMALLEST_DIFFERENCE:g} in only "
+                f"{apart.sum()} of {len(apart)} examples, and a recovery divides by this "
+                "difference; look at the values, or patch a contrast that changes the model's "
+                "answer (contrast_pairs)"
             )
         gap = np.where(apart, self.clean - self.corrupted, np.nan)
         recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap

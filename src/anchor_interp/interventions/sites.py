@@ -132,20 +132,15 @@ def site_grid(
     names: Sequence[Activation],
     *,
     positions: Sequence[Position] = PLACES,
-    key_positions: Sequence[Position] = ("all",),
 ) -> tuple[Site, ...]:
-    """Every site of some activations, in the order activation, layer, position, head, key position.
-
-    ``key_positions`` matter to ``pattern`` alone and give single edges.
-    """
+    """Every site of some activations, in the order activation, layer, position, head."""
     check_model(model)
     return tuple(
-        Site(name, layer, position, head, key_position)
+        Site(name, layer, position, head)
         for name in checked(names, tuple[Activation, ...], "names")
         for layer in range(model.cfg.n_layers)
         for position in positions
         for head in (range(_n_heads(model, name)) if name in _PER_HEAD else (None,))
-        for key_position in (key_positions if name == "pattern" else ("all",))
     )
 
 

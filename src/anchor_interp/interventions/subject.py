@@ -51,8 +51,8 @@ class Subject:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_model(self.model)
         if self.task is None:
+            check_model(self.model)
             check_weights(self.model)
         else:
             check_fits(self.model, self.task)
