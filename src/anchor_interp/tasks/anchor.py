@@ -328,7 +328,7 @@ class AnchorTask(Task, untagged=True):
 def on_side(task: AnchorTask, keys: Keys, positions: Ints) -> npt.NDArray[np.bool_]:
     """Whether each key of a task is on a side of the split at each position: [position, key]."""
     checked(keys, Keys, "keys")
-    test = task.is_test_key(task.keys, _integers(positions, "positions")[:, None])
+    test = task.is_test_key(task.keys, positions[:, None])
     return {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
 
 

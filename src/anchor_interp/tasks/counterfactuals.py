@@ -273,45 +273,91 @@ def interchange_pairs(
                 "value to exchange; leave it out"
             )
     base = draw(task, pairs, keys, n, seed=seed, stream="interchange")
-    targets = target_table(task)
-    values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
-    can_meet = np.array([pair in pairs or pair in composing for pair in task.pairs])
-    n_anchors, n_keys = len(task.anchors), len(task.keys)
-    option_pair, option_key = np.divmod(np.arange(len(task.pairs) * n_keys), n_keys)
-    option_first, option_second = np.divmod(option_pair, n_anchors)
-    drawable = np.array([pair in pairs for pair in task.pairs])[option_pair]
-    first, second = np.divmod(base.pair.astype(np.int64), n_anchors)
-    key = base.key.astype(np.int64) - task.key_min
-    predicted = _continued(task, composing)[second][:, values[option_first, option_key]]
-    combined = np.arange(n_anchors) * n_anchors + second[:, None]  # [n, a1']: pairs (a1', a2)
-    anchor_moved = targets[combined, key[:, None]][:, option_first]  # [n, option], like the next
-    key_moved = targets[base.pair][:, option_key]
-    met = can_meet.reshape(n_anchors, n_anchors)
+    sources = _possible_sources(task, base, composing)
     allowed = (
-        drawable
-        & met[:, second].T[:, option_first]
-        & met[first][:, option_second]
-        & (predicted >= 0)
-        & (predicted != base.targets[:, None])
-        & (predicted != targets[option_pair, option_key])
-        & (predicted != anchor_moved)
-        & (predicted != key_moved)
-        & on_side(task, keys, base.position)[:, option_key]
+        _combinable(task, base, sources, pairs, composing)
+        & _told_apart(task, base, sources)
+        & on_side(task, keys, base.position)[:, sources.key]
     )
     lack = "have no source whose counterfactual answer differs from all others"
     base, rows = _usable(base, allowed, lack)
     stream = "interchange/source"
     chosen = random_choice(allowed[rows], seed=seed, stream=stream)
     noise = draw_noise(task, n, keys=keys, seed=seed, stream=stream)[rows]
-    position, key = base.position.astype(np.int64), task.keys[option_key[chosen]]
-    source = assemble(task, noise, option_pair[chosen], key, position)
+    position, key = base.position.astype(np.int64), task.keys[sources.key[chosen]]
+    source = assemble(task, noise, sources.pair[chosen], key, position)
     return InterchangePairs(
         base=base,
         source=replace(source, provenance=base.provenance | {"stream": stream}),
-        counterfactual=predicted[rows, chosen],
-        anchor_moved=anchor_moved[rows, chosen],
-        key_moved=key_moved[rows, chosen],
+        counterfactual=sources.counterfactual[rows, chosen],
+        anchor_moved=sources.anchor_moved[rows, chosen],
+        key_moved=sources.key_moved[rows, chosen],
     )
+
+
+class _Sources(NamedTuple):
+    """Every ordered pair with every key, and the answers if it were the source of each base."""
+
+    pair: Int64[np.ndarray, " option"]
+    key: Int64[np.ndarray, " option"]
+    """Index of the key in ``task.keys``."""
+    counterfactual: Int64[np.ndarray, "n option"]
+    """-1 where the second anchor of the base was not trained on the value."""
+    anchor_moved: Int64[np.ndarray, "n option"]
+    key_moved: Int64[np.ndarray, "n option"]
+
+
+def _possible_sources(task: AnchorTask, base: Sequences, composing: Sequence[Pair]) -> _Sources:
+    n_anchors, n_keys = len(task.anchors), len(task.keys)
+    pair, key = np.divmod(np.arange(len(task.pairs) * n_keys), n_keys)
+    first = pair // n_anchors
+    values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
+    base_second = base.pair.astype(np.int64) % n_anchors
+    base_key = base.key.astype(np.int64) - task.key_min
+    targets = target_table(task)
+    combined = np.arange(n_anchors) * n_anchors + base_second[:, None]  # [n, a1']: pairs (a1', a2)
+    return _Sources(
+        pair=pair,
+        key=key,
+        counterfactual=_continued(task, composing)[base_second][:, values[first, key]],
+        anchor_moved=targets[combined, base_key[:, None]][:, first],
+        key_moved=targets[base.pair][:, key],
+    )
+
+
+def _combinable(
+    task: AnchorTask,
+    base: Sequences,
+    sources: _Sources,
+    pairs: Sequence[Pair],
+    composing: Sequence[Pair],
+) -> Bool[np.ndarray, "n option"]:
+    """Where the source has one of ``pairs``, and (a1', a2) and (a1, a2') may be met."""
+    n_anchors = len(task.anchors)
+    drawable = np.array([pair in pairs for pair in task.pairs])
+    can_meet = np.array([pair in pairs or pair in composing for pair in task.pairs])
+    can_meet = can_meet.reshape(n_anchors, n_anchors)
+    first, second = np.divmod(sources.pair, n_anchors)
+    base_first, base_second = np.divmod(base.pair.astype(np.int64)[:, None], n_anchors)
+    met: np.ndarray = can_meet[first, base_second] & can_meet[base_first, second]
+    return drawable[sources.pair] & met
+
+
+def _told_apart(
+    task: AnchorTask, base: Sequences, sources: _Sources
+) -> Bool[np.ndarray, "n option"]:
+    """Where there is a counterfactual answer and it differs from all other answers."""
+    answer = sources.counterfactual
+    others = (
+        base.targets[:, None],
+        target_table(task)[sources.pair, sources.key],
+        sources.anchor_moved,
+        sources.key_moved,
+    )
+    allowed: np.ndarray = answer >= 0
+    for other in others:
+        allowed &= answer != other
+    return allowed
 
 
 def renamed_answers(task: AnchorTask, pairs: InterchangePairs, *, seed: int) -> InterchangePairs:

@@ -201,9 +201,7 @@ def draw(
     Pairs and (position, key) combinations are uniform; streams of one seed are independent.
     """
     checked(task, AnchorTask, "task")
-    checked(keys, Keys, "keys")
     n = checked(n, int, "n", low=0, high=MAX_SEQUENCES)
-    checked(stream, str, "stream")
     hashing_key = stream_key(seed, stream)
     if not checked(pairs, tuple[Pair, ...], "pairs"):
         raise ConfigError("there is no pair to draw from: the task has no pair of this role")
@@ -233,8 +231,6 @@ def draw_noise(
     task: AnchorTask, n: int, *, keys: Keys, seed: int, stream: str
 ) -> UInt8[np.ndarray, "n length"]:
     """The noise that :func:`draw` gives n sequences, with a token for every position."""
-    checked(task, AnchorTask, "task")
-    checked(keys, Keys, "keys")
     return _noise(task, keys, stream_key(seed, stream), _counters(task, 0, n))
 
 
