@@ -339,8 +339,9 @@ def _combinable(
     can_meet = can_meet.reshape(n_anchors, n_anchors)
     first, second = np.divmod(sources.pair, n_anchors)
     base_first, base_second = np.divmod(base.pair.astype(np.int64)[:, None], n_anchors)
-    met: np.ndarray = can_meet[first, base_second] & can_meet[base_first, second]
-    return drawable[sources.pair] & met
+    allowed: np.ndarray = drawable[sources.pair] & can_meet[first, base_second]
+    allowed &= can_meet[base_first, second]
+    return allowed
 
 
 def _told_apart(
