@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anchor_interp._util.errors import AnchorInterpError, StoreError
 from anchor_interp._util.schema import checked_path
-from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure, lacking
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.engine import Engine
@@ -237,7 +237,8 @@ def _row(row: Row, config: RunConfig, folder: SweepFolder, of: _Wanted, scale: s
     out = {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
     out |= {name: row[name] for name in _KEPT_CIRCUMSTANCES}
     out |= {"scale": scale} | task_columns(config.task)
-    run, last = folder.runs / row["run_id"], config.train.steps
+    run = folder.runs / row["run_id"]
+    last = last_step(config.train.steps, row["fitted_step"])
     whole = not of.study.checkpoints or all(
         numbers(run, name, step) is not None for step in between(config) for name in ALONG
     )

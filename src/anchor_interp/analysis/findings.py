@@ -127,5 +127,5 @@ def _findings(path: Path, name: str) -> Findings:
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),
-        total_decay=total_decay(config.train),
+        total_decay=total_decay(config.train, evaluation.steps if done else None),
     )

@@ -44,6 +44,7 @@ MOST_POSITIONS = 1 << 15
 """Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
 _MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
 _MAX_STEPS = 1 << 40
+_MOST_AFTER_FIT = 1_000
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,10 @@ class TrainConfig:
     """Peak of the schedule from ``branch_step`` on; lr if None."""
     branch_weight_decay: float | None = bounded(None, low=0, high=1000, since=2)
     """AdamW's coefficient from ``branch_step`` on; weight_decay if None."""
+    until_accuracy: float | None = bounded(None, above=0, high=1, since=2)
+    """Training is fitted once two evaluations in a row find this accuracy on the training probe,
+    and goes on as long again, by at most 1,000 steps; ``steps`` is the most, and the schedule's
+    length. None trains for all steps."""
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
@@ -258,17 +263,28 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
     }
 
 
-def total_decay(config: TrainConfig) -> float:
-    """The sum of learning rate x weight decay over all steps.
+def last_step(steps: int, fitted_step: int | None) -> int:
+    """The step at which a training of at most ``steps`` ends that is fitted at ``fitted_step``.
+
+    It goes on as long again, by at most 1,000 steps.
+    """
+    if fitted_step is None:
+        return steps
+    return min(steps, fitted_step + min(fitted_step, _MOST_AFTER_FIT))
+
+
+def total_decay(config: TrainConfig, until: int | None = None) -> float:
+    """The sum of learning rate x weight decay over the first ``until`` steps; over all if None.
 
     AdamW shrinks a weight without gradient by exp(-total_decay), in a short run as in a long one.
     """
-    branch = config.steps if config.branch_step is None else config.branch_step
-    (lr, decay), (later, later_decay) = config.rates(0), config.rates(branch)
+    last = config.steps if until is None else until
+    branch = last if config.branch_step is None else min(config.branch_step, last)
+    (lr, decay), (later, later_decay) = config.rates(0), config.rates(config.steps)
     total = decay * _sum_of_rates(config, lr, branch)
-    if branch == config.steps:
+    if branch == last:
         return total
-    after = _sum_of_rates(config, later, config.steps) - _sum_of_rates(config, later, branch)
+    after = _sum_of_rates(config, later, last) - _sum_of_rates(config, later, branch)
     return total + later_decay * after
 
 

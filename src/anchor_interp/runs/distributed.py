@@ -159,7 +159,7 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
 
     Raises:
         ConfigError: a device that not every process has, fewer rows in a batch than processes, or
-            several processes for a task with a network of its own.
+            several processes for a task with a network of its own or a run with ``until_accuracy``.
     """
     size, batch_size = launched(), config.train.batch_size
     if size <= 1:
@@ -170,6 +170,12 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
             f"{size} processes were started (WORLD_SIZE is {size}), and the task "
             f"{config.task.kind} has a network of its own; expected one: start it without "
             "accelerate launch, or unset WORLD_SIZE"
+        )
+    if config.train.until_accuracy is not None:
+        raise ConfigError(
+            f"{size} processes were started (WORLD_SIZE is {size}), and train.until_accuracy is "
+            f"{config.train.until_accuracy:g}, which one process decides alone; expected one "
+            "process, or no until_accuracy"
         )
     if batch_size < size:
         what = f"train.batch_size is {batch_size}; expected at least {size}, a row a process"

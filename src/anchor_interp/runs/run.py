@@ -105,8 +105,9 @@ class Run(Readable):
 
     def _summary(self) -> str:
         model, train = self.config.model, self.config.train
+        most = "" if train.until_accuracy is None else "at most "
         return (
-            f"{self.name} at step {self.step} of {train.steps}, seed {self.config.seed}\n"
+            f"{self.name} at step {self.step} of {most}{train.steps}, seed {self.config.seed}\n"
             f"{self.config.task.kind}; {model}, {model.n_parameters:,} parameters"
         )
 

@@ -13,7 +13,7 @@ from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_e
 from anchor_interp._util.errors import ConfigError, DivergedError, StoreError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.networks import Network, as_transformer
-from anchor_interp.runs.config import RunConfig, run_id, total_decay
+from anchor_interp.runs.config import RunConfig, last_step, run_id, total_decay
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
 from anchor_interp.runs.phase import decide
@@ -38,25 +38,33 @@ class Session:
         self.probes = Probes(config, training)
         self.latest: Row = {}
         """The newest value of every metric."""
+        self.fitted_step: int | None = None
+        """The second of two evaluations in a row that found ``until_accuracy``."""
+        self._was_fitted = False  # at the newest evaluation
         self.state = self._start_or_resume(device)
 
     @property
     def is_trained(self) -> bool:
         """Whether no step is left."""
-        return self.state.step >= self.config.train.steps
+        return self.state.step >= self.last_step
+
+    @property
+    def last_step(self) -> int:
+        """The step at which the training ends, by what is known at this step."""
+        return last_step(self.config.train.steps, self.fitted_step)
 
     @property
     def is_due(self) -> bool:
         """Whether this step is logged or checkpointed."""
         train, step = self.config.train, self.state.step
-        return train.is_logged(step) or not step % train.checkpoint_every
+        return train.is_logged(step) or not step % train.checkpoint_every or self.is_trained
 
     @property
     def next_due(self) -> int:
         """The next step that is logged or checkpointed."""
         train, step = self.config.train, self.state.step
         periods = (train.log_every, train.eval_every, train.checkpoint_every)
-        return min(train.steps, *(every * (step // every + 1) for every in periods))
+        return min(self.last_step, *(every * (step // every + 1) for every in periods))
 
     @property
     def wants_accuracies(self) -> bool:
@@ -68,7 +76,7 @@ class Session:
 
         ``answers`` are the model's predictions for ``probes.tokens``; computed if None.
         """
-        if not self.config.train.is_logged(event.step):
+        if not (self.config.train.is_logged(event.step) or self.is_trained):
             return None
         loss, norm = event.loss.item(), event.grad_norm.item()
         row = {"step": event.step, "loss": loss, "lr": event.lr, "grad_norm": norm}
@@ -78,6 +86,7 @@ class Session:
             row |= tokens_seen(self.config, self.training, self.state.step)
         self.writer.append_metrics(row)
         self.latest.update(row)
+        self._note_fit(row)
         return row
 
     def keep(self, *, leaving: bool = False) -> None:
@@ -100,7 +109,8 @@ class Session:
         writer.thin_out(config.train.checkpoint_every)
         writer.end_session(ended=now())
         result = {"run_id": run_id(config), **to_dict(decision)}
-        decay = total_decay(config.train)
+        result |= {"steps": state.step, "fitted_step": self.fitted_step}
+        decay = total_decay(config.train, state.step)
         writer.finish(result | {"total_decay": decay, "evaluation": to_dict(evaluation)})
 
     def _start_or_resume(self, device: torch.device) -> TrainState:
@@ -113,8 +123,9 @@ class Session:
             accuracies = self._untrained_accuracies(state.model)
             writer.cut_metrics(-1)
             writer.append_metrics(
-                {"step": 0, **accuracies, **tokens_seen(config, self.training, 0)}
+                row := {"step": 0, **accuracies, **tokens_seen(config, self.training, 0)}
             )
+            self._note_fit(row)
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
             return state
         if step != before[-1]:
@@ -124,7 +135,10 @@ class Session:
         if step:
             state.load_optimizer(writer.optimizer(step))
         writer.cut_metrics(step)
-        self._note_missing_metrics(step)
+        metrics = writer.metrics()
+        for row in metrics:
+            self._note_fit(row)
+        self._note_missing_metrics(step, len(metrics))
         writer.thin_out(config.train.checkpoint_every)
         _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         return state
@@ -163,16 +177,35 @@ class Session:
                 "or choose another folder"
             )
 
-    def _note_missing_metrics(self, step: int) -> None:
-        """Warn if lines up to the checkpoint are gone: training goes on without them."""
+    def _note_fit(self, row: Row) -> None:
+        """See from a line of metrics whether the model is fitted; given each once, in order."""
+        goal = self.config.train.until_accuracy
+        if goal is None or self.fitted_step is not None or "train_accuracy" not in row:
+            return
+        is_fitted = row["train_accuracy"] >= goal
+        if is_fitted and self._was_fitted:
+            self.fitted_step = row["step"]
+        self._was_fitted = is_fitted
+
+    def _note_missing_metrics(self, step: int, present: int) -> None:
+        """Warn if lines up to the checkpoint are gone: training goes on without them.
+
+        A training until it is fitted cannot: StoreError.
+        """
         train = self.config.train
-        expected = train.n_logged(step)
-        missing = expected - len(self.writer.metrics())
-        if missing > 0:
-            _LOGGER.warning(
-                "%s/metrics.jsonl lacks %d of %d lines up to step %d; the training goes on without "
-                "these points of its curves", self.writer.path, missing, expected, step,
-            )  # fmt: skip
+        expected = train.n_logged(step) + (step == self.last_step and not train.is_logged(step))
+        if present >= expected:
+            return
+        lacks = (
+            f"{self.writer.path}/metrics.jsonl lacks {expected - present} of {expected} lines up "
+            f"to step {step}"
+        )
+        if train.until_accuracy is not None:
+            raise StoreError(
+                f"{lacks}, and where the training ends depends on them; restore them, or remove "
+                "the folder and train the run again"
+            )
+        _LOGGER.warning("%s; the training goes on without these points of its curves", lacks)
 
 
 class Probes:
@@ -243,11 +276,12 @@ def is_done(writer: RunWriter, config: RunConfig) -> bool:
     result = writer.result()
     if result is None:
         return False
-    if result.get("run_id") != run_id(config) or config.train.steps not in writer.steps():
+    last = result.get("steps", config.train.steps)
+    if result.get("run_id") != run_id(config) or last not in writer.steps():
         raise StoreError(
             f"{writer.path} has a result that does not belong to its configuration and "
             "checkpoints; remove result.json to train the run to its end again"
         )
-    writer.weights(config.train.steps)  # refuses damaged ones
+    writer.weights(last)  # refuses damaged ones
     _LOGGER.info("%s is already done", writer.path)
     return True

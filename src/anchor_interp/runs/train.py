@@ -153,4 +153,5 @@ def _train_to_the_end(
         show = stack.enter_context(tracking(track, writer.path, config, writer.metrics()))
         bars = reporting({name: (settings.steps, settings.batch_size)}, quiet=quiet)
         progress = stack.enter_context(bars)[name]
-        fit(session.state, objective, until=settings.steps, on_event=on_event)
+        while not session.is_trained:  # an evaluation on the way may bring the end forward
+            fit(session.state, objective, until=session.next_due, on_event=on_event)

@@ -21,6 +21,8 @@ MEASURED = (
     "condensation_at_init",
 )  # fmt: skip
 """Columns from the evaluation of the final checkpoint."""
+ALONG = ("best_id_accuracy", "best_ood_accuracy")
+"""Columns of the best along training: the largest accuracies that the probes had at any step."""
 CELLS = tuple(field.name for field in fields(CellAccuracy))
 MECHANISM = tuple(name for name in NUMBERS if name not in (*MEASURED, *CELLS))
 """Columns from the run's fingerprint."""
@@ -43,7 +45,8 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(TASK_SETTINGS[1:], "int64"),
     **{name: _kind(hint) for name, hint in FIELDS.items()},
     "seed": "int64",
-    **dict.fromkeys(("total_decay", *MEASURED, *CELLS, *MECHANISM, "seconds"), "double"),
+    "fitted_step": "int64",
+    **dict.fromkeys(("total_decay", *MEASURED, *ALONG, *CELLS, *MECHANISM, "seconds"), "double"),
     "sessions": "int64",
     **dict.fromkeys(("started", "ended", *LAST_SESSION), "string"),
     "threads": "int64",
@@ -51,11 +54,13 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("result_ns", "fingerprint_ns"), "int64"),
 }
 """What each column holds. ``status`` is a :data:`State`. ``censored`` marks a run that is not done,
-diverged or undertrained. ``seconds`` is the wall time of all sessions, a stopped one counted up to
-its last checkpoint; it is null if the clock was set back meanwhile, and the runs of a batch share
-it. ``result_ns`` and ``fingerprint_ns`` are when these files were written."""
+diverged or undertrained. ``fitted_step`` is where a run met its ``until_accuracy``. ``seconds`` is
+the wall time of all sessions, a stopped one counted up to its last checkpoint; it is null if the
+clock was set back meanwhile, and the runs of a batch share it. ``result_ns`` and ``fingerprint_ns``
+are when these files were written."""
 ADDED = (
-    "branch_step", "branch_lr", "branch_weight_decay", "weights",
+    "branch_step", "branch_lr", "branch_weight_decay", "weights", "until_accuracy", "fitted_step",
+    *ALONG,
     "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
 )  # fmt: skip
 """Columns that older tables lack."""

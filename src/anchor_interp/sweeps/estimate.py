@@ -14,7 +14,7 @@ import torch
 
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp.models.shapes import ModelConfig
-from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.config import RunConfig, last_step, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
@@ -114,7 +114,8 @@ def _known_rates(rows: Iterable[TableRow]) -> dict[_Shape, float]:
     rates: dict[_Shape, list[float]] = defaultdict(list)
     for row in rows:
         if row["status"] == "done" and row["sessions"] == 1 and (row["seconds"] or 0) > 0:
-            rates[_shape(row)].append(row["seconds"] / row["steps"])
+            steps = last_step(row["steps"], row["fitted_step"])
+            rates[_shape(row)].append(row["seconds"] / steps)
     return {shape: mean(values) for shape, values in rates.items()}
 
 

@@ -10,6 +10,7 @@ from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
+from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.engine import error_of
 from anchor_interp.sweeps.folder import SweepFolder
@@ -61,10 +62,15 @@ def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
     from anchor_interp.runs.run import load
 
     configs = folder.spec().configs()
+
+    def last_step(name: str) -> int:
+        steps = RunFolder(folder.runs / name).steps()
+        return max(steps, default=configs[name].train.steps)
+
     todo = [
         name
         for name in _done(folder, configs)
-        if kept_fingerprint(folder.runs / name, name, configs[name].train.steps) is None
+        if kept_fingerprint(folder.runs / name, name, last_step(name)) is None
     ]
     return _each(folder, todo, lambda path: keep_fingerprint(load(path)), "fingerprints", quiet)
 

@@ -9,10 +9,12 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import StoreError, UnknownSchemaError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
-from anchor_interp.runs.config import SCHEMA, RunConfig, total_decay
+from anchor_interp.runs.config import SCHEMA, RunConfig, last_step, total_decay
 from anchor_interp.runs.measurements import kept_columns
 from anchor_interp.runs.phase import Evaluation
+from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import (
+    ALONG,
     CELLS,
     CIRCUMSTANCES,
     COLUMNS,
@@ -74,7 +76,8 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
     }
     if state == "done" and row["status"] == "done" and written.items() <= row.items():
         return row
-    derived = ("error", "phase", "reason", *MEASURED, *CELLS, *MECHANISM, *CIRCUMSTANCES)
+    numbers = (*MEASURED, *ALONG, *CELLS, *MECHANISM, *CIRCUMSTANCES)
+    derived = ("error", "phase", "reason", "fitted_step", *numbers)
     row = {key: value for key, value in row.items() if key in COLUMNS or key.startswith(OWN)}
     row |= dict.fromkeys(derived) | {"status": state, "error": error, "censored": True} | written
     if state != "missing":
@@ -82,7 +85,9 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
     if state != "done":
         return row
     try:
-        return row | _measured(run, row) | _result(result, row["run_id"])
+        read = _result(result, row["run_id"])
+        last = last_step(row["steps"], read["fitted_step"])
+        return row | _measured(run, row["run_id"], last) | _along_training(run) | read
     except UnknownSchemaError as problem:
         return row | {"status": "failed", "error": str(problem)}
     except (StoreError, LookupError, TypeError, ValueError) as problem:
@@ -101,7 +106,14 @@ def _result(path: Path, name: str) -> TableRow:
         raise ValueError(f"it belongs to the run {result['run_id']!r:.40}")
     evaluation = from_dict(Evaluation, result["evaluation"])
     phase = str(result["phase"])
-    about = {"phase": phase, "reason": str(result["reason"]), "censored": phase == "undertrained"}
+    about: TableRow = {
+        "phase": phase,
+        "reason": str(result["reason"]),
+        "censored": phase == "undertrained",
+        "fitted_step": result.get("fitted_step"),
+    }
+    if about["fitted_step"] is not None:
+        about["total_decay"] = result["total_decay"]  # up to its end, before the most steps
     return (
         about
         | {key: getattr(evaluation, key) for key in MEASURED}
@@ -109,9 +121,22 @@ def _result(path: Path, name: str) -> TableRow:
     )
 
 
-def _measured(run: Path, row: TableRow) -> TableRow:
+def _along_training(run: Path) -> TableRow:
+    """The best along training; empty if the metrics are damaged, which costs no other number."""
+    try:
+        metrics = RunFolder(run).metrics()
+    except StoreError:
+        return {}
+    curves = {name: name.removeprefix("best_") for name in ALONG}
+    return {
+        name: max((row[curve] for row in metrics if curve in row), default=None)
+        for name, curve in curves.items()
+    }
+
+
+def _measured(run: Path, run_id: str, step: int) -> TableRow:
     """The numbers of the mechanism and a user's own measures, as far as the run keeps them."""
-    fingerprint = kept_fingerprint(run, row["run_id"], row["steps"])
+    fingerprint = kept_fingerprint(run, run_id, step)
     own: TableRow = dict(kept_columns(run))
     if fingerprint is None:
         return own
