@@ -146,3 +146,53 @@ def test_the_command_prints_effect_p_n_power_and_a_sentence(
     assert "is supported" in shown
     assert main([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["of"] == "ood_accuracy"
+
+
+def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:
+    generator = np.random.default_rng(0)
+    rows = [{"seed": i, "kind": i % 2, "y": float(generator.normal())} for i in range(16)]
+    once = ai.effect(rows, of="y", on="kind", cluster=("seed",))
+    often = ai.effect(
+        [row for row in rows for _ in range(20)], of="y", on="kind", cluster=("seed",)
+    )
+    assert once.found is not None
+    assert often.found is not None
+    assert often.verdict == once.verdict == "not answerable here"
+    assert often.found.finds > 0.8 * once.found.finds
+    trend = [{"seed": i, "x": float(i), "y": float(generator.normal())} for i in range(20)]
+    one = ai.effect(trend, of="y", on="x", cluster=("seed",)).found
+    many = ai.effect(
+        [row for row in trend for _ in range(20)], of="y", on="x", cluster=("seed",)
+    ).found
+    assert one is not None
+    assert many is not None
+    assert many.finds == pytest.approx(one.finds)
+
+
+def test_a_number_that_never_changes_settles_nothing() -> None:
+    rows = [{"kind": i % 2, "y": 0.0} for i in range(10)]
+    found = ai.effect(rows, of="y", on="kind")
+    assert (found.verdict, found.reason) == (
+        "not answerable here",
+        "the number is the same in all runs",
+    )
+
+
+def test_numbers_that_are_not_finite_are_left_out() -> None:
+    rows = [{"kind": i % 2, "y": float(i)} for i in range(16)] + [{"kind": 0, "y": float("nan")}]
+    assert ai.effect(rows, of="y", on="kind").left_out == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"least": -0.3}, "least is -0.3"),
+        ({"least": "x"}, "least is 'x'"),
+        ({"between": 3}, "between is 3; expected two values of kind: 0, 1"),
+        ({"between": (0, 7)}, "expected two values of kind: 0, 1"),
+    ],
+)
+def test_wrong_questions_are_refused(settings: dict[str, Any], message: str) -> None:
+    rows = [{"kind": i % 2, "y": float(i)} for i in range(16)]
+    with pytest.raises(ConfigError, match=message):
+        ai.effect(rows, of="y", on="kind", **settings)

@@ -29,7 +29,7 @@ def effect(
         least: The smallest effect that counts, positive if the number should rise.
         between: Two values of the setting, such as symmetric,inferential: the effect is the mean
             at the second minus that at the first.
-        cluster: Columns, such as seed, whose runs belong together in the test.
+        cluster: Columns, such as seed, whose runs of one setting count as one.
     """
     from anchor_interp.sweeps import effects
     from anchor_interp.sweeps.where import read_where

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import norm, rankdata, t
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown, suggestion
+from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.analysis import statistics
 from anchor_interp.analysis.comparisons import POWER
 from anchor_interp.analysis.statistics import Floats, permutation_p, student_quantile
@@ -61,14 +61,15 @@ def trend(strata: Sequence[Stratum]) -> Estimate | None:
     A stratum whose number never changes counts as 0. None if too few runs are there.
     """
     n = sum(len(stratum.x) for stratum in strata)
-    if n - 3 * len(strata) < 1:
+    free = sum(len(set(stratum.clusters)) for stratum in strata) - 3 * len(strata)
+    if free < 1:
         return None
     ranks = [(standard(stratum.x), standard(stratum.y)) for stratum in strata]
     rho = sum(float(x @ y) * len(x) for x, y in ranks) / n
     drawn = np.zeros(statistics.DRAWN)
     for (x, y), orders in zip(ranks, shuffles(strata), strict=True):
         drawn += x[orders] @ y * len(x) / n
-    z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(n - 3 * len(strata))
+    z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(free)
     reach = float(norm.ppf(0.975)) * error
     finds = math.tanh(reach + float(norm.ppf(POWER)) * error)
     p = permutation_p(abs(rho), np.abs(drawn), exact=False)
@@ -80,8 +81,9 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
     The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
-    and White 1985); p is that of the partial correlation (Freedman and Lane 1983). None if the
-    levels and the given settings tell the setting in all strata.
+    and White 1985), and runs of a cluster count as one; p is that of the partial correlation
+    (Freedman and Lane 1983). None if the levels and the given settings tell the setting in all
+    strata, or if there are too few clusters.
     """
     ends = [(s.x.min(), s.x.max()) for s in strata]
     span = max(high for _, high in ends) - min(low for low, _ in ends) if strata else 0.0
@@ -94,12 +96,17 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     x, leverage = x / span, np.concatenate([(basis**2).sum(1) for basis in bases])
     effect = float(x @ y) / power
     rest = (y - effect * x) / np.maximum(1 - leverage - x**2 / power, 1e-6)
-    error = math.sqrt(float((x * rest) @ (x * rest))) / power
-    df = float(len(y) - sum(basis.shape[1] for basis in bases) - 1)
+    clusters = dict.fromkeys(cluster for s in strata for cluster in s.clusters)
+    number = {cluster: i for i, cluster in enumerate(clusters)}
+    scores = np.bincount([number[c] for s in strata for c in s.clusters], weights=x * rest)
+    error = float(np.linalg.norm(scores)) / power
+    df = float(len(clusters) - sum(basis.shape[1] for basis in bases) - 1)
+    if df < 1:
+        return None
     reach = student_quantile(df) * error
     finds = reach + float(t.ppf(POWER, df)) * error
     if not (y @ y):  # the number is the same in all runs of a stratum
-        return Estimate(effect, effect, effect, 1.0, finds)
+        return Estimate(effect, effect, effect, 1.0, math.inf)
     products, squares = np.zeros(statistics.DRAWN), np.zeros(statistics.DRAWN)
     for (one, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
         moved = number[orders]
@@ -164,6 +171,8 @@ def decide(found: Estimate, least: float, p: float | None = None) -> tuple[Verdi
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
     if p <= LEVEL and found.high < 0:
         return "reversed", "the effect is the other way round"
+    if not math.isfinite(found.finds):
+        return "not answerable here", "the number is the same in all runs"
     if least and found.finds > least:
         return "not answerable here", (
             f"too few runs: an effect of {found.finds:.2g} is found with {POWER:.0%}; for "
@@ -237,14 +246,16 @@ def effect(
         of: The column of the number.
         on: The column of the setting, or another column whose values tell runs apart.
         within: Columns in which the runs of a stratum agree.
-        least: The smallest effect that counts, positive if the number should rise.
-        between: Two values of the setting.
+        least: The smallest effect that counts, 0 or more: a rise of the number.
+        between: Two values of the setting; give them the other way round to ask for a fall.
         cluster: Columns, such as seed, whose equal values keep runs of one setting together.
         where: Conditions that runs have to meet, as for :func:`phase_diagrams`.
 
     Raises:
-        ConfigError: no run meets a condition, or a column is missing or holds texts.
+        ConfigError: no run meets a condition, a column is missing or holds texts, or no run has a
+            value of ``between``.
     """
+    checked(least, float, "least", low=0)
     rows, _ = rows_where(_rows(table), where or {})
     counted = _counted(rows, of, on, (*within, *cluster))
     between = _kinds(counted, on, between)
@@ -294,26 +305,33 @@ def _counted(rows: Sequence[TableRow], of: str, on: str, others: Sequence[str]) 
         for row in rows
         if row.get("status", "done") == "done"
         and not row.get("censored")
-        and row.get(of) is not None
-        and row.get(on) is not None
+        and not _is_missing(row.get(of))
+        and not _is_missing(row.get(on))
     ]
     if not all(isinstance(row[of], int | float) for row in counted):
         raise ConfigError(f"{of} holds texts; expected the column of a number")
     return counted
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
 def _kinds(
     rows: Sequence[TableRow], on: str, between: Sequence[Value] | None
 ) -> Sequence[Value] | None:
     """The two values of a setting to compare; None if it is a number with fewer or more values."""
-    if between is not None:
-        if len(set(between)) != 2:
-            raise ConfigError(f"between is {shown(between)}; expected two values of {on}")
-        return between
     values = sorted({row[on] for row in rows}, key=str)
-    if len(values) == 2:
+    if between is not None:
+        two = isinstance(between, Sequence) and len(set(between)) == 2
+        if not two or not set(between) <= set(values):
+            expected = f"expected two values of {on}: {listed(values)}"
+            raise ConfigError(f"between is {shown(between)}; {expected}")
+        return between
+    numbers = [isinstance(value, int | float) for value in values]
+    if len(values) == 2 and (all(numbers) or not any(numbers)):
         return min(values), max(values)
-    if not all(isinstance(value, int | float) for value in values):
+    if not all(numbers):
         raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
     return None
 
