@@ -97,8 +97,8 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     effect = float(x @ y) / power
     rest = (y - effect * x) / np.maximum(1 - leverage - x**2 / power, 1e-6)
     clusters = dict.fromkeys(cluster for s in strata for cluster in s.clusters)
-    number = {cluster: i for i, cluster in enumerate(clusters)}
-    scores = np.bincount([number[c] for s in strata for c in s.clusters], weights=x * rest)
+    place = {cluster: i for i, cluster in enumerate(clusters)}
+    scores = np.bincount([place[c] for s in strata for c in s.clusters], weights=x * rest)
     error = float(np.linalg.norm(scores)) / power
     df = float(len(clusters) - sum(basis.shape[1] for basis in bases) - 1)
     if df < 1:
@@ -317,9 +317,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
-def _kinds(
-    rows: Sequence[TableRow], on: str, between: Sequence[Value] | None
-) -> Sequence[Value] | None:
+def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] | None:
     """The two values of a setting to compare; None if it is a number with fewer or more values."""
     values = sorted({row[on] for row in rows}, key=str)
     if between is not None:
@@ -327,7 +325,7 @@ def _kinds(
         if not two or not set(between) <= set(values):
             expected = f"expected two values of {on}: {listed(values)}"
             raise ConfigError(f"between is {shown(between)}; {expected}")
-        return between
+        return tuple(between)
     numbers = [isinstance(value, int | float) for value in values]
     if len(values) == 2 and (all(numbers) or not any(numbers)):
         return min(values), max(values)
