@@ -169,15 +169,6 @@ def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:
     assert many.finds == pytest.approx(one.finds)
 
 
-def test_a_number_that_never_changes_settles_nothing() -> None:
-    rows = [{"kind": i % 2, "y": 0.0} for i in range(10)]
-    found = ai.effect(rows, of="y", on="kind")
-    assert (found.verdict, found.reason) == (
-        "not answerable here",
-        "the number is the same in all runs",
-    )
-
-
 def test_numbers_that_are_not_finite_are_left_out() -> None:
     rows = [{"kind": i % 2, "y": float(i)} for i in range(16)] + [{"kind": 0, "y": float("nan")}]
     assert ai.effect(rows, of="y", on="kind").left_out == 1

@@ -106,7 +106,7 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     reach = student_quantile(df) * error
     finds = reach + float(t.ppf(POWER, df)) * error
     if not (y @ y):  # the number is the same in all runs of a stratum
-        return Estimate(effect, effect, effect, 1.0, math.inf)
+        return Estimate(effect, effect, effect, 1.0, finds)
     products, squares = np.zeros(statistics.DRAWN), np.zeros(statistics.DRAWN)
     for (one, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
         moved = number[orders]
@@ -171,8 +171,6 @@ def decide(found: Estimate, least: float, p: float | None = None) -> tuple[Verdi
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
     if p <= LEVEL and found.high < 0:
         return "reversed", "the effect is the other way round"
-    if not math.isfinite(found.finds):
-        return "not answerable here", "the number is the same in all runs"
     if least and found.finds > least:
         return "not answerable here", (
             f"too few runs: an effect of {found.finds:.2g} is found with {POWER:.0%}; for "
