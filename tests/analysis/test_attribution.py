@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import LAYOUTS, with_offsets
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attribution import attribute_logits, logit_lens
@@ -160,6 +161,7 @@ def test_hand_set_models_answer_by_the_wired_components(
     assert lens.points[int(knows.argmax())] == point
 
 
+@only_3
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     "changes",
@@ -190,6 +192,7 @@ def test_other_transformers(changes: dict[str, Any]) -> None:
     np.testing.assert_allclose(logit_lens(built, tokens).logits[-1], expected, rtol=0, atol=1e-9)
 
 
+@only_3
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 def test_logits_that_are_not_the_sum_are_refused() -> None:
     built = model("pre")
