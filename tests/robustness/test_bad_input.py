@@ -312,7 +312,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
             TASK,
             training=given(Examples, np.zeros((5, 9), int), np.zeros(5, bool), np.full(5, 9)),
         ),
-        "training holds arrays that are no examples; expected integers (n, pos), booleans",
+        "training holds arrays that are not examples; expected integers (n, pos), booleans",
     ),
     (
         lambda: given(Examples.of, [[1, 2]], [3]),

@@ -215,7 +215,7 @@ def training_examples(task: Task, training: Training) -> Examples | None:
     fits = kinds[0] in tuple("iu") and kinds[1] == "b" and kinds[2] in tuple("iu")
     if not fits or not (shapes[0] == shapes[1] and shapes[0][:1] == shapes[2]):
         raise ConfigError(
-            "training holds arrays that are no examples; expected integers (n, pos), booleans "
+            "training holds arrays that are not examples; expected integers (n, pos), booleans "
             "(n, pos) and integers (n,): make it with Examples.of(prompts, answers)"
         )
     longest = int(found.lengths.max(initial=0))
