@@ -145,7 +145,7 @@ class RunFolder:
         return dict(content)
 
     def _check_schema(self, path: Path, content: Any) -> None:
-        """ValueError if it is not an object with a schema number, UnknownSchemaError if with another.
+        """ValueError if it is not an object with a schema number, UnknownSchemaError for another.
 
         The message names the version that wrote the run, if it is another than this.
         """
