@@ -97,7 +97,8 @@ def test_a_run_from_its_own_config_file_is_the_same_run(
 
 
 def test_flags_change_any_start(monkeypatch: Patch) -> None:
-    for preset in sorted(set(RUNS) - {"concepts"}):  # which experiments name, if a test loads them
+    # the experiments name two more, if a test loads them
+    for preset in sorted(set(RUNS) - {"concepts", "paper-concepts"}):
         config, _ = asked_for(monkeypatch, ["--preset", preset, "--out", "x", "--gamma", "0.61"])
         assert config == override(RUNS[preset], gamma=0.61)
     flags = ["--task", "neurips", "--clip", "None", "--split", "every-position", "--key-min", "30"]
