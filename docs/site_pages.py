@@ -150,10 +150,9 @@ def _public_names() -> str:
     for name in anchor_interp.__all__:
         if name.startswith("__"):
             continue
-        home = f"{anchor_interp._MODULE_OF[name]}.{name}"
-        found = package[home]
-        about = markdown(found.docstring.value, found).splitlines()[0] if found.docstring else ""
-        lines += [f"[`{name}`][anchor_interp.{home}]", f":   {about}", ""]
+        public = package[name]
+        about = markdown(public.docstring.value, public).splitlines()[0] if public.docstring else ""
+        lines += [f"[`{name}`][{public.target_path}]", f":   {about}", ""]
     return "\n".join(
         [*lines, "Each page of this section is one room of the package, module by module."]
     )

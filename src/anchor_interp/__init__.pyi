@@ -1,0 +1,66 @@
+"""Every public name, once: ``__init__.py`` loads these names on first use."""
+
+from ._util.errors import AnchorInterpError as AnchorInterpError
+from ._util.errors import ConfigError as ConfigError
+from .analysis.circuits import prune as prune
+from .analysis.fingerprint import fingerprint as fingerprint
+from .analysis.fingerprint import fingerprint_model as fingerprint_model
+from .analysis.overview import analyze as analyze
+from .analysis.overview import analyze_model as analyze_model
+from .analysis.routes import route_scores as route_scores
+from .analysis.verdict import verdict as verdict
+from .interventions.ablation import EdgeAblation as EdgeAblation
+from .interventions.interchange import interchange as interchange
+from .interventions.interchange import learn_subspace as learn_subspace
+from .interventions.masks import mask_edges as mask_edges
+from .interventions.masks import mask_first_anchor as mask_first_anchor
+from .interventions.masks import mask_key_token as mask_key_token
+from .interventions.masks import mask_second_anchor as mask_second_anchor
+from .interventions.patching import logit_difference as logit_difference
+from .interventions.patching import patch as patch
+from .interventions.sites import Site as Site
+from .interventions.sites import site_grid as site_grid
+from .models.complexity import complexity as complexity
+from .models.exact import exact_model as exact_model
+from .models.forward import last_logits as last_logits
+from .models.shapes import InitConfig as InitConfig
+from .models.shapes import ModelConfig as ModelConfig
+from .models.transformer import build_model as build_model
+from .runs.answers import answer_map as answer_map
+from .runs.config import RunConfig as RunConfig
+from .runs.config import TrainConfig as TrainConfig
+from .runs.config import run_id as run_id
+from .runs.evaluation import evaluate as evaluate
+from .runs.export import load_transformer as load_transformer
+from .runs.export import load_weights as load_weights
+from .runs.export import save_transformer as save_transformer
+from .runs.phase import Evaluation as Evaluation
+from .runs.phase import classify as classify
+from .runs.presets import preset as preset
+from .runs.run import Run as Run
+from .runs.run import load as load
+from .runs.train import train as train
+from .sweeps.effects import Effect as Effect
+from .sweeps.effects import effect as effect
+from .tasks.addition import Addition as Addition
+from .tasks.anchor import TASKS as TASKS
+from .tasks.anchor import Affine as Affine
+from .tasks.anchor import Anchor as Anchor
+from .tasks.anchor import AnchorTask as AnchorTask
+from .tasks.anchor import Override as Override
+from .tasks.anchor import Table as Table
+from .tasks.cogs import Cogs as Cogs
+from .tasks.counterfactuals import contrast_pairs as contrast_pairs
+from .tasks.counterfactuals import interchange_pairs as interchange_pairs
+from .tasks.examples import Examples as Examples
+from .tasks.examples import Plane as Plane
+from .tasks.examples import Split as Split
+from .tasks.prontoqa import Prontoqa as Prontoqa
+from .tasks.scan import Scan as Scan
+from .tasks.sequences import Sequences as Sequences
+from .tasks.sequences import aligned_sequences as aligned_sequences
+from .tasks.sequences import sample as sample
+from .tasks.task import Task as Task
+
+__version__: str
+__all__: list[str]
