@@ -28,7 +28,7 @@ from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.runs.loop import TrainState, learning_rate
 from anchor_interp.runs.objectives import MaskedObjective
 from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 from measuring import Kept, Row, answer, machine, number, of_range, ratio, table
 from train_step import fastest_product, products_alone, stepper
 
@@ -72,12 +72,12 @@ def configured(case: Case) -> RunConfig:
     )
 
 
-def windows(config: RunConfig) -> Examples:
+def windows(config: RunConfig) -> Dataset:
     """Random tokens: what they are changes no time."""
     shape = config.train.n_sequences, config.task.length + 1
     tokens = np.random.default_rng(0).integers(0, config.task.n_tokens, shape, np.uint16)
     asked = np.broadcast_to(np.arange(shape[1]) > 0, shape)
-    return Examples(tokens, asked, np.broadcast_to(np.int64(shape[1]), shape[0]))
+    return Dataset(tokens, asked, np.broadcast_to(np.int64(shape[1]), shape[0]))
 
 
 def measure(case: Case, turns: int) -> Row:

@@ -29,7 +29,7 @@ from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import Batch
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 
 REPOSITORY = "https://github.com/sjtuzzw/complexity_control"
 _FOLDER = "code_for_anchor_func"
@@ -125,7 +125,7 @@ class ReleasedStep:
         )  # fmt: skip
         return loss
 
-    def draw_batches(self, training: Examples, n: int) -> None:
+    def draw_batches(self, training: Dataset, n: int) -> None:
         """Only draw n batches with its data loader."""
         whole = training.tokens[: n * self._settings.batch_size].tolist()
         for _ in self._training.get_train_data(self._settings, {"train": whole}):

@@ -36,7 +36,7 @@ class Reverse(ai.Task):
         """The longest word twice, and the arrow."""
         return 2 * (self.longest + 2) + 1
 
-    def examples(self, split: str, n: int, *, seed: int) -> ai.Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> ai.Dataset:
         """N words with their answers; the sum of a word's letters decides whether it is ID."""
         low, high = (self.longest + 1, self.longest + 2) if split == "ood" else (2, self.longest)
         sizes = random_integers(n, high - low + 1, seed=seed, stream=f"reverse/{split}/size") + low
@@ -49,7 +49,7 @@ class Reverse(ai.Task):
                 word[-1] = (remainder - word[:-1].sum()) % 8
             prompts.append([*(2 + word), 1])
             answers.append([*(2 + word[::-1]), self.end])
-        return ai.Examples.of(prompts, answers)
+        return ai.Dataset.of(prompts, answers)
 
 
 def config(steps: int = 2_000) -> ai.RunConfig:

@@ -27,7 +27,7 @@ from anchor_interp._util.schema import bounded, shown, suggestion
 from anchor_interp.models.shapes import InitConfig
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.network import OwnFigure, OwnNetwork
 from anchor_interp.tasks.task import Task
@@ -137,28 +137,28 @@ class Concepts(OwnNetwork, Task):
         """``train`` and ``ood``. A model's own drawing of a trained node is new each time."""
         return Split("train", "train"), Split("ood", "ood")
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """The nodes of a split in turn; ``seed`` changes nothing but what is drawn of them."""
         del seed
         nodes = self.trained if split == "train" else self.tested
         return self.asked(bits_of(nodes)[np.arange(n) % len(nodes)])
 
-    def asked(self, nodes: Int[np.ndarray, "n attribute"]) -> Examples:
+    def asked(self, nodes: Int[np.ndarray, "n attribute"]) -> Dataset:
         """The examples of these nodes."""
         n, k = nodes.shape
         named = 2 * np.arange(k) + nodes
         tokens = np.hstack([named, np.full((n, 1), 2 * k), named, np.full((n, 1), self.end)])
         mask = np.zeros(tokens.shape, bool)
         mask[:, k + 1 :] = True
-        return Examples(tokens.astype(np.int32), mask, np.full(n, tokens.shape[1]))
+        return Dataset(tokens.astype(np.int32), mask, np.full(n, tokens.shape[1]))
 
-    def nodes(self, examples: Examples) -> Int[np.ndarray, "n attribute"]:
+    def nodes(self, examples: Dataset) -> Int[np.ndarray, "n attribute"]:
         """The bits that the prompts of examples name."""
         k = len(self.attributes)
         bits: Int[np.ndarray, "n attribute"] = examples.tokens[:, :k].astype(np.int64) % 2
         return bits
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """The node of every example, such as ``010 circle small red``."""
         return {"node": [self.title(node) for node in self.nodes(examples)]}
 
@@ -211,21 +211,21 @@ class Concepts(OwnNetwork, Task):
                 raise ConfigError(f"init.{field.name} is {given}; expected {default}: {reason}")
 
     def objective(
-        self, config: RunConfig, training: Examples, device: torch.device
+        self, config: RunConfig, training: Dataset, device: torch.device
     ) -> DiffusionObjective:
         """The squared error of the noise in noisy pictures of the training nodes."""
         pictures = self.pictures(self.nodes(training), seed=config.seed, stream="train")
         return DiffusionObjective(config, training, pictures, device)
 
     def judge(
-        self, network: UNet, examples: Examples, *, seed: int, stream: str
+        self, network: UNet, examples: Dataset, *, seed: int, stream: str
     ) -> dict[str, Bool[np.ndarray, " n"]]:
         """Which attributes the judge reads off a drawing of each node as they should be."""
         nodes = self.nodes(examples)
         drawings = draw(network, self, nodes, seed=seed, stream=stream)
         return dict(zip(self.names, judge_of(self).right(drawings, nodes).T, strict=True))
 
-    def loss(self, network: UNet, examples: Examples, *, seed: int, stream: str) -> float:
+    def loss(self, network: UNet, examples: Dataset, *, seed: int, stream: str) -> float:
         """The loss on fresh real pictures of the examples' nodes."""
         real = self.pictures(self.nodes(examples), seed=seed, stream=stream)
         return noise_loss(network, real, seed=seed, stream=stream)

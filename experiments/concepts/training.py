@@ -19,7 +19,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_finite
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import Objective
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_integers, stream_key
 
 from .diffusion import noised, sample_pictures
@@ -47,7 +47,7 @@ class DiffusionObjective(Objective):
     """Mean squared error of the noise; pictures, times and noise depend on (seed, step) alone."""
 
     def __init__(
-        self, config: RunConfig, training: Examples, pictures: Pictures, device: torch.device
+        self, config: RunConfig, training: Dataset, pictures: Pictures, device: torch.device
     ) -> None:
         self.training, self._device = training, device
         self._seed, self._batch_size = config.seed, config.train.batch_size

@@ -52,6 +52,7 @@ from .tasks.anchor import Table as Table
 from .tasks.cogs import Cogs as Cogs
 from .tasks.counterfactuals import contrast_pairs as contrast_pairs
 from .tasks.counterfactuals import interchange_pairs as interchange_pairs
+from .tasks.examples import Dataset as Dataset
 from .tasks.examples import Examples as Examples
 from .tasks.examples import Plane as Plane
 from .tasks.examples import Split as Split

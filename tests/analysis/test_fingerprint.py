@@ -422,17 +422,17 @@ def test_an_untrained_model_has_no_phase() -> None:
         assert lines(found)[0].name == "position_share"
     few = ai.sample(task, "train", 5, seed=config.seed)
     assert fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9).train_accuracy
-    answers = ai.Examples.of(few.tokens.tolist(), [[int(target)] for target in few.targets])
+    answers = ai.Dataset.of(few.tokens.tolist(), [[int(target)] for target in few.targets])
     assert fingerprint_model(run.transformer, task, training=answers, max_seconds=1e-9) == (
         fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9)
     )
     for wrong, words in (
         (few[:0], "training holds sequences of shape"),
         (
-            ai.Examples.of([[1, 2, 3]], [[4]]),
+            ai.Dataset.of([[1, 2, 3]], [[4]]),
             r"of shape \(1, 3\); expected at least one, of length",
         ),
-        (ai.Examples.of([[1] * 9, [1] * 5], [[4], [4]]), "of 5 to 9 tokens before the answer"),
+        (ai.Dataset.of([[1] * 9, [1] * 5], [[4], [4]]), "of 5 to 9 tokens before the answer"),
     ):
         for ask in (fingerprint_model, ai.analyze_model):
             with pytest.raises(ConfigError, match=words):

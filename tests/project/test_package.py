@@ -18,7 +18,7 @@ from short import SHORT
 import anchor_interp
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks import hashing
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
@@ -103,7 +103,7 @@ def test_the_constraints_are_the_locked_versions() -> None:
 
 def test_shapes_are_checked_in_functions_and_dataclasses_that_have_some() -> None:
     with pytest.raises(TypeCheckError, match="mask"):
-        Examples(np.ones((2, 3), int), np.ones((2, 4), bool), np.ones(2, int))
+        Dataset(np.ones((2, 3), int), np.ones((2, 4), bool), np.ones(2, int))
     with pytest.raises(TypeCheckError, match="rank"):
         hashing.nth_allowed(np.ones((2, 3), bool), np.zeros(3, np.int64))
     assert not hasattr(hashing.stream_key, "__wrapped__")  # it has no shape

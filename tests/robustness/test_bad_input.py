@@ -20,8 +20,8 @@ import torch
 
 import anchor_interp
 from anchor_interp import (
+    Dataset,
     EdgeAblation,
-    Examples,
     Site,
     aligned_sequences,
     analyze,
@@ -310,12 +310,12 @@ ARGUMENTS: list[tuple[Build, str]] = [
             evaluate,
             tiny_model(),
             TASK,
-            training=given(Examples, np.zeros((5, 9), int), np.zeros(5, bool), np.full(5, 9)),
+            training=given(Dataset, np.zeros((5, 9), int), np.zeros(5, bool), np.full(5, 9)),
         ),
         "training holds arrays that are not examples; expected integers (n, pos), booleans",
     ),
     (
-        lambda: given(Examples.of, [[1, 2]], [3]),
+        lambda: given(Dataset.of, [[1, 2]], [3]),
         "3 is not a list of tokens; put an answer in a list",
     ),
     (lambda: given(aligned_sequences, TASK, 9, 3, seed=0), "position is 9; expected at most 6"),

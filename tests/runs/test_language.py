@@ -27,7 +27,7 @@ from anchor_interp.runs.train import train
 from anchor_interp.tasks import corpus_tokens
 from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.drawing import draw_examples
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 
 CPU = torch.device("cpu")
@@ -116,7 +116,7 @@ def test_tokens_that_are_not_predicted_are_not_seen(config: RunConfig) -> None:
     drawn = draw_examples(config.task, "held-out", 4, seed=1)
     mask = np.array(drawn.mask)
     mask[:2, 5:], mask[2:, :9] = False, False
-    masked = Examples(drawn.tokens, mask, drawn.lengths)
+    masked = Dataset(drawn.tokens, mask, drawn.lengths)
     assert session.tokens_seen(config, masked, 10) == {"tokens": 10 * 8 * (4 + 24) // 2}
 
 
@@ -188,12 +188,12 @@ class Endless(Task):
     splits = (Split("train", "train"), Split("id", "id"))
     mapped = True
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         del split, seed
         row = np.arange(1025, dtype=np.uint16) % 10
         tokens = np.broadcast_to(row, (n, 1025))
         mask = np.broadcast_to(np.arange(1025) > 0, (n, 1025))
-        return Examples(tokens, mask, np.broadcast_to(np.int64(1025), n))
+        return Dataset(tokens, mask, np.broadcast_to(np.int64(1025), n))
 
 
 def test_a_corpus_larger_than_memory_trains() -> None:

@@ -24,7 +24,7 @@ from anchor_interp.runs.scoring import decoded_answers, right_answers, score_spl
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.drawing import draw_aspects, draw_examples
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.prontoqa import Prontoqa
 from anchor_interp.tasks.scan import Scan
@@ -128,7 +128,7 @@ def test_a_proof_of_any_length_counts_by_its_judgement() -> None:
         model.unembed.b_U[0] = -1e4  # the end token never comes
     lengths: list[int] = []
 
-    def kept(_self: Any, _examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+    def kept(_self: Any, _examples: Dataset, answers: Sequence[Sequence[int]]) -> Any:
         lengths.extend(map(len, answers))
         return np.zeros(len(answers), bool)
 
@@ -155,10 +155,10 @@ def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> Non
         kind: Literal["first"] = "first"
         words, length, end, splits = Scan().words, Scan().length, Scan().end, Scan().splits
 
-        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        def examples(self, split: str, n: int, *, seed: int) -> Dataset:
             return Scan().examples(split, n, seed=seed)
 
-        def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+        def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Any:
             pairs = zip(answers, examples.answers(), strict=True)
             return np.array([given[0] == wanted[0] for given, wanted in pairs])
 
@@ -178,11 +178,11 @@ def test_an_answer_with_a_token_that_no_word_has_is_wrong() -> None:
         words, end, length = tuple(".abc"), 0, 4
         splits = (Split("train", "train"),)
 
-        def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+        def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Any:
             assert all(self.decode(answer) for answer in answers)
             return np.ones(len(examples), bool)
 
-    drawn = Examples.of([[1], [2, 3]], [[2, 0], [1, 0]])
+    drawn = Dataset.of([[1], [2, 3]], [[2, 0], [1, 0]])
     for token, share in ((6, 0.0), (3, 1.0)):
         model = build_model(ModelConfig(d_vocab=7, n_ctx=4), InitConfig(0.3), seed=0)
         with torch.no_grad():
@@ -201,12 +201,12 @@ def test_a_score_does_not_depend_on_the_examples_beside_it() -> None:
         words, end, length = tuple(".abcd"), 0, 8
         splits = (Split("train", "train"),)
 
-        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        def examples(self, split: str, n: int, *, seed: int) -> Dataset:
             assert (split, seed) == ("train", 0)
             pairs = [([1], [3] * 7 + [0]), ([2] * 7, [4, 0])] * n
-            return Examples.of([prompt for prompt, _ in pairs[:n]], [a for _, a in pairs[:n]])
+            return Dataset.of([prompt for prompt, _ in pairs[:n]], [a for _, a in pairs[:n]])
 
-        def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Any:
+        def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Any:
             assert len(examples) == len(answers)
             return np.array([len(answer) >= 4 for answer in answers])
 
@@ -215,7 +215,7 @@ def test_a_score_does_not_depend_on_the_examples_beside_it() -> None:
         model.unembed.b_U[0] = -1e4  # the end token never comes
     drawn = draw_examples(Long(), "train", 6, seed=0)
     assert right_answers(model, Long(), drawn).tolist() == [1, 0] * 3
-    alone = Examples.of([[1]], [[3, 0]])  # the model's answer may be longer than the given one
+    alone = Dataset.of([[1]], [[3, 0]])  # the model's answer may be longer than the given one
     assert right_answers(model, Long(), alone).tolist() == [1]
 
 
@@ -229,11 +229,11 @@ def test_without_an_end_each_token_counts() -> None:
         length = 7
         splits = (Split("train", "train"), Split("id", "id"))
 
-        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        def examples(self, split: str, n: int, *, seed: int) -> Dataset:
             tokens = random_integers(8 * n, 6, seed=seed, stream=split).reshape(n, 8)
             mask = np.ones_like(tokens, bool)
             mask[:, 0] = False
-            return Examples(tokens, mask, np.full(n, 8))
+            return Dataset(tokens, mask, np.full(n, 8))
 
     task = Copy()
     model = build_model(ModelConfig(d_vocab=6, n_ctx=7), InitConfig(0.3), seed=0)

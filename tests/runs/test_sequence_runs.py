@@ -38,7 +38,7 @@ from anchor_interp.sweeps.typed import typed_sweep
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import task_name
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.task import Task
 
@@ -145,9 +145,9 @@ class Wide(Task):
     length = 2
     splits = (Split("train", "train"),)
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         assert (split, seed >= 0) == ("train", True)
-        return Examples.of([[1]] * n, [[1]] * n)
+        return Dataset.of([[1]] * n, [[1]] * n)
 
 
 registry.CLASSES.pop("wide")  # only this module's
@@ -342,9 +342,9 @@ class Wrong(Task):
     length = 3
     splits = (Split("train", "train"), Split("ood", "ood"))
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         assert seed >= 0
-        return Examples.of([[1]] * n, [[1 if split == "train" else 3]] * n)
+        return Dataset.of([[1]] * n, [[1 if split == "train" else 3]] * n)
 
 
 registry.CLASSES.pop("wrong")  # only this module's
@@ -359,11 +359,11 @@ class Countless(Task):
     length = 3
     splits = (Split("train", "train"),)
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         assert (split, seed >= 0) == ("train", True)
-        return Examples.of([[1]] * n, [[1]] * n)
+        return Dataset.of([[1]] * n, [[1]] * n)
 
-    def aspects(self, examples: Examples) -> dict[str, list[str | int]]:
+    def aspects(self, examples: Dataset) -> dict[str, list[str | int]]:
         return {"size": [1] * (len(examples) - 1)}
 
 

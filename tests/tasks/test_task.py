@@ -20,7 +20,7 @@ from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
-from anchor_interp.tasks.examples import Examples, Plane, Split
+from anchor_interp.tasks.examples import Dataset, Plane, Split
 from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.sequences import sample
 from anchor_interp.tasks.task import Task, anchored
@@ -32,7 +32,7 @@ def own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "CLASSES", dict(registry.CLASSES))
 
 
-def made(give: Callable[[int], Examples], **answers: object) -> Task:
+def made(give: Callable[[int], Dataset], **answers: object) -> Task:
     """A task whose examples are given."""
 
     @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def made(give: Callable[[int], Examples], **answers: object) -> Task:
         length = 4
         splits = (Split("train", "train"),)
 
-        def examples(self, split: str, n: int, *, seed: int) -> Examples:
+        def examples(self, split: str, n: int, *, seed: int) -> Dataset:
             assert (split, seed) == ("train", 0)
             return give(n)
 
@@ -53,16 +53,16 @@ def made(give: Callable[[int], Examples], **answers: object) -> Task:
     return Made()
 
 
-def of(prompt: list[int], answer: list[int]) -> Callable[[int], Examples]:
-    return lambda n: Examples.of([prompt] * n, [answer] * n)
+def of(prompt: list[int], answer: list[int]) -> Callable[[int], Dataset]:
+    return lambda n: Dataset.of([prompt] * n, [answer] * n)
 
 
-def arrays(tokens: list[list[int]], mask: list[list[int]]) -> Callable[[int], Examples]:
+def arrays(tokens: list[list[int]], mask: list[list[int]]) -> Callable[[int], Dataset]:
     """Examples of arrays whose shapes need not fit, as without the tests' checks of types."""
 
-    def give(n: int) -> Examples:
+    def give(n: int) -> Dataset:
         rows = np.array(tokens * n)
-        found = Examples(rows, np.ones_like(rows, bool), np.full(n, rows.shape[1]))
+        found = Dataset(rows, np.ones_like(rows, bool), np.full(n, rows.shape[1]))
         object.__setattr__(found, "mask", np.array(mask * n, bool))
         return found
 
@@ -70,16 +70,16 @@ def arrays(tokens: list[list[int]], mask: list[list[int]]) -> Callable[[int], Ex
 
 
 def test_examples_of_ragged_lists() -> None:
-    found = Examples.of([[3], [1, 2]], [[2, 0], [1]])
+    found = Dataset.of([[3], [1, 2]], [[2, 0], [1]])
     assert found.tokens.tolist() == [[3, 2, 0], [1, 2, 1]]
     assert found.mask.tolist() == [[False, True, True], [False, False, True]]
     assert found.lengths.tolist() == [3, 3]
     assert found.starts.tolist() == [1, 2]
     assert found.answers() == [(2, 0), (1,)]
     assert found.rows(np.array([1])).answers() == [(1,)]
-    assert len(Examples.of([], [])) == 0
+    assert len(Dataset.of([], [])) == 0
     with pytest.raises(ConfigError, match="2 prompts have 1 answers"):
-        Examples.of([[1], [2]], [[3]])
+        Dataset.of([[1], [2]], [[3]])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_last_position_may_have_a_token_that_no_model_reads() -> None:
 
 
 def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
-    drawn = Examples.of([[1], [1, 2]], [[2, 3, 0], [0]])
+    drawn = Dataset.of([[1], [1, 2]], [[2, 3, 0], [0]])
     assert draw_aspects(made(of([1], [0]), end=0), drawn) == {"length": [2, 0]}
     assert draw_aspects(made(of([1], [0])), drawn) == {"length": [3, 1]}
 
@@ -284,7 +284,7 @@ def test_a_task_too_large_for_the_model_is_refused() -> None:
 OWN = '''
 from dataclasses import dataclass
 from typing import Literal
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Echo(Task):
     splits = (Split("train", "train"),)
 
     def examples(self, split, n, *, seed):
-        return Examples.of([[1]] * n, [[1]] * n)
+        return Dataset.of([[1]] * n, [[1]] * n)
 '''
 
 

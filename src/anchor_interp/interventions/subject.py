@@ -25,7 +25,7 @@ from anchor_interp.models.transformer import (
 from anchor_interp.runs.evaluation import Training, training_examples
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 
 MOST_SEED = (1 << 63) - 1
 
@@ -89,6 +89,6 @@ class Subject:
         return token_rows(self.model, self.examples)
 
     @cached_property
-    def trained_on(self) -> Examples | None:
+    def trained_on(self) -> Dataset | None:
         """The training sequences as examples."""
         return None if self.task is None else training_examples(self.task, self.training)

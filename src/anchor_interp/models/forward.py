@@ -14,23 +14,24 @@ Logits and gradients agree with ``model(tokens)`` to float64 rounding. It fires 
 
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from anchor_interp._util.schema import checked
 from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
+    Inputs,
     PostLNTransformer,
+    device,
     has_hooks,
     reference_model,
     token_rows,
 )
-from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.tasks.examples import Examples
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
@@ -48,11 +49,11 @@ _FREE = {
 
 def last_logits(
     model: HookedTransformer,
-    tokens: Sequences | Integer[Tensor, "batch pos"] | np.ndarray,
+    tokens: Inputs,
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "batch d_vocab"]:
-    """Logits at the last position of sequences or token indices.
+    """Logits at the last position of sequences or token indices; of examples, at their answer's.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
     for an architecture that the fast path does not implement. ``n_input_tokens`` promises that
@@ -63,9 +64,34 @@ def last_logits(
     """
     rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
     checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
-    if takes_fast_path(model):
-        return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
-    return cast(Tensor, model(rows))[:, -1]
+    at = answer_positions(model, tokens) if isinstance(tokens, Examples) else None
+    return answer_logits(model, rows, at, n_input_tokens=n_input_tokens)
+
+
+def answer_logits(
+    model: HookedTransformer,
+    rows: Int[Tensor, "batch pos"],
+    at: Int64[Tensor, " batch"] | None,
+    *,
+    n_input_tokens: int | None = None,
+) -> Float[Tensor, "batch d_vocab"]:
+    """:func:`last_logits` of checked rows, at one position of each; at the last if None."""
+    fast = takes_fast_path(model)
+    if at is None:
+        if fast:
+            return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
+        return cast(Tensor, model(rows))[:, -1]
+    places = at + torch.arange(len(rows), device=rows.device) * rows.shape[1]
+    if fast:
+        return fast_logits(model, rows, places, n_input_tokens=n_input_tokens)
+    return cast(Tensor, model(rows)).flatten(0, 1)[places]
+
+
+def answer_positions(model: HookedTransformer, examples: Examples) -> Int64[Tensor, " n"] | None:
+    """Where examples are answered, on the model's device; None if all are at the last position."""
+    if (examples.at == examples.tokens.shape[1] - 1).all():
+        return None
+    return torch.from_numpy(examples.at).to(device(model))
 
 
 def fast_last_logits(

@@ -53,10 +53,11 @@ from anchor_interp.models.lens import (
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import Sequences
 
-Inputs = Sequences | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
-"""Sequences of a task, or token indices."""
+Inputs = Sequences | Examples | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
+"""Sequences of an anchor task, examples of any task, or token indices."""
 Edges = Bool[Tensor, "layer batch head query key"]
 """Chosen edges of a model's attention; a batch of 1 stands for all sequences."""
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -308,18 +309,18 @@ def reference_model(post: bool) -> HookedTransformer:
 
 def token_rows(
     model: HookedTransformer,
-    tokens: Sequences | Integer[Tensor, "batch pos"] | np.ndarray,
+    tokens: Inputs,
     *,
     n_input_tokens: int | None = None,
 ) -> Int[Tensor, "batch pos"]:
-    """Sequences or token indices as the model takes them: 64-bit integers on its device.
+    """Sequences, examples or token indices as the model takes them: 64-bit integers on its device.
 
     Raises:
         ConfigError: no integers [batch, pos], too many positions, or a token not below
             ``n_input_tokens``, by default the vocabulary.
     """
     check_model(model)
-    if isinstance(tokens, Sequences):
+    if isinstance(tokens, Sequences | Examples):
         tokens = tokens.tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
         tokens = torch.from_numpy(tokens.astype(np.int64))

@@ -37,11 +37,11 @@ from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask, Keys, Pair
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.drawing import draw_examples
-from anchor_interp.tasks.examples import Examples, SplitRole
+from anchor_interp.tasks.examples import Dataset, SplitRole
 from anchor_interp.tasks.sequences import Sequences, draw
 from anchor_interp.tasks.task import Task, anchored
 
-Training = Sequences | Examples | None
+Training = Sequences | Dataset | None
 """The sequences that a model was trained on, if they are known."""
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
@@ -110,7 +110,7 @@ def evaluate(
 
 
 def _of_splits(
-    model: Network, task: Task, n: int, seed: int, training: Examples | None
+    model: Network, task: Task, n: int, seed: int, training: Dataset | None
 ) -> dict[str, Any]:
     """What an evaluation says of a task without anchors."""
     scores = []
@@ -140,7 +140,7 @@ def _of_splits(
 
 
 def _of_pairs(
-    model: HookedTransformer, asked: Task, n: int, seed: int, training: Examples | None
+    model: HookedTransformer, asked: Task, n: int, seed: int, training: Dataset | None
 ) -> dict[str, Any]:
     """What an evaluation says of an anchor task."""
     task = anchored(asked, "an evaluation of pairs")
@@ -197,18 +197,18 @@ def accuracy(
     return float((predict(model, tokens) == targets).mean())
 
 
-def training_accuracy(model: HookedTransformer, training: Examples) -> float:
+def training_accuracy(model: HookedTransformer, training: Dataset) -> float:
     """Accuracy on the first 10,000 training sequences of an anchor task."""
     some = training.rows(slice(_MOST_TRAINING))
     return accuracy(model, some.inputs, some.last)
 
 
-def training_examples(task: Task, training: Training) -> Examples | None:
+def training_examples(task: Task, training: Training) -> Dataset | None:
     """The training sequences as examples; ConfigError if they are not of this task."""
     checked(training, Training, "training")
     if training is None:
         return None
-    found = training.examples() if isinstance(training, Sequences) else training
+    found = training.dataset() if isinstance(training, Sequences) else training
     arrays: list[Any] = [found.tokens, found.mask, found.lengths]
     kinds = [a.dtype.kind if isinstance(a, np.ndarray) else "" for a in arrays]
     shapes = [getattr(a, "shape", ()) for a in arrays]
@@ -216,7 +216,7 @@ def training_examples(task: Task, training: Training) -> Examples | None:
     if not fits or not (shapes[0] == shapes[1] and shapes[0][:1] == shapes[2]):
         raise ConfigError(
             "training holds arrays that are not examples; expected integers (n, pos), booleans "
-            "(n, pos) and integers (n,): make it with Examples.of(prompts, answers)"
+            "(n, pos) and integers (n,): make it with Dataset.of(prompts, answers)"
         )
     longest = int(found.lengths.max(initial=0))
     if (

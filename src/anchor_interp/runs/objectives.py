@@ -28,7 +28,7 @@ from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, Objective
 from anchor_interp.tasks.drawing import draw_examples, find_split
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_bits
 
 _LOGGER = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ IGNORED = -100
 """The target of a place that does not count."""
 
 
-def training_examples(config: RunConfig) -> Examples:
+def training_examples(config: RunConfig) -> Dataset:
     """The run's training set, drawn once; warns if examples have to repeat."""
     n, size = config.train.n_sequences, find_split(config.task, "train").size
     if size is not None and n > size:
@@ -52,7 +52,7 @@ def training_examples(config: RunConfig) -> Examples:
 def make_objective(
     config: RunConfig,
     device: torch.device,
-    training: Examples | None = None,
+    training: Dataset | None = None,
     processes: Processes = ALONE,
 ) -> "LastObjective | MaskedObjective | Any":
     """The objective of a run on its training set, which is drawn if None.
@@ -72,7 +72,7 @@ class LastObjective(Objective):
     def __init__(
         self,
         config: RunConfig,
-        training: Examples,
+        training: Dataset,
         device: torch.device,
         processes: Processes = ALONE,
     ) -> None:
@@ -107,7 +107,7 @@ class MaskedObjective(Objective):
     def __init__(
         self,
         config: RunConfig,
-        training: Examples,
+        training: Dataset,
         device: torch.device,
         processes: Processes = ALONE,
     ) -> None:
@@ -146,7 +146,7 @@ class MaskedObjective(Objective):
 
 
 def masked_batch(
-    examples: Examples, length: int, device: torch.device, *, total: float | None = None
+    examples: Dataset, length: int, device: torch.device, *, total: float | None = None
 ) -> Batch:
     """Examples as one batch of at most ``length`` positions.
 

@@ -34,7 +34,7 @@ from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.drawing import draw_examples
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 
 T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def evaluate_run(
     *,
     n: int = 500,
     seed: int = 0,
-    training: Examples | None = None,
+    training: Dataset | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
     task = config.task
@@ -86,7 +86,7 @@ def evaluate_run(
     return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
 
 
-def _training(config: RunConfig) -> Examples:
+def _training(config: RunConfig) -> Dataset:
     rows = min(config.train.n_sequences, 10_000)
     return draw_examples(config.task, "train", rows, seed=config.seed)
 
@@ -178,7 +178,7 @@ class Run(Readable):
         return decide(self.evaluation).reason
 
     @property
-    def training(self) -> Examples | None:
+    def training(self) -> Dataset | None:
         """The first 10,000 training sequences, drawn again; None for an exact model."""
         return None if self.path is None else _training(self.config)
 

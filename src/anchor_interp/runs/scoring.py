@@ -24,7 +24,7 @@ from anchor_interp.runs.config import most_positions
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 
 MOST_VALUES = 32
@@ -32,7 +32,7 @@ MOST_VALUES = 32
 
 
 def score_split(
-    model: Network, task: Task, split: Split, examples: Examples, *, seed: int = 0
+    model: Network, task: Task, split: Split, examples: Dataset, *, seed: int = 0
 ) -> SplitScore:
     """The accuracy, also by the task's aspects, and the loss on examples of one split.
 
@@ -89,7 +89,7 @@ def _by(
 def right_answers(
     model: Network,
     task: Task,
-    examples: Examples,
+    examples: Dataset,
     tokens: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " n"]:
     """How right each answer is, 0 or 1; without an end token the share of right tokens.
@@ -111,7 +111,7 @@ def _whole(parts: Mapping[str, Bool[np.ndarray, " n"]]) -> Float[np.ndarray, " n
 
 
 def decoded_answers(
-    model: HookedTransformer, task: Task, examples: Examples
+    model: HookedTransformer, task: Task, examples: Dataset
 ) -> Float[np.ndarray, " n"]:
     """The task's own score, 0 or 1, of what the model writes after each prompt.
 
@@ -128,14 +128,14 @@ def decoded_answers(
     return found
 
 
-def token_losses(model: HookedTransformer, examples: Examples) -> Float[np.ndarray, " n"]:
+def token_losses(model: HookedTransformer, examples: Dataset) -> Float[np.ndarray, " n"]:
     """The mean cross-entropy, in nats, over the tokens to predict of each example."""
     return token_scores(model, examples)[1]
 
 
 @torch.no_grad()
 def token_scores(
-    model: HookedTransformer, examples: Examples
+    model: HookedTransformer, examples: Dataset
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """The share of right tokens and the mean loss, over the tokens to predict of each example."""
     found, fast = np.empty((2, len(examples))), takes_fast_path(model)
@@ -156,9 +156,7 @@ def token_scores(
     return found[0], found[1]
 
 
-def _parts(
-    examples: Examples, d_vocab: int
-) -> Iterator[tuple[Int64[np.ndarray, " part"], Examples]]:
+def _parts(examples: Dataset, d_vocab: int) -> Iterator[tuple[Int64[np.ndarray, " part"], Dataset]]:
     """Examples of similar length, as many as one pass takes, with their rows."""
     order = np.argsort(examples.lengths, kind="stable")
     n_rows = max(1, most_positions(d_vocab) // examples.tokens.shape[1])

@@ -22,7 +22,7 @@ from anchor_interp.runs.scoring import right_answers, token_scores
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
-from anchor_interp.tasks.examples import Examples, SplitRole
+from anchor_interp.tasks.examples import Dataset, SplitRole
 
 _PROBES = 512
 _LOGGER = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Session:
     """Starts or resumes a run whose folder is held for writing, and records its training."""
 
     def __init__(
-        self, writer: RunWriter, config: RunConfig, training: Examples, device: torch.device
+        self, writer: RunWriter, config: RunConfig, training: Dataset, device: torch.device
     ) -> None:
         self.writer, self.config, self.training = writer, config, training
         self.probes = Probes(config, training)
@@ -211,12 +211,12 @@ class Session:
 class Probes:
     """Small fixed sets of examples for the accuracies along training."""
 
-    def __init__(self, config: RunConfig, training: Examples) -> None:
+    def __init__(self, config: RunConfig, training: Dataset) -> None:
         self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
         draw = functools.partial(draw_examples, task, seed=1)
         most = _PROBES if task.network is None else task.network.most_probes
-        self._sets: list[tuple[SplitRole, Examples]] = []
+        self._sets: list[tuple[SplitRole, Dataset]] = []
         for split in task.splits:
             n = most if split.size is None else min(most, split.size)
             part = training.rows(slice(most)) if split.role == "train" else draw(split.name, n)
@@ -247,7 +247,7 @@ class Probes:
         means = {f"{role}_accuracy": share for role, share in _by_role(shares)}
         return means | {f"{role}_loss": loss for role, loss in _by_role(losses)}
 
-    def _told(self, model: Network, part: Examples) -> tuple[float, float | None]:
+    def _told(self, model: Network, part: Dataset) -> tuple[float, float | None]:
         """The accuracy on a set and, where every token is scored by itself, the mean loss."""
         if not self._task.by_token:
             return float(right_answers(model, self._task, part).mean()), None
@@ -261,7 +261,7 @@ def _by_role(values: Sequence[tuple[SplitRole, float]]) -> list[tuple[SplitRole,
     return [(role, float(np.mean([v for own, v in values if own == role]))) for role in roles]
 
 
-def tokens_seen(config: RunConfig, training: Examples, step: int) -> Row:
+def tokens_seen(config: RunConfig, training: Dataset, step: int) -> Row:
     """The tokens that the updates up to a step predicted, where a task counts every token.
 
     In the mean over the training set, if its examples differ in how many they predict.

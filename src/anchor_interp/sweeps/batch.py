@@ -30,7 +30,7 @@ from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult, error_of
 from anchor_interp.sweeps.stacked import Member, Stack
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 
 MOST_MODELS = 256
 """The largest batch: this many models fill a GPU even if they are tiny."""
@@ -111,7 +111,7 @@ class _Batch:
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, contextlib.ExitStack] = {}
         self._room = _fitting(list(configs.values()), device)
-        self._drawn: dict[Hashable, Examples] = {}
+        self._drawn: dict[Hashable, Dataset] = {}
 
     def train(self) -> Iterator[RunResult]:
         while self._waiting or self._sessions:

@@ -34,7 +34,7 @@ from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
 from anchor_interp.runs.config import RunConfig, TrainConfig
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 
 MOST_STEPS = 64
@@ -49,7 +49,7 @@ class Member:
 
     config: RunConfig
     state: loop.TrainState
-    training: Examples
+    training: Dataset
 
     @property
     def data_key(self) -> Hashable:

@@ -31,7 +31,7 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, shown
 from anchor_interp.tasks.anchor import Ints
-from anchor_interp.tasks.examples import Examples, Plane, Split
+from anchor_interp.tasks.examples import Dataset, Plane, Split
 from anchor_interp.tasks.finite_sets import drawn_rows, finite_splits
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.task import Task
@@ -127,12 +127,12 @@ class Addition(Task):
         """``train``, ``id`` (unless nothing is held out) and ``ood`` (the square)."""
         return finite_splits(_rows(self))
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N sums: the whole set in random order, then again in another order."""
         chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="addition")
         return self.sums(*np.divmod(chosen, self.largest + 1))
 
-    def sums(self, a: Ints, b: Ints) -> Examples:
+    def sums(self, a: Ints, b: Ints) -> Dataset:
         """The examples of these operands, each [n]."""
         plus, equals = (np.full((len(a), 1), symbol) for symbol in (_PLUS, _EQUALS))
         prompt = [self._write(a, self.largest), plus, self._write(b, self.largest), equals]
@@ -140,15 +140,15 @@ class Addition(Task):
         tokens = np.hstack([*prompt, self._write(a + b, 2 * self.largest), *end]).astype(np.int32)
         mask = np.zeros(tokens.shape, bool)
         mask[:, sum(part.shape[1] for part in prompt) :] = True
-        return Examples(tokens, mask, np.full(len(a), tokens.shape[1]))
+        return Dataset(tokens, mask, np.full(len(a), tokens.shape[1]))
 
-    def operands(self, examples: Examples) -> tuple[Ints, Ints]:
+    def operands(self, examples: Dataset) -> tuple[Ints, Ints]:
         """The operands of examples: two [n]."""
         places = self._places(self.largest)
         read = examples.tokens[:, : 2 * len(places) + 1].astype(np.int64) - len(_SYMBOLS)
         return read[:, : len(places)] @ places, read[:, len(places) + 1 :] @ places
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """The operands of every example, and how many digits of its sum a carry reaches."""
         a, b = self.operands(examples)
         # a carry takes 10 from one digit and adds 1 to the next

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 
 Role = Literal["inferential", "overridden", "unseen"]
@@ -242,11 +242,11 @@ class AnchorTask(Task, untagged=True):
         seen = (Split("train", "train"), Split("id", "id"))
         return (*seen, Split("ood", "ood")) if self.unseen else seen
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N sequences (:func:`anchor_interp.tasks.sequences.sample`), each with its target."""
         from anchor_interp.tasks.sequences import sample  # which draws from tasks of this class
 
-        return sample(self, checked(split, str, "split"), n, seed=seed).examples()
+        return sample(self, checked(split, str, "split"), n, seed=seed).dataset()
 
     @property
     def answers_last(self) -> bool:

@@ -42,7 +42,7 @@ from anchor_interp.tasks.cogs_corpus import (
 )
 from anchor_interp.tasks.cogs_files import official_rows
 from anchor_interp.tasks.cogs_grammar import WORDS
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import shuffled_rows
 from anchor_interp.tasks.task import Task
 
@@ -90,12 +90,12 @@ class Cogs(Task):
             Split("structural", "ood", ROWS_OF_TYPE * len(STRUCTURAL)),
         )
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N sentences with their forms: the whole set in random order, then in another order."""
         found = _examples(self, split)
         return found.rows(shuffled_rows(n, len(found), seed=seed, stream=f"cogs/{split}"))
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """The type of generalisation of every example, and how many tokens its answer has."""
         types, rows = _types(self), zip(examples.tokens, examples.starts, strict=True)
         found = [types.get(tuple(row[:start].tolist()), "in distribution") for row, start in rows]
@@ -116,12 +116,12 @@ def corpus_rows(task: Cogs, split: str) -> list[Row]:
 
 
 @functools.lru_cache(maxsize=8)
-def _examples(task: Cogs, split: str) -> Examples:
+def _examples(task: Cogs, split: str) -> Dataset:
     """A split as tokens, in the order of the corpus."""
     rows = corpus_rows(task, split)
     prompts = [task.encode(f"{row.sentence} ->") for row in rows]
-    found = Examples.of(prompts, [task.encode(f"{_spelled(row.form)} <end>") for row in rows])
-    return Examples(found.tokens.astype(np.int16), found.mask, found.lengths)
+    found = Dataset.of(prompts, [task.encode(f"{_spelled(row.form)} <end>") for row in rows])
+    return Dataset(found.tokens.astype(np.int16), found.mask, found.lengths)
 
 
 @functools.lru_cache(maxsize=2)

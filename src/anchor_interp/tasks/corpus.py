@@ -30,7 +30,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
 from anchor_interp.tasks.corpus_tokenizers import BYTES
 from anchor_interp.tasks.corpus_tokens import CorpusSpec, CorpusTokens, Part, corpus_tokens
-from anchor_interp.tasks.examples import Examples, Split, SplitRole
+from anchor_interp.tasks.examples import Dataset, Split, SplitRole
 from anchor_interp.tasks.hashing import shuffled_rows
 from anchor_interp.tasks.task import Task
 
@@ -112,7 +112,7 @@ class Corpus(Task):
         strides = length * step, step
         return np.lib.stride_tricks.as_strided(tokens, shape, strides, writeable=False)
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N windows: of ``train`` the first, of others a random order."""
         windows = self._windows(split if split in ("train", "held-out") else "other")
         if split != "train":
@@ -123,14 +123,14 @@ class Corpus(Task):
             tokens = windows[np.arange(n) % len(windows)]
         asked = np.arange(self.length + 1) > 0
         lengths = np.broadcast_to(np.int64(self.length + 1), n)
-        return Examples(tokens, np.broadcast_to(asked, tokens.shape), lengths)
+        return Dataset(tokens, np.broadcast_to(asked, tokens.shape), lengths)
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """None: all windows have one length."""
         del examples
         return {}
 
-    def n_bytes(self, examples: Examples) -> Int[np.ndarray, " n"]:
+    def n_bytes(self, examples: Dataset) -> Int[np.ndarray, " n"]:
         """Bytes of the predicted tokens."""
         found: Int[np.ndarray, " n"] = self._tokens.tokenizer.widths[examples.tokens[:, 1:]].sum(1)
         return found

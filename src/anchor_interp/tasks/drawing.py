@@ -6,7 +6,7 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 
 MAX_EXAMPLES = 1 << 31
@@ -14,7 +14,7 @@ MAX_EXAMPLES = 1 << 31
 _BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how often at most
 
 
-def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
+def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
     """The task's own examples, after a check.
 
     Raises:
@@ -27,7 +27,7 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
     checked(seed, int, "seed", low=0)
     checked(task.chance, float, f"the chance of the task {task.kind}", low=0, high=1)
     find_split(task, split)
-    found: Examples = checked(task.examples(split, n, seed=seed), Examples, "examples")
+    found: Dataset = checked(task.examples(split, n, seed=seed), Dataset, "examples")
     where = f"the split {split} of the task {task.kind}"
     if len(found) != n:
         raise ConfigError(f"{where} gives {len(found):,} examples; expected {n:,}")
@@ -38,7 +38,7 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Examples:
             f"{shapes[2]}; expected (n, pos) twice and (n)"
         )
     for rows in _checked_blocks(*found.tokens.shape):
-        part = Examples(found.tokens[rows], found.mask[rows], found.lengths[rows])
+        part = Dataset(found.tokens[rows], found.mask[rows], found.lengths[rows])
         _check_examples(task, part, where, rows.start)
     return found
 
@@ -52,7 +52,7 @@ def _checked_blocks(n: int, n_pos: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in starts]
 
 
-def _check_examples(task: Task, found: Examples, where: str, first: int) -> None:
+def _check_examples(task: Task, found: Dataset, where: str, first: int) -> None:
     """Refuse examples that break the contract; the first of them has this number."""
     low, high = int(found.tokens.min()), int(found.tokens.max())
     if low < 0 or high >= task.n_tokens:
@@ -88,7 +88,7 @@ def _check_examples(task: Task, found: Examples, where: str, first: int) -> None
         _check_answers(found, task.end, where, first)
 
 
-def _check_answers(found: Examples, end: int, where: str, first: int) -> None:
+def _check_answers(found: Dataset, end: int, where: str, first: int) -> None:
     """Refuse an answer that is not one stretch of tokens up to its only end token."""
     position = np.arange(found.tokens.shape[1])
     inside = (position >= found.starts[:, None]) & (position < found.lengths[:, None])
@@ -103,7 +103,7 @@ def _check_answers(found: Examples, end: int, where: str, first: int) -> None:
         )
 
 
-def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[int]]:
+def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[int]]:
     """The task's own aspects of examples, after a check.
 
     Raises:
@@ -137,7 +137,7 @@ def draw_aspects(task: Task, examples: Examples) -> dict[str, list[str] | list[i
     return found
 
 
-def draw_baselines(task: Task, examples: Examples) -> dict[str, float]:
+def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
     """The accuracies of the task's own baselines on examples, after a check.
 
     Raises:

@@ -1,15 +1,24 @@
-"""Sets of examples: what a task gives for training and for judging, as arrays."""
+"""Sets of examples: what a task gives for training and judging, and what an analysis is about."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int, Integer
+from jaxtyping import Bool, Int, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown
+from anchor_interp._util.readable import Readable
+from anchor_interp._util.schema import shown, suggestion
+
+if TYPE_CHECKING:
+    import torch
+
+    Integers: TypeAlias = np.ndarray | torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
+else:
+    Integers = Any
+"""Integers as an array, a tensor on any device, or lists."""
 
 SplitRole = Literal["train", "id", "ood"]
 """What a split tests: ``id`` has the distribution of the training data, ``ood`` another one."""
@@ -36,7 +45,7 @@ class Plane:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class Dataset:
     """n sequences, padded with zeros on the right to one length."""
 
     tokens: Integer[np.ndarray, "n pos"]
@@ -48,8 +57,8 @@ class Examples:
     """Tokens before the padding."""
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> "Examples":
-        """Examples of prompts and answers that are lists of tokens; an answer has its end token.
+    def of(cls, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> "Dataset":
+        """Prompts and answers that are lists of tokens; an answer has its end token.
 
         Raises:
             ConfigError: there are more prompts than answers, or the other way round.
@@ -71,10 +80,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def rows(self, which: slice | np.ndarray) -> "Examples":
+    def rows(self, which: slice | np.ndarray) -> "Dataset":
         """Some of the examples, cut to the longest of them."""
         longest = int(self.lengths[which].max(initial=1))
-        return Examples(
+        return Dataset(
             self.tokens[which, :longest], self.mask[which, :longest], self.lengths[which]
         )
 
@@ -106,3 +115,144 @@ class Examples:
     def last(self) -> Integer[np.ndarray, " n"]:
         """The tokens of the last position: the answers of a task that ``answers_last``."""
         return self.tokens[:, -1]
+
+    def prompts(self) -> "Examples":
+        """The prompts, each answered by the first token to predict, which is read at its end."""
+        answers = self.tokens[np.arange(len(self)), self.starts]
+        return Examples(self.inputs, answers, at=self.starts - 1)
+
+
+class Examples(Readable):
+    """What an analysis is about: sequences, where each is answered, and with what.
+
+    Anchor sequences (:class:`anchor_interp.tasks.sequences.Sequences`) can stand for theirs.
+
+    Args:
+        tokens: token indices [n, pos].
+        answers: the right answer of each, a token; None where no answer is needed.
+        wrong: a wrong answer of each.
+        at: the position at which the answer is read, one for all or one each: 0-based, or negative
+            and counted from the end. By default the last one.
+        labels: named properties of each, n values a name.
+        places: named positions, as ``at``; sites and masks take their names. ``last`` always is
+            where the answer is read.
+        padding: the token that fills rows on the left or right; no position lies in it, and
+            negative ones count from its beginning. A model reads it like any token.
+
+    Raises:
+        ConfigError: arrays that do not fit together, no sequence, or a position in the padding.
+    """
+
+    def __init__(
+        self,
+        tokens: Integers,
+        answers: Integers | None = None,
+        wrong: Integers | None = None,
+        *,
+        at: Integers | int = -1,
+        labels: Mapping[str, Any] | None = None,
+        places: Mapping[str, Integers | int] | None = None,
+        padding: int | None = None,
+    ) -> None:
+        self.tokens: Integer[np.ndarray, "n pos"] = _integers(tokens, "tokens", 2)
+        self.padding = padding
+        self.answers = None if answers is None else self._each(answers, "answers")
+        self.wrong = None if wrong is None else self._each(wrong, "wrong")
+        self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
+        self.labels = {
+            name: self._column(np.asarray(v), name) for name, v in (labels or {}).items()
+        }
+        self.places = {name: self._columns(where, name) for name, where in (places or {}).items()}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: Any) -> "Examples":
+        """One example by its number, or some by a slice, numbers or a mask [n] of booleans."""
+        rows = np.atleast_1d(np.arange(len(self))[index])
+        return Examples(
+            self.tokens[rows],
+            None if self.answers is None else self.answers[rows],
+            None if self.wrong is None else self.wrong[rows],
+            at=self.at[rows],
+            labels={name: values[rows] for name, values in self.labels.items()},
+            places={name: where[rows] for name, where in self.places.items()},
+            padding=self.padding,
+        )
+
+    def positions(self, where: str | int | Integers) -> Int64[np.ndarray, " n"]:
+        """The column of a place in every row: by its name, or as ``at``.
+
+        Raises:
+            ConfigError: there is no such place, or it is in the padding.
+        """
+        if not isinstance(where, str):
+            return self._columns(where, "position")
+        named = {**self.places, "last": self.at}
+        if where not in named:
+            known = f"the examples have {', '.join(named)}"
+            raise ConfigError(f"{where!r} is not a place{suggestion(where, named)}; {known}")
+        return named[where]
+
+    @functools.cached_property
+    def inside(self) -> Bool[np.ndarray, "n pos"]:
+        """Where a row holds tokens, not padding."""
+        if self.padding is None:
+            return np.ones(self.tokens.shape, np.bool_)
+        token = self.tokens != self.padding
+        after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
+        return after & before[:, ::-1]
+
+    def _columns(self, where: Integers | int, name: str) -> Int64[np.ndarray, " n"]:
+        """Positions as columns, inside the padding."""
+        given = np.full(len(self), where) if isinstance(where, int) else self._each(where, name)
+        first = self.inside.argmax(1)
+        stop = first + self.inside.sum(1)
+        columns = np.where(given < 0, stop + given, given)
+        outside = np.flatnonzero((columns < first) | (columns >= stop))
+        if len(outside):
+            row = outside[0]
+            low, high = first[row], stop[row] - 1
+            known = f"{low} to {high}, or {low - high - 1} to -1 from the end"
+            expected = f"expected {known}" if high >= low else f"row {row} is all padding"
+            raise ConfigError(f"{name} is {given[row]} in row {row}; {expected}")
+        return columns
+
+    def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
+        return self._column(_integers(values, name, 1).astype(np.int64), name)
+
+    def _column(self, values: np.ndarray, name: str) -> np.ndarray:
+        if values.shape[:1] != (len(self),):
+            raise ConfigError(
+                f"{name} has shape {values.shape}; expected {len(self)} values, one a row of tokens"
+            )
+        return values
+
+    def _summary(self) -> str:
+        n, length = self.tokens.shape
+        low, high = self.at.min(), self.at.max()
+        at = f"{low}" if low == high else f"{low} to {high}"
+        names = [f"; {what} {', '.join(x)}" for what, x in self._named() if x]
+        return f"{n} of {length} tokens, answered at position {at}{''.join(names)}"
+
+    def _named(self) -> tuple[tuple[str, Mapping[str, np.ndarray]], ...]:
+        return ("labels", self.labels), ("places", self.places)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        columns = {"answer": self.answers, "wrong": self.wrong, "at": self.at, **self.labels}
+        known = {name: values for name, values in columns.items() if values is not None}
+        for i, tokens in enumerate(self.tokens):
+            read = tokens[self.inside[i]]
+            yield {"tokens": " ".join(map(str, read)), **{n: v[i] for n, v in known.items()}}
+
+
+def _integers(values: Any, name: str, axes: int) -> Integer[np.ndarray, "..."]:
+    try:
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except ValueError:
+        raise ConfigError(f"the rows of {name} differ in length; pad them to one length") from None
+    if array.ndim != axes or array.dtype.kind not in "iu" or not array.size:
+        shape = "[n, pos], of at least one token" if axes == 2 else "[n]"
+        about = f"shape {array.shape} and dtype {array.dtype}"
+        raise ConfigError(f"{name} has {about}; expected integers {shape}")
+    return array

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Bool
 
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset
 
 if TYPE_CHECKING:
     import torch
@@ -104,13 +104,13 @@ class OwnNetwork(ABC):
 
     @abstractmethod
     def objective(
-        self, config: "RunConfig", training: Examples, device: "torch.device"
+        self, config: "RunConfig", training: Dataset, device: "torch.device"
     ) -> "Objective":
         """What training minimises on these examples, a function of (seed, step) alone."""
 
     @abstractmethod
     def judge(
-        self, network: Any, examples: Examples, *, seed: int, stream: str
+        self, network: Any, examples: Dataset, *, seed: int, stream: str
     ) -> Mapping[str, Bool[np.ndarray, " n"]]:
         """For each part its name, and in which examples it is right; an answer has all parts right.
 
@@ -118,7 +118,7 @@ class OwnNetwork(ABC):
         """
 
     @abstractmethod
-    def loss(self, network: Any, examples: Examples, *, seed: int, stream: str) -> float:
+    def loss(self, network: Any, examples: Dataset, *, seed: int, stream: str) -> float:
         """The loss on examples; a function of the network and these arguments alone."""
 
     def figures(self, run: "Run") -> Sequence[OwnFigure]:

@@ -47,7 +47,7 @@ from jaxtyping import Bool, Int
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.task import Task
 
@@ -116,7 +116,7 @@ class Prontoqa(Task):
         """``train``, ``id`` and ``deeper``; none of them has a last example."""
         return (Split("train", "train"), Split("id", "id"), Split("deeper", "ood"))
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N questions about as many worlds."""
         chunks = np.split(np.arange(n), range(_CHUNK, n, _CHUNK))
         slots = np.concatenate([_slots(self, split, rows, seed) for rows in chunks])
@@ -126,9 +126,9 @@ class Prontoqa(Task):
         tokens = np.zeros(inside.shape, np.uint8)
         tokens[inside] = slots[there]
         starts = there[:, : _n_prompt_slots(self)].sum(1)
-        return Examples(tokens, inside & (place >= starts[:, None]), lengths)
+        return Dataset(tokens, inside & (place >= starts[:, None]), lengths)
 
-    def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
+    def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
         """Whether the judgement is right: the last word before the end; see the module."""
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given[-2:]) == wanted[-2:] for given, wanted in pairs], bool)
@@ -138,7 +138,7 @@ class Prontoqa(Task):
         """Half of all guesses are right."""
         return 0.5
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """By what errors are grouped: the hops, whether the statement is negated, the judgement."""
         asked = list(_questions(examples))
         return {
@@ -147,7 +147,7 @@ class Prontoqa(Task):
             "answer": _judgements(examples),
         }
 
-    def baselines(self, examples: Examples) -> Mapping[str, Bool[np.ndarray, " n"]]:
+    def baselines(self, examples: Dataset) -> Mapping[str, Bool[np.ndarray, " n"]]:
         """Which examples a rule that follows no chain gets right, by the name of that rule."""
         guessed = [str(question.guess()) for question in _questions(examples)]
         pairs = zip(guessed, _judgements(examples), strict=True)
@@ -348,11 +348,11 @@ class _Question:
         return max(rules)[1] == self.negated
 
 
-def _questions(examples: Examples) -> Iterator[_Question]:
+def _questions(examples: Dataset) -> Iterator[_Question]:
     rows = zip(examples.tokens, examples.starts, strict=True)
     return (_Question.read(row[:start].tolist()) for row, start in rows)
 
 
-def _judgements(examples: Examples) -> list[str]:
+def _judgements(examples: Dataset) -> list[str]:
     last = examples.tokens[np.arange(len(examples)), examples.lengths - 2]
     return [_GRAMMAR[token] for token in last]

@@ -30,7 +30,7 @@ import numpy as np
 
 from anchor_interp._util.schema import bounded
 from anchor_interp.tasks.anchor import Ints
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.finite_sets import drawn_rows, finite_splits
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.task import Task
@@ -90,12 +90,12 @@ class Scan(Task):
         """``train``, ``id`` (unless nothing is held out) and ``ood`` (except for ``simple``)."""
         return finite_splits(_rows(self))
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N commands with their actions: the whole set in random order, then in another order."""
         chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="scan")
         return _all_examples().rows(chosen)
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """The number of actions, and what the command is built of (:func:`construction`)."""
         rows = zip(examples.tokens, examples.starts, strict=True)
         built = [construction(self.decode(row[: start - 1])) for row, start in rows]
@@ -150,12 +150,12 @@ def _verb_phrases() -> Iterator[Pair]:
 
 
 @functools.cache
-def _all_examples() -> Examples:
+def _all_examples() -> Dataset:
     """Every pair as tokens, in the order of :func:`pairs`."""
     task = Scan()
     prompts = [task.encode(f"{command} ->") for command, _ in pairs()]
-    found = Examples.of(prompts, [task.encode(f"{actions} .") for _, actions in pairs()])
-    return Examples(found.tokens.astype(np.uint8), found.mask, found.lengths)
+    found = Dataset.of(prompts, [task.encode(f"{actions} .") for _, actions in pairs()])
+    return Dataset(found.tokens.astype(np.uint8), found.mask, found.lengths)
 
 
 @functools.lru_cache(maxsize=64)

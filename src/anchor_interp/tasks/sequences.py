@@ -27,7 +27,7 @@ from anchor_interp.tasks.anchor import (
     pair_indices,
     target_table,
 )
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Dataset, Examples, Integers
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 
 if TYPE_CHECKING:
@@ -171,11 +171,29 @@ class Sequences(Readable):
             yield {**about, "position": int(position), "role": ROLES[role], "target": int(target)}
 
     def examples(self) -> Examples:
+        """The sequences as an analysis takes them: their targets, labels and places."""
+        key = self.position.astype(np.int64)
+        names = ("key", "position", "pair", "role")
+        return Examples(
+            self.tokens,
+            self.targets,
+            labels={name: getattr(self, name) for name in names},
+            places={"key": key, "first": key + 1, "second": key + 2},
+        )
+
+    def dataset(self) -> Dataset:
         """The same sequences, each with its target at the end."""
         tokens = np.concatenate([self.tokens, self.targets[:, None]], axis=1)
         mask = np.zeros(tokens.shape, bool)
         mask[:, -1] = True
-        return Examples(tokens, mask, np.full(len(tokens), tokens.shape[1]))
+        return Dataset(tokens, mask, np.full(len(tokens), tokens.shape[1]))
+
+
+def as_examples(inputs: Sequences | Examples | Integers) -> Examples:
+    """Sequences of an anchor task, examples, or tokens [n, pos] without answers, as examples."""
+    if isinstance(inputs, Sequences):
+        return inputs.examples()
+    return inputs if isinstance(inputs, Examples) else Examples(inputs)
 
 
 def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:

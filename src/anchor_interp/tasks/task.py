@@ -11,7 +11,7 @@ question            type              meaning
 ``words``           ``tuple[str]``    the text of every token: a token is an index of them
 ``length``          ``int``           most tokens that the model reads: all but the last one
 ``splits``          ``tuple[Split]``  the sets of examples: ``train``, and those it is judged on
-``examples(...)``   ``Examples``      n examples of a split: tokens, loss mask, lengths
+``examples(...)``   ``Dataset``       n examples of a split: tokens, loss mask, lengths
 ``end``             ``int | None``    the token that ends an answer; None if answers are not decoded
 ``score(...)``      ``bool[n]``       which decoded answers are right; by default, exact matches
 ``aspects(...)``    ``Mapping``       what errors are counted by; by default, the answer's length
@@ -47,7 +47,7 @@ from jaxtyping import Bool, Int
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_fields, checked, shown, suggestion
 from anchor_interp.tasks import registry
-from anchor_interp.tasks.examples import Examples, Plane, Split
+from anchor_interp.tasks.examples import Dataset, Plane, Split
 
 if TYPE_CHECKING:
     from anchor_interp.tasks.anchor import AnchorTask
@@ -101,7 +101,7 @@ class Task:
         """The sets of examples; the first one is ``Split("train", "train")``."""
         raise self._unanswered("splits")
 
-    def examples(self, split: str, n: int, *, seed: int) -> Examples:
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N examples of a split; :mod:`anchor_interp.tasks.drawing` checks them."""
         raise self._unanswered(f"examples({split!r}, {n}, seed={seed})")
 
@@ -114,12 +114,12 @@ class Task:
         """The token that ends an answer; None if the score is that of each token by itself."""
         return None
 
-    def score(self, examples: Examples, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
+    def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
         """Which decoded answers are right; each is what the model wrote, with its end token."""
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given) == wanted for given, wanted in pairs], bool)
 
-    def aspects(self, examples: Examples) -> Mapping[str, Sequence[str | int]]:
+    def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """What errors are counted by: for each way of grouping, the value of every example.
 
         Texts are shown as bars, whole numbers as a line.
@@ -136,7 +136,7 @@ class Task:
         """The accuracy of a guess, from 0 to 1, which the rule for OOD accuracy counts from."""
         return 0.0
 
-    def baselines(self, examples: Examples) -> Mapping[str, Bool[np.ndarray, " n"]]:
+    def baselines(self, examples: Dataset) -> Mapping[str, Bool[np.ndarray, " n"]]:
         """Which examples each shortcut gets right, by its name.
 
         Their accuracies stand beside those of a model.
@@ -144,7 +144,7 @@ class Task:
         del examples  # there is none by default
         return {}
 
-    def n_bytes(self, examples: Examples) -> Int[np.ndarray, " n"] | None:
+    def n_bytes(self, examples: Dataset) -> Int[np.ndarray, " n"] | None:
         """How many bytes of text the predicted tokens of each example are; None if none are text.
 
         With them a loss is also told in bits per byte, which compares tokenizers.

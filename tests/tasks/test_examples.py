@@ -1,0 +1,90 @@
+"""Examples of any task: where they are answered, and what does not fit together."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from small_models import FEW_KEYS, random_model
+
+import anchor_interp as ai
+from anchor_interp.tasks.sequences import as_examples, places
+
+TOKENS = [[1, 2, 3, 0], [4, 5, 0, 0], [0, 0, 1, 2]]
+
+
+def test_positions_are_counted_within_the_padding() -> None:
+    padded = ai.Examples(TOKENS, [1, 2, 3], places={"verb": -2, "start": [0, 0, 2]}, padding=0)
+    assert padded.at.tolist() == [2, 1, 3] == padded.positions("last").tolist()
+    assert padded.positions("verb").tolist() == [1, 0, 2] == padded.positions(-2).tolist()
+    assert padded.positions("start").tolist() == [0, 0, 2]
+    assert padded.inside.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 1, 1]]
+    assert ai.Examples(TOKENS).at.tolist() == [3, 3, 3]  # without a padding token all are read
+
+
+def test_an_index_takes_every_column() -> None:
+    answers, wrong, names = [1, 2, 3], [4, 5, 6], list("xyz")
+    made = ai.Examples(torch.tensor(TOKENS), answers, wrong, at=[0, 1, 2], labels={"a": names})
+    for index, rows in ((1, [1]), (slice(1, 3), [1, 2]), ([True, False, True], [0, 2])):
+        some = made[index]
+        assert some.tokens.tolist() == [TOKENS[row] for row in rows]
+        assert some.at.tolist() == rows
+        assert some.answers is not None
+        assert some.wrong is not None
+        assert (some.wrong - some.answers).tolist() == [3] * len(rows)
+        assert some.labels["a"].tolist() == [names[row] for row in rows]
+
+
+def test_anchor_sequences_are_examples() -> None:
+    sequences = ai.sample(FEW_KEYS, "id", 30, seed=0)
+    examples = as_examples(sequences)
+    for place in ("key", "first", "second", "last"):
+        assert (examples.positions(place) == places(sequences, place)).all()
+    assert examples.answers is not None
+    assert (examples.answers == sequences.targets).all()
+    assert (examples.labels["key"] == sequences.key).all()
+    prompts = FEW_KEYS.examples("id", 30, seed=0).prompts()
+    assert (prompts.tokens == examples.tokens).all()
+    assert (prompts.answers == examples.answers).all()
+    assert (prompts.at == examples.at).all()
+
+
+@pytest.mark.parametrize("layout", ["post", "pre"])
+def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
+    """On the fast path and through TransformerLens, at every position of every row."""
+    model, tokens = random_model(layout), torch.arange(36).reshape(4, 9)
+    whole = model(tokens)
+    at = np.array([0, 8, 3, 5])
+    for attached in (False, True):
+        if attached:
+            model.add_hook("blocks.0.hook_resid_pre", lambda value, **_: value)
+        logits = ai.last_logits(model, ai.Examples(tokens, at=at))
+        torch.testing.assert_close(logits, whole[range(4), at], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ai.Examples([[1, 2], [3]]), "rows of tokens differ in length; pad them"),
+        (lambda: ai.Examples([]), r"shape \(0,\).*at least one token"),
+        (lambda: ai.Examples(np.zeros((0, 4), int)), r"shape \(0, 4\).*at least one token"),
+        (lambda: ai.Examples([[0.5, 1]]), "float64; expected integers"),  # type: ignore[list-item]
+        (lambda: ai.Examples(TOKENS, [1, 2]), r"answers has shape \(2,\); expected 3 values"),
+        (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
+        (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0; expected 0 to 3, or -4 to -1"),
+        (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0), "at is 2 in row 1; expected 0 to 1"),
+        (lambda: ai.Examples([[0, 0]], padding=0), "row 0 is all padding"),
+        (lambda: ai.Examples(TOKENS, places={"verb": 9}), "verb is 9 in row 0"),
+        (lambda: ai.Examples(TOKENS, places={"verb": 1}).positions("vreb"), "did you mean 'verb'"),
+        (lambda: ai.last_logits(random_model(), ai.Examples([[120]])), "expected 0 to 119"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    make: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ai.ConfigError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
