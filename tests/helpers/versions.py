@@ -7,3 +7,4 @@ from anchor_interp.models import lens
 only_3 = pytest.mark.skipif(
     not lens.VERSION_3, reason="builds models that only TransformerLens 3 has"
 )
+only_4 = pytest.mark.skipif(lens.VERSION_3, reason="tests what only TransformerLens 4 has")

@@ -11,6 +11,7 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.complexity import stable_rank
+from tests.helpers.versions import only_4
 
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -126,3 +127,54 @@ def test_a_bridge_is_not_saved_under_its_own_names(tmp_path: Any) -> None:
     bridge, _ = wrapped("GPT2LMHeadModel")
     with pytest.raises(ConfigError, match="other names of weights"):
         ai.save_transformer(bridge, tmp_path / "model.safetensors")
+
+
+@only_4
+@pytest.mark.parametrize(
+    "name", ["attn.hook_pattern", "attn.hook_z", "hook_resid_mid", "mlp.hook_post"]
+)
+def test_a_native_bridge_answers_as_a_model_of_equal_weights(name: str) -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    sizes = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_head": 8, "d_mlp": 64, "d_vocab": 60}
+    native = TransformerBridge.boot_native(
+        {**sizes, "n_ctx": 16, "act_fn": "relu", "normalization_type": "LN", "seed": 0}
+    ).eval()
+    config = ai.ModelConfig(**sizes, n_ctx=16, act_fn="relu", normalization="pre", bias=True)
+    model = ai.build_model(config, ai.InitConfig(gamma=0.5), seed=0)
+    missing = model.load_state_dict(_weights_of_native(native.state_dict()), strict=False)
+    assert not missing.unexpected_keys
+    assert all(key.endswith(("mask", "IGNORE")) for key in missing.missing_keys)
+    edit = {f"blocks.1.{name}": torch.tanh}
+    with hooked(native, edit):
+        edited = ai.last_logits(native, TOKENS)
+    with hooked(model, edit):
+        expected = ai.last_logits(model, TOKENS)
+    torch.testing.assert_close(edited, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(expected, ai.last_logits(model, TOKENS))
+
+
+def _weights_of_native(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a native bridge of four heads under HookedTransformer's names."""
+    renamed = {
+        "embed.W_E": weights["embed.weight"],
+        "pos_embed.W_pos": weights["pos_embed.weight"],
+        "unembed.W_U": weights["unembed.weight"].T,
+        "unembed.b_U": weights["unembed.bias"],
+        "ln_final.w": weights["ln_final.weight"],
+        "ln_final.b": weights["ln_final.bias"],
+    }
+    for block in ("blocks.0", "blocks.1"):
+        for norm in ("ln1", "ln2"):
+            renamed[f"{block}.{norm}.w"] = weights[f"{block}.{norm}.weight"]
+            renamed[f"{block}.{norm}.b"] = weights[f"{block}.{norm}.bias"]
+        for each in "qkv":
+            matrix, bias = (weights[f"{block}.attn.{each}.{kind}"] for kind in ("weight", "bias"))
+            renamed[f"{block}.attn.W_{each.upper()}"] = matrix.reshape(4, 8, 32).transpose(1, 2)
+            renamed[f"{block}.attn.b_{each.upper()}"] = bias.reshape(4, 8)
+        renamed[f"{block}.attn.W_O"] = weights[f"{block}.attn.o.weight"].T.reshape(4, 8, 32)
+        renamed[f"{block}.attn.b_O"] = weights[f"{block}.attn.o.bias"]
+        for each in ("in", "out"):
+            renamed[f"{block}.mlp.W_{each}"] = weights[f"{block}.mlp.{each}.weight"].T
+            renamed[f"{block}.mlp.b_{each}"] = weights[f"{block}.mlp.{each}.bias"]
+    return renamed
