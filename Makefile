@@ -74,9 +74,9 @@ public-api: $(VENV)/.installed-dev
 
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
-EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search complexity contrasts \
+EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search \
 	circuits circuit_sizes masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
-	tiny_decay tiny_depth claims busy sequences language_speed
+	claims busy sequences language_speed
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 	$(BIN)/python benchmarks/tables.py
@@ -87,8 +87,6 @@ faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/faults.py
 fuzz = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
 recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
-complexity = $(BIN)/python experiments/complexity.py
-contrasts = $(BIN)/python experiments/contrasts.py
 interchange = $(BIN)/python experiments/interchange.py
 analysis = $(BIN)/python benchmarks/analysis.py --json
 scaling = $(BIN)/python benchmarks/scaling.py --json
@@ -99,8 +97,6 @@ busy = $(BIN)/python benchmarks/busy.py --json
 sequences = $(BIN)/python benchmarks/sequences.py --json
 language_speed = $(BIN)/python benchmarks/language.py --json
 sweep_faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/sweep_faults.py
-tiny_decay = $(BIN)/python experiments/diagrams.py decay
-tiny_depth = $(BIN)/python experiments/diagrams.py depth
 claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"

@@ -42,12 +42,11 @@ from ledger_text import (
 )
 from measured import table
 from neurips_4 import zone_text
-from neurips_4_factors import ANSWERS, levels
 from papers import page
 from papers.claims import PHASE_2, RANDOM, judge_ledger
 from papers.detection import detection
 from papers.effects import grouped
-from papers.figure2_runs import BASES, distance
+from papers.figure2_runs import distance
 from papers.page import Ledger, told
 from papers.rises import CELL, SEED, best, spread
 from papers.rises import mean as mean_of_rates
@@ -320,38 +319,6 @@ def cells_table(_: Ledger) -> str:
     return table(["layers", "gamma", "fitted", *heads, "spread"], lines)
 
 
-def factors_table(_: Ledger) -> str:
-    """What each factor does to both answers from both cells."""
-    lines = []
-    for level in levels(_tables().get("factors", []), "tiny"):
-        numbers = [
-            f"{effect.mean:+.2f} [{effect.low:.2f}, {effect.high:.2f}]"
-            if (effect := level.effects.get((base, answer)))
-            else ""
-            for base in BASES
-            for answer in ANSWERS
-        ]
-        lines.append([level.factor, level.level, *numbers, *level.phases.values(), level.says])
-    named = [f"{ANSWERS[answer][0]}, from {base}" for base in BASES for answer in ANSWERS]
-    phases = [f"phases, from {base}" for base in BASES]
-    return table(["factor", "level", *named, *phases, "the boundary"], lines)
-
-
-def paper_width_table(_: Ledger) -> str:
-    """The final checkpoints of the runs in the paper's width."""
-    rows = _tables().get("paper-width")
-    if not rows:
-        return NOT_MEASURED
-    columns = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
-    lines = [
-        [f"{row['gamma']:g}", row["phase"] or row["status"],
-         *("" if row[name] is None else f"{row[name]:.2f}" for name in columns)]
-        for row in rows
-    ]  # fmt: skip
-    answers = (f"{title} answers" for title, _ in ANSWERS.values())
-    return table(["gamma", "phase", "training", "ID", *answers], lines)
-
-
 MADE: Mapping[str, Callable[[Ledger], str]] = {
     "counts": counts,
     "figures": figures_table,
@@ -370,8 +337,6 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "noise": noise_table,
     "figure2": figure2_table,
     "figure2-cells": cells_table,
-    "factors": factors_table,
-    "paper-width": paper_width_table,
     "corners": lambda _: corners_table(TABLES),
     "concepts": lambda _: concepts_table(TABLES),
     "language": lambda _: language_table(TABLES),

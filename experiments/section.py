@@ -29,7 +29,7 @@ from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.local import LocalEngine
 from papers.claims import RANDOM, judge_ledger, section_claims
 from papers.gathering import gather, plan, unfinished
-from papers.page import told
+from papers.page import line
 from papers.rows import Rows
 from papers.tables import read_tables
 
@@ -108,9 +108,7 @@ def _run(
     write_output(figure, montage(draw(Data(asked.scale, tables, place))))
     judgements = judge_ledger(tables)  # adjusted together with all others whose tables are there
     for claim in claims:
-        judged, shown = judgements[claim.name], told(judgements[claim.name])
-        numbers = "; ".join(filter(None, (shown["effect"], shown["n"])))
-        print(f"{claim.name}: {judged.verdict}{numbers and f' ({numbers})'}")
+        print(line(claim, judgements[claim.name]))
     print(f"figure: {figure}")
     if lacking:
         _say(

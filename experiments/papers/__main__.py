@@ -18,8 +18,9 @@ from anchor_interp.pages.page import output_folder
 from anchor_interp.sweeps.local import LocalEngine
 
 from . import command
+from .claims import CLAIMS
 from .gathering import gather, plan, unfinished
-from .page import read_ledger, write_ledger
+from .page import line, read_ledger, write_ledger
 from .studies import STUDIES, study
 
 _LOGGER = logging.getLogger("anchor_interp.papers")
@@ -60,7 +61,7 @@ def run(asked: argparse.Namespace) -> int:
         found = gather(names, asked.scale, asked.out, tables=tables, engine=engine, quiet=quiet)
         left = unfinished(found)
     ledger = read_ledger(asked.scale, tables)
-    page, numbers = write_ledger(ledger, asked.out)
+    numbers = write_ledger(ledger, asked.out)
     if left:
         _LOGGER.error(
             "%d runs failed or lack a measurement, such as %s; give the command again, or remove "
@@ -70,9 +71,10 @@ def run(asked: argparse.Namespace) -> int:
     if asked.json:
         print(numbers.read_text(encoding="utf-8"))
     else:
+        for claim in CLAIMS:
+            print(line(claim, ledger.judgements[claim.name]))
         counted = Counter(found.verdict for found in ledger.judgements.values())
         print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items())))
-        print(f"page: {page}")
         print(f"numbers: {numbers}")
     return 1 if left else 0
 

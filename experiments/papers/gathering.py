@@ -1,9 +1,7 @@
 """Trains and measures what the studies lack, and writes their tables.
 
 :func:`gather` can be stopped and resumed at any point: runs and what is measured of them stand in a
-sweep folder, and a run whose row an earlier table has needs neither. When it is interrupted, the
-rows of a study that is not complete go to ``STUDY.part.csv``. With that file and without the sweep
-folder it resumes on another machine too. Claims are judged by complete tables alone.
+sweep folder, and a run whose row an earlier table has needs neither.
 """
 
 import logging
@@ -11,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anchor_interp._util.errors import AnchorInterpError, StoreError
+from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure, lacking
@@ -31,7 +29,6 @@ from .studies import Study, broken_groups, study, study_sweep
 from .tables import (
     check_scale,
     checkpoints_table,
-    part_of,
     read_checkpoints,
     read_study,
     write_rows,
@@ -108,11 +105,7 @@ def gather(
                 new = [m for group in measures_of(of.study, config).values() for m in group]
                 measures[run] += [measure for measure in new if measure not in measures[run]]
         every = _grouped(todo.values())
-        try:
-            sweep(every, folder.path, engine=engine, measures=measures, quiet=quiet)
-        except BaseException:
-            _write_parts(wanted, folder, scale, place)
-            raise
+        sweep(every, folder.path, engine=engine, measures=measures, quiet=quiet)
         found = {row["run_id"]: row for row in read_table(folder.path)}
     gathered = {}
     for of in wanted:
@@ -120,36 +113,11 @@ def gather(
             of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
             for run, config in of.configs.items()
         ]
-        gathered[of.name] = _with_lost(rows, of)
-        write_rows(place / f"{of.name}.csv", gathered[of.name])
+        gathered[of.name] = rows
+        write_rows(place / f"{of.name}.csv", rows)
         if of.study.checkpoints:
-            path = checkpoints_table(place, of.name)
-            write_rows(path, _checkpoints(of, folder, gathered[of.name]))
-            part_of(path).unlink(missing_ok=True)
-        part_of(place / f"{of.name}.csv").unlink(missing_ok=True)
+            write_rows(checkpoints_table(place, of.name), _checkpoints(of, folder, rows))
     return gathered
-
-
-def _write_parts(wanted: Sequence["_Wanted"], folder: SweepFolder, scale: str, place: Path) -> None:
-    """Write the finished rows of studies that are not complete, for another machine to go on."""
-    try:
-        found = {row["run_id"]: row for row in read_table(folder.path) if row["status"] == "done"}
-        for of in wanted:
-            rows = [
-                of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
-                for run, config in of.configs.items()
-                if run in of.known or run in found
-            ]
-            rows = [row for row in rows if _is_measured(row, of.study)]
-            if not of.todo or not rows:
-                continue
-            path = place / f"{of.name}.csv"
-            write_rows(part_of(path), rows)
-            if of.study.checkpoints:
-                along = _checkpoints(of, folder, rows)
-                write_rows(part_of(checkpoints_table(place, of.name)), along)
-    except AnchorInterpError as error:
-        _LOGGER.warning("the rows of finished runs are not in a table yet: %s", error)
 
 
 def unfinished(gathered: Mapping[str, Sequence[Row]]) -> list[str]:
@@ -171,7 +139,6 @@ class _Wanted:
     study: Study
     configs: dict[str, RunConfig]
     known: dict[str, Row]  # rows of finished runs with every number that the study measures
-    ended: dict[str, Row]  # rows of all finished runs
     along: dict[tuple[str, float], Row]  # rows of checkpoints, by run and step
 
     @property
@@ -188,9 +155,9 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
     configs, found = study_sweep(name, scale).configs(), study(name)
     ended: dict[str, Row] = {}
     along: dict[tuple[str, float], Row] = {}
-    for path in _tables_of(checkpoints_table(tables, name)) if tables and found.checkpoints else ():
-        along |= {(row["run_id"], row["at_step"]): row for row in read_checkpoints(path)}
-    for path in _tables_of(tables / f"{name}.csv") if tables else ():
+    if tables and found.checkpoints and (path := checkpoints_table(tables, name)).is_file():
+        along = {(row["run_id"], row["at_step"]): row for row in read_checkpoints(path)}
+    if tables and (path := tables / f"{name}.csv").is_file():
         rows = read_study(path)
         check_scale(rows, scale, path)
         if other := [row["run_id"] for row in rows if row["run_id"] not in configs]:
@@ -199,7 +166,7 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
                 f"{scale}, such as {other[0]}; remove these lines, or name another folder for "
                 "the tables"
             )
-        ended |= {row["run_id"]: row for row in rows if row["status"] == "done"}
+        ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
     known = {
         run: row
         for run, row in ended.items()
@@ -209,12 +176,7 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
     if lack := len(ended) - len(known):
         text = "%d of %d finished runs in the table of %s lack numbers that it measures"
         _LOGGER.info(text, lack, len(ended), name)
-    return _Wanted(name, found, configs, known, ended, along)
-
-
-def _tables_of(path: Path) -> list[Path]:
-    """A table and its part, as far as they are there; rows of the part are newer."""
-    return [one for one in (path, part_of(path)) if one.is_file()]
+    return _Wanted(name, found, configs, known, along)
 
 
 def _is_measured(row: Row, of: Study) -> bool:
@@ -261,15 +223,6 @@ def task_columns(task: Task) -> Row:
         "broken": " ".join(f"{a}{b}" for a, b in broken) or None,
         "offsets": " ".join(str(anchor.function) for anchor in task.anchors),
     }
-
-
-def _with_lost(rows: list[Row], of: _Wanted) -> list[Row]:
-    """The rows, with what an earlier table says of runs that could not be trained anew."""
-    lost = [row for row in rows if row["status"] != "done" and row["run_id"] in of.ended]
-    if lost:
-        text = "%d finished runs of %s could not be trained anew, such as %s; the table keeps what "
-        _LOGGER.warning(text + "it said of them", len(lost), of.name, lost[0]["run_id"])
-    return [of.ended[row["run_id"]] if row in lost else row for row in rows]
 
 
 def _checkpoints(of: _Wanted, folder: SweepFolder, rows: Sequence[Row]) -> list[Row]:

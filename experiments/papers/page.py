@@ -1,20 +1,16 @@
-"""The ledger as a page and as JSON, from the studies' tables alone."""
+"""The ledger as JSON and as lines, from the studies' tables alone."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.pages import style
-from anchor_interp.pages.page import fill_page, output_folder
+from anchor_interp.pages.page import output_folder
 from anchor_interp.sweeps.effects import Estimate
 
-from . import figures
-from .claims import CLAIMS, judge_ledger
-from .judging import Judgement
+from .claims import judge_ledger
+from .judging import Claim, Judgement
 from .rows import Rows, cell
 from .tables import checkpoints_table, read_checkpoints, read_tables
 from .verdict_score import (
@@ -80,57 +76,18 @@ def read_ledger(scale: str, tables: Path) -> Ledger:
     return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
 
 
-def write_ledger(ledger: Ledger, out: str | Path) -> tuple[Path, Path]:
-    """Write ``index.html`` and ``claims.json``."""
-    folder = output_folder(out, "the ledger")
-    page, numbers = folder / "index.html", folder / "claims.json"
+def write_ledger(ledger: Ledger, out: str | Path) -> Path:
+    """Write ``claims.json``."""
+    numbers = output_folder(out, "the ledger") / "claims.json"
     write_output(numbers, canonical_json(ledger).encode())
-    write_output(page, render_ledger(ledger).encode("utf-8", "replace"))
-    return page, numbers
+    return numbers
 
 
-def render_ledger(ledger: Ledger) -> str:
-    """The page as HTML."""
-    counted: Counter[str] = Counter(found.verdict for found in ledger.judgements.values())
-    entries = []
-    for claim in CLAIMS:
-        found = ledger.judgements[claim.name]
-        entry = {"claim": claim, "judged": found, "figure": found.finding and claim.section}
-        entries.append(entry | told(found))
-    return fill_page(
-        "claims.html.jinja",
-        [],
-        styles=["claims.css"],
-        title=f"The papers' claims, at the scale {ledger.scale}",
-        found=ledger,
-        counts={name: counted[name] for name in figures.VERDICT_STYLES if counted[name]},
-        entries=entries,
-        known=known_before(ledger),
-        minutes=round(ledger.seconds / 60),
-        pictures=[
-            (caption, style.inline_svg(style.settle(figure), name))
-            for name, caption, figure in ledger_pictures(ledger)
-        ],
-    )
-
-
-def ledger_pictures(ledger: Ledger) -> list[tuple[str, str, Any]]:
-    """The ledger's figures: a name, a caption and the figure."""
-    found: list[tuple[str, str, Any]] = []
-    if any(j.finding and j.finding.found for j in ledger.judgements.values()):
-        caption = (
-            "Every claim's effect with its 95 % interval, positive as claimed, in units of the "
-            "smallest effect that counts; an arrowhead where it goes on beyond the axis."
-        )
-        found.append(("forest", caption, figures.forest(ledger.judgements)))
-    if ledger.verdict is not None:
-        caption = "Runs by phase, which behaviour decides, and by the verdict from their mechanism."
-        found.append(("confusion", caption, figures.confusion(ledger.verdict)))
-    if ledger.second_look is not None:
-        caption = "The verdict along the training against the phase that a run ends in."
-        figure = figures.early(ledger.early, ledger.second_look.accuracy_of("settings-here"))
-        found.append(("early", caption, figure))
-    return found
+def line(claim: Claim, judged: Judgement) -> str:
+    """A claim with its verdict and numbers."""
+    shown = told(judged)
+    numbers = "; ".join(filter(None, (shown["effect"], shown["n"])))
+    return f"{claim.name}: {judged.verdict}{numbers and f' ({numbers})'}"
 
 
 def told(judged: Judgement) -> dict[str, str]:

@@ -21,7 +21,7 @@ from anchor_interp.sweeps.spec import SWEEPS, Grid, Sweep, read_sweep
 from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
 
-from .figure2_runs import PAPER, factors, figure_2, middle_rate, paper_width
+from .figure2_runs import PAPER, figure_2, middle_rate
 from .language_runs import language
 from .section_7_runs import CORNERS, concepts, concepts_judging
 
@@ -44,7 +44,7 @@ class Scale:
 
     control: RunConfig  # where runs on the complexity-control task start
     neurips: RunConfig  # where runs on the NeurIPS task start
-    figure2: RunConfig  # where runs of that paper's figure 2 start, and of its factors
+    figure2: RunConfig  # where runs of that paper's figure 2 start
     large: float  # the gamma of a large initialisation: memorizing or composite
     middle: float
     small: float  # the gamma of a small initialisation: inferential
@@ -273,10 +273,6 @@ def _branches(name: str) -> Sweep:
     return Sweep(tuple(Grid(override(start, **change), seeds=_SEEDS) for change in changes))
 
 
-def _paper_width(name: str) -> Sweep:
-    return paper_width(steps=1400 if name == "tiny" else PAPER.train.steps)
-
-
 STUDIES: Mapping[str, Study] = {
     "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
     "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
@@ -300,10 +296,6 @@ STUDIES: Mapping[str, Study] = {
         "gamma, depth and nine learning rates on the NeurIPS task",
         lambda name: figure_2(SCALES[name].figure2),
     ),
-    "factors": Study(
-        "one factor at a time on the NeurIPS task", lambda name: factors(SCALES[name].figure2)
-    ),
-    "paper-width": Study("the NeurIPS paper's width, batch and data", _paper_width),
     "scan": Study("both settings and the data on SCAN", CORNERS["scan"].sweep),
     "cogs": Study("both settings and the data on COGS", CORNERS["cogs"].sweep),
     "addition": Study("both settings and the data on addition", CORNERS["addition"].sweep),

@@ -8,17 +8,14 @@ that what is computed from a table is the same on every machine.
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, get_args
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.schema import checked_path, shown
-from anchor_interp.runs.phase import Phase
-from anchor_interp.sweeps.columns import COLUMNS, STATES, Kind
+from anchor_interp._util.schema import checked_path
+from anchor_interp.sweeps.columns import COLUMNS, Kind
 from anchor_interp.sweeps.table_files import read_csv
-from anchor_interp.tasks.anchor import TASKS
 
 from . import wide
 from .rows import Row
@@ -28,23 +25,16 @@ from .studies import STUDIES
 # what all its values can be read as; all others hold numbers.
 _TEXTS = ("broken", "offsets", "scale", "measured", "behaviour", "predicts", "weights")
 _KINDS: Mapping[str, Kind] = {"complexity": "int64", **dict.fromkeys(_TEXTS, "string")}
-# Columns in which every row has a value, those in which every row of a transformer has one, and
-# those that every table has, and a table of runs. A U-Net has ``model.n_features`` instead.
-_FILLED = frozenset((
-    "run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "steps"
+# Columns that every table has, and a table of runs; a U-Net lacks some of them.
+_NEEDED = frozenset((
+    "run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "steps", "phase",
+    "normalization", "n_layers",
 ))  # fmt: skip
-_OF_A_TRANSFORMER = frozenset(("normalization", "n_layers"))
-_NEEDED = _FILLED | _OF_A_TRANSFORMER | {"phase"}
 _OF_A_RUN = _NEEDED | {"d_model", "lr", "n_sequences", "id_accuracy"}
-_NOT_OF_A_UNET = _OF_A_TRANSFORMER | {"d_model", "id_accuracy"}
+_NOT_OF_A_UNET = frozenset(("normalization", "n_layers", "d_model", "id_accuracy"))
 _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 
-_PHASES = get_args(Phase)
-_NAMES: Mapping[str, Sequence[str]] = {"status": STATES, "phase": _PHASES, "behaviour": _PHASES}
-_SHARES = frozenset(("commutativity", "commutativity_wrong", "key_dependence", "virtual_rule"))
-_POSITIVE = frozenset(("n_layers", "lr", "at_step", "at_number", "stable_rank_at_init"))
-_NOT_NEGATIVE = frozenset(("seed", "gamma", "weight_decay", "final_loss", "seconds", "stable_rank"))
-_LARGEST, _LIMIT = 1e100, 1 << 28
+_LIMIT = 1 << 28
 
 
 def existing_folder(path: str | Path) -> Path:
@@ -70,22 +60,17 @@ def read_tables(
 
 def read_study(path: str | Path) -> list[Row]:
     """The rows of one study's table."""
-    return _read(checked_path(path, "path"), _OF_A_RUN, _check_run)
+    return _read(checked_path(path, "path"), _OF_A_RUN)
 
 
 def read_checkpoints(path: str | Path) -> list[Row]:
     """The rows of a study's runs at checkpoints."""
-    return _read(checked_path(path, "path"), _NEEDED, _check_checkpoint)
+    return _read(checked_path(path, "path"), _NEEDED)
 
 
 def checkpoints_table(tables: str | Path, name: str) -> Path:
     """The file of a study's runs at checkpoints."""
     return Path(tables) / f"{name}-checkpoints.csv"
-
-
-def part_of(path: Path) -> Path:
-    """The file of a table's rows while its study is not complete."""
-    return path.with_suffix(".part.csv")
 
 
 def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
@@ -113,7 +98,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     files.write_output(path, text.getvalue().encode())
 
 
-def _read(path: Path, needed: Set[str], check_row: Callable[[Row], None]) -> list[Row]:
+def _read(path: Path, needed: Set[str]) -> list[Row]:
     data = files.read_bytes(path, limit=_LIMIT)
     try:
         text = data.decode("utf-8-sig")  # as spreadsheets write it
@@ -126,11 +111,6 @@ def _read(path: Path, needed: Set[str], check_row: Callable[[Row], None]) -> lis
             raise ValueError(f"it has the column {twice[0]} twice")
         kinds = {name: _kind(name) for name in columns if not name.startswith(("task.", "model."))}
         rows: list[Row] = read_csv(text, kinds).to_pylist()
-        for row in rows:
-            try:
-                check_row(row)
-            except ValueError as error:
-                raise ValueError(f"run {row['run_id']}: {error}") from error
         found = Counter((row["run_id"], row.get("at_step")) for row in rows)
         if twice := [run for (run, _), n in found.items() if n > 1]:
             raise ValueError(f"the run {twice[0]} is there twice")
@@ -144,54 +124,3 @@ def _read(path: Path, needed: Set[str], check_row: Callable[[Row], None]) -> lis
 def _kind(name: str) -> Kind:
     """What a column holds that is not a task's own field."""
     return COLUMNS.get(name) or _KINDS.get(name, "double")
-
-
-def _check_row(row: Row) -> None:
-    for name, value in row.items():
-        _check(name, value)
-    if row.get("model.n_features") is None:
-        for name in _OF_A_TRANSFORMER:
-            if row.get(name) is None:
-                raise ValueError(f"{name} is empty")
-
-
-def _check_run(row: Row) -> None:
-    _check_row(row)
-    task = TASKS.get(row["task"])
-    accuracies = ("id_accuracy", "ood_accuracy") if task and task.unseen else ("id_accuracy",)
-    if row.get("model.n_features") is not None:
-        accuracies = ("train_accuracy", "ood_accuracy")
-    for name in ("phase", *accuracies):
-        if row["status"] == "done" and row.get(name) is None:
-            raise ValueError(f"{name} is empty in a run that is done")
-
-
-def _check_checkpoint(row: Row) -> None:
-    _check_row(row)
-    if row["status"] == "done" and row["phase"] is None:
-        raise ValueError("phase is empty in a run that is done")
-    for name in ("at_step", "at_number"):
-        if row.get(name) is None:
-            raise ValueError(f"it lacks {name}")
-
-
-def _check(name: str, value: Any) -> None:
-    """Refuse what no run of a study can have."""
-    if value is None:
-        if name in _FILLED:
-            raise ValueError(f"{name} is empty")
-        return
-    if name in _NAMES:
-        fits, wanted = value in _NAMES[name], ", ".join(_NAMES[name])
-    elif not isinstance(value, int | float):
-        return
-    elif name in _SHARES or name.endswith("accuracy") or name.startswith("auroc"):
-        fits, wanted = 0 <= value <= 1, "a share from 0 to 1"
-    elif name in _POSITIVE or name.startswith(("steps", "late_pair")):
-        fits, wanted = 0 < value < _LARGEST, "a number above 0"
-    elif name in _NOT_NEGATIVE:
-        fits, wanted = 0 <= value < _LARGEST, "a number of 0 or more"
-    else:
-        fits, wanted = abs(value) < _LARGEST, "a finite number"
-    if not fits:
-        raise ValueError(f"{name} is {shown(value)}; expected {wanted}")

@@ -13,7 +13,6 @@ import pytest
 from in_process_engine import Here
 from test_gathering import MICRO
 from test_tables import TABLES
-from watched_page import Watched
 
 import recipes
 import section
@@ -24,7 +23,7 @@ from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, REALISTIC, section_claims
 from papers.judging import Verdict
-from papers.page import Ledger, known_before, make_ledger, render_ledger
+from papers.page import Ledger, known_before, make_ledger
 from papers.rows import KNOWN_SEEDS, SETTINGS, Row, cell, of_three_and_four
 from papers.tables import read_checkpoints, read_tables
 from papers.verdict_score import (
@@ -60,7 +59,6 @@ def test_the_command_trains_judges_and_writes(
     found = json.loads(capsys.readouterr().out)
     assert set(found["judgements"]) == {claim.name for claim in CLAIMS}
     assert found["runs"] == {"decay": 2}
-    assert (tmp_path / "index.html").is_file()
     assert command.main([*asked, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["known"] == 2
     assert command.main(["--out", str(tmp_path), "--judge", "--quiet"]) == 0
@@ -327,8 +325,6 @@ def test_the_page_lists_the_claims_on_known_runs(committed: Tables, ledger: Ledg
                 f"{known} of {len(mine)}" if known else "0 of"
             )
     assert {"c8b-control", "c4-gamma"} <= set(listed)
-    page = render_ledger(ledger)
-    assert all(f"<li>{name}: {runs} runs were known." in page for name, runs in listed.items())
 
 
 def test_early_verdicts_end_at_the_verdict(measured_ledger: Ledger) -> None:
@@ -437,20 +433,6 @@ def test_a_bound_is_drawn_hollow_and_an_interval_beyond_the_axis_has_an_arrowhea
     (axes,) = figures.forest(ledger.judgements).axes
     arrows = {line.get_marker() for line in axes.lines if np.abs(line.get_xdata()).max() > 8}
     assert arrows == {"<", ">"}
-
-
-def test_the_page_in_a_browser(ledger: Ledger, browser: Any, tmp_path: Path) -> None:
-    page_file = tmp_path / "index.html"
-    page_file.write_text(render_ledger(ledger))
-    for width in (390, 1280):
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        watched = Watched(page)
-        page.goto(page_file.as_uri())
-        assert watched.complaints == []
-        assert watched.requests == [page_file.as_uri()]
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#claims tbody tr").count() == len(CLAIMS)
-        page.close()
 
 
 SECTIONS = (

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.runs.config import override, total_decay
 from papers.claims import CLAIMS
 from papers.effects import Trend, grouped
-from papers.figure2_runs import DEPTHS, GAMMAS, PAPER, distance, factor_levels, factor_runs
+from papers.figure2_runs import DEPTHS, GAMMAS, PAPER, distance
 from papers.judging import Family, Judgement, judge
 from papers.rises import SEED, Rise, best, in_zone, majority, mean, spread
 from papers.rows import Row
@@ -256,25 +255,6 @@ def test_figure_2_has_nine_rates_and_three_seeds_of_its_own_in_every_cell() -> N
         for config in study_sweep("figure2", scale).configs().values():
             moved = config.train.lr * config.model.d_model / PAPER.model.d_model
             assert 0.999e-4 < moved < 3.001e-4
-
-
-def test_a_level_of_a_factor_changes_what_it_names_alone() -> None:
-    start = SCALES["tiny"].figure2
-    known = set(study_sweep("factors", "tiny").configs())
-    for factor, of in factor_levels(start).items():
-        for level, changes in of.items():
-            for base in ("inferential", "symmetric"):
-                found = factor_runs(start, base, changes)
-                assert set(found) <= known, (factor, level)
-                assert len({config.seed for config in found.values()}) == 5
-                for config in found.values():
-                    before = next(c for c in factor_runs(start, base, {}).values()
-                                  if c.seed == config.seed)  # fmt: skip
-                    assert override(before, **changes) == config
-    decay = factor_levels(start)["weight decay"]
-    ((_, change),) = decay.items()
-    total = total_decay(override(start, **change).train)
-    assert total == pytest.approx(total_decay(PAPER.train), rel=0.05)
 
 
 def test_the_distance_from_the_paper() -> None:
