@@ -13,10 +13,10 @@ from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 import anchor_interp
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.circuits import (
     Circuit,
     Performance,
-    attention_rollout,
     compare_circuit,
     prune,
     route_circuit,
@@ -94,6 +94,33 @@ def test_what_is_equal_in_all_sequences_needs_no_edge(mechanism: Mechanism, way:
             assert other.faithfulness.accuracy == 1
         elif other.name != "attention rollout":  # a few answers are right by chance
             assert other.faithfulness.accuracy < 0.25
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_heads_and_mlps_of_an_exact_model(mechanism: Mechanism) -> None:
+    """All of them but the lookup model's second MLP, which writes nothing."""
+    bench = EdgeAblation(small_exact(mechanism, "post"), SEQUENCES, "zero", parts="heads and MLPs")
+    circuit = prune(bench)
+    unused = {"L1 MLP"} if mechanism == "lookup" else set()
+    assert set(circuit.names) == {"L0H0", "L0 MLP", "L1H0", "L1 MLP"} - unused
+    scores = score_circuit(bench, circuit, n_subsets=5)
+    assert (scores.size, scores.n_edges) == (circuit.size, 4)
+    assert scores.faithfulness.accuracy == 1
+    assert {loss.index for loss in scores.minimality} <= {(0, 0), (0, 1), (1, 0), (1, 1)}
+    compared = compare_circuit(bench, circuit, n_random=3)
+    assert compared.others == compared.rollouts == ()
+
+
+def test_mlps_stand_beside_edges() -> None:
+    """Edges are pruned as before, and each MLP is kept at the positions where it is read."""
+    edges = prune(EdgeAblation(small_exact("inferential", "post"), SEQUENCES, "zero"))
+    bench = EdgeAblation(
+        small_exact("inferential", "post"), SEQUENCES, "zero", parts="edges and MLPs"
+    )
+    assert bench.n_parts == 54 + 10
+    assert set(prune(bench).names) == {
+        *edges.names, "L0 MLP: first", "L0 MLP: second", "L1 MLP: last"
+    }  # fmt: skip
 
 
 def test_names_of_edges() -> None:

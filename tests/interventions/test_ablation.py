@@ -274,12 +274,55 @@ def test_references_repeat() -> None:
 
     around = found(many.tokens, few)
     np.testing.assert_allclose(around, found(many.tokens, np.concatenate([few, few])), atol=1e-12)
-    np.testing.assert_allclose(
-        found(many.tokens, None), found(many.tokens, np.roll(many.tokens, -1, 0)), atol=1e-12
-    )
     one = many.tokens[:1]
     each = np.mean([found(one, reference[None]) for reference in few], axis=0)
     np.testing.assert_allclose(found(one, few), each, atol=1e-12)
+
+
+def test_without_references_every_sequence_takes_another_one() -> None:
+    """Sorted sequences do not change what stands in for each: neighbours may be equal here."""
+    sequences = aligned_sequences(FEW_KEYS, 2, 40, seed=0)
+    model = small_exact("inferential", "pre")
+    for tokens in (sequences.tokens, np.repeat(sequences.tokens[:20], 2, axis=0)):
+        bench = EdgeAblation(model, tokens, position=2)
+        assert bench.nothing[0] < 0.3
+        again, other = (EdgeAblation(model, tokens, position=2, seed=seed) for seed in (0, 1))
+        assert (again.nothing == bench.nothing).all()
+        assert (other.nothing != bench.nothing).any()
+    two = EdgeAblation(model, sequences.tokens[:2], position=2)
+    swapped = EdgeAblation(
+        model, sequences.tokens[:2], references=sequences.tokens[[1, 0]], position=2
+    )
+    assert (two.nothing == swapped.nothing).all()
+
+
+@pytest.mark.parametrize("way", ALL)
+def test_heads_and_mlps_are_ablated_as_by_hooks(model: HookedTransformer, way: Ablation) -> None:
+    """A head that is ablated whole writes the reference's z; an MLP its output at a position."""
+    sequences = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
+    others = None if way == "zero" else aligned_sequences(FEW_KEYS, 2, 6, seed=1)
+    bench = EdgeAblation(model, sequences, way, references=others, parts="heads and MLPs")
+    assert bench.n_parts == 3 * 3
+    names = ["blocks.0.attn.hook_z", "blocks.1.hook_mlp_out"]
+    instead = activations(model, sequences if others is None else others, names)
+    ablated = np.zeros((1, *bench.reachable.shape), bool)
+    ablated[:, 0, 1], ablated[:, 1, 2, 4, 4] = np.tri(9), True
+
+    def write(name: str, part: tuple[slice | int, ...]) -> Any:
+        value = instead[name]
+        new = {"zero": value * 0, "mean": value.mean(0, keepdim=True), "resample": value}[way]
+
+        def edit(activation: Tensor, hook: Any) -> Tensor:
+            activation[part] = new.expand_as(activation)[part]
+            return activation
+
+        return name, edit
+
+    every = slice(None)
+    hooks = [write(names[0], (every, every, 1)), write(names[1], (every, 4))]
+    logits = model.run_with_hooks(bench.tokens, fwd_hooks=hooks)[:, -1]
+    chosen = logits.log_softmax(-1)[range(6), bench.answers]
+    assert bench.measure(ablated)[2, 0] == pytest.approx(float(chosen.mean()), abs=1e-10)
 
 
 def test_mean_ablation_averages_over_the_references() -> None:

@@ -268,7 +268,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(patch, "model", None, None, [], None),
         "model is 'model'; expected a HookedTransformer",
     ),
-    (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation: EdgeAblation"),
+    (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation"),
     (
         lambda: given(interchange, tiny_model(), 3, None),
         "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",

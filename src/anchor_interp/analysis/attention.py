@@ -6,15 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Integer
+from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.transformer import (
-    HookedTransformer,
-    Inputs,
-    device,
-)
+from anchor_interp.models.transformer import HookedTransformer, Inputs, device
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.anchor import Pair, Role
 from anchor_interp.tasks.drawing import draw_examples, find_split
@@ -164,6 +161,28 @@ def attention_patterns(
         answers=predict(model, tokens),
         patterns=_patterns(model, tokens),
     )
+
+
+def attention_rollout(
+    patterns: Float[Tensor, "layer batch head query key"],
+) -> Float[np.ndarray, "layer head query key"]:
+    """How much attention runs through every edge to the last position.
+
+    An edge's weight times the weight of all ways from its query on to the last position of the
+    last layer. From layer to layer a way follows the mean attention of the heads, or stays in
+    place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
+    section 3, here by edge and from the end on). Values do not enter, so attention that the model
+    does not use counts too. Returns the mean over the sequences.
+    """
+    weights = patterns.double()
+    onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
+    onward[:, -1] = 1
+    through = []
+    for layer in reversed(weights):
+        flow = layer * onward[:, None, :, None]
+        through.append(flow.mean(0))
+        onward = onward + flow.mean(1).sum(1)
+    return torch.stack(through[::-1]).cpu().numpy()
 
 
 def _patterns(

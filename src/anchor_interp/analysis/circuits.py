@@ -1,40 +1,42 @@
-"""Circuits: small sets of attention edges that still give a model's answers.
+"""Circuits: small sets of attention edges, heads or MLPs that still give a model's answers.
 
-A circuit is judged by the model's answers when every edge outside of it is ablated
-(*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its edges is
-(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4.
+A circuit is judged by the model's answers when every part outside of it is ablated
+(*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its parts is
+(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4. What
+the parts are is the bench's: :data:`anchor_interp.interventions.ablation.Parts`.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
+from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
 from anchor_interp.interventions.ablation import (
     Ablation,
     EdgeAblation,
+    Parts,
     edge_outputs,
     reachable_edges,
-    single_edges,
+    single_parts,
 )
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
 
 _NAMED = 6
-"""Edges that a circuit's text names."""
+"""Parts that a circuit's text names."""
 _AT_ONCE = 64
-"""Edges that are tried between two reports and looks at the clock."""
+"""Parts that are tried between two reports and looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -54,48 +56,59 @@ class Performance:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit(Readable):
-    """A set of attention edges, for sequences with the key at one position."""
+    """A set of attention edges, heads or MLPs, for sequences with the key at one position."""
 
     edges: Bool[np.ndarray, "layer head query key"]
+    """With MLPs they are the last head, whose edges lead from each position to itself."""
     roles: tuple[PositionRole, ...]
     finished: bool = True
-    """False if :func:`prune` took ``max_seconds`` while edges were left that might go."""
+    """False if :func:`prune` took ``max_seconds`` while parts were left that might go."""
+    parts: Parts = "edges"
 
     @property
     def size(self) -> int:
-        """Number of edges."""
-        return int(self.edges.sum())
+        """Number of parts."""
+        return len(self._indices)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The edges in words, such as ``L0H0: first <- key``."""
+        """The parts in words, such as ``L0H0: first <- key``, ``L0H0`` or ``L1 MLP: last``."""
         other = "noise at" if "key" in self.roles else "position"  # of plain tokens
         at = [f"{other} {i}" if role == "noise" else role for i, role in enumerate(self.roles)]
-        return tuple(
-            f"L{layer}H{head}: {at[query]} <- {at[key]}"
-            for layer, head, query, key in np.argwhere(self.edges)
-        )
+        mlp = None if self.parts == "edges" else self.edges.shape[1] - 1
+
+        def name(layer: int, head: int, *edge: int) -> str:
+            where = f"L{layer} MLP" if head == mlp else f"L{layer}H{head}"
+            ends = [at[position] for position in edge[: 1 if head == mlp else 2]]
+            return f"{where}: {' <- '.join(ends)}" if ends else where
+
+        return tuple(name(*index) for index in self._indices)
+
+    @property
+    def _indices(self) -> list[list[int]]:
+        indices: list[list[int]] = single_parts(self.edges, self.parts)[0].tolist()
+        return indices
 
     def _summary(self) -> str:
         names, more = self.names, self.size - _NAMED
         named = "; ".join(names[:_NAMED]) + (f"; {more} more" if more > 0 else "")
         end = "" if self.finished else "; the time to prune them ended, fewer may do"
-        return f"{self.size} edges of {self.edges.shape[0]} layers{end}\n{named}"
+        return f"{self.size} {self.parts} of {self.edges.shape[0]} layers{end}\n{named}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        for name, index in zip(self.names, np.argwhere(self.edges).tolist(), strict=True):
-            yield {"edge": name, **dict(zip(("layer", "head", "query", "key"), index, strict=True))}
+        for name, index in zip(self.names, self._indices, strict=True):
+            yield {"edge": name, **_at(index)}
 
 
 @dataclass(frozen=True)
 class EdgeLoss:
-    """What a circuit loses without one of its edges."""
+    """What a circuit loses without one of its parts."""
 
     edge: str
-    index: tuple[int, int, int, int]
-    """0-based layer, head, query and key position."""
+    index: tuple[int, ...]
+    """0-based layer and head; of an edge, query and key position too."""
     loss: Performance
-    """Faithfulness of the circuit minus that of the circuit without this edge."""
+    """Faithfulness of the circuit minus that of the circuit without this part."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,34 +116,34 @@ class CircuitScores(Readable):
     """How well a circuit explains a model (Wang et al. 2022, section 4)."""
 
     size: int
-    """Edges of the circuit that can reach the output."""
+    """Parts of the circuit that can reach the output."""
     n_edges: int
     """All that can reach it."""
     ablation: Ablation
     full: Performance
     nothing: Performance
-    """With every edge ablated."""
+    """With every part ablated."""
     faithfulness: Performance
     """Relative, with everything outside the circuit ablated; 1 if it explains the model."""
     remaining: Performance
     """Relative, with the circuit ablated; 0 if nothing is left without it."""
     incompleteness: Performance
-    """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C: each edge, all
+    """Largest \\|F(C without K) - F(M without K)\\| over subsets K of the circuit C: each part, all
     of them, and random halves; 0 if the circuit fails where the model M fails."""
     minimality: tuple[EdgeLoss, ...]
+    parts: Parts = "edges"
 
     def _summary(self) -> str:
         kept, left, lacks = self.faithfulness, self.remaining, self.incompleteness
         return (
-            f"{self.size} of {self.n_edges} edges, {self.ablation}; by accuracy and by logit "
+            f"{self.size} of {self.n_edges} {self.parts}, {self.ablation}; by accuracy and logit "
             f"difference\nfaithfulness {kept}, remaining {left}, incompleteness {lacks}"
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for one in self.minimality:
-            index = dict(zip(("layer", "head", "query", "key"), one.index, strict=True))
             lost = {f"{name}_lost": value for name, value in vars(one.loss).items()}
-            yield {"edge": one.edge, **index, **lost}
+            yield {"edge": one.edge, **_at(one.index), **lost}
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,7 @@ class CircuitComparison(Readable):
     ablation: Ablation
     faithfulness: Performance
     random_accuracy: Float[np.ndarray, " circuit"]
-    """Faithfulness, by accuracy, of random circuits with as many edges in every layer."""
+    """Faithfulness, by accuracy, of random circuits with as many parts in every layer."""
     random_logit_difference: Float[np.ndarray, " circuit"]
     p_accuracy: float
     """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
@@ -165,9 +178,9 @@ class CircuitComparison(Readable):
         rivals = "; ".join(f"{one.name} {one.faithfulness.accuracy:.2f}" for one in self.others)
         n, best = len(self.random_accuracy), self.random_accuracy.max()
         return (
-            f"{self.size} edges, {self.ablation}; faithfulness by accuracy "
+            f"{self.size} parts, {self.ablation}; faithfulness by accuracy "
             f"{self.faithfulness.accuracy:.2f}\nbest of {n} random circuits {best:.2f} "
-            f"(p = {self.p_accuracy:.3f}); {rivals}"
+            f"(p = {self.p_accuracy:.3f}); {rivals}".removesuffix("; ")
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -212,47 +225,43 @@ def prune(
 ) -> Circuit:
     """A small circuit that still gives the model's answers, by backward elimination.
 
-    Each round tries the removal of every remaining edge alone. It then removes the less harmful
+    Each round tries the removal of every remaining part alone. It then removes the less harmful
     half at once if the circuit stays faithful, else half of that half, and so on down to the least
-    harmful edge. Pruning ends when no single edge can go. A circuit is faithful if its faithfulness
+    harmful part. Pruning ends when no single part can go. A circuit is faithful if its faithfulness
     is at least ``1 - tolerance`` by accuracy and by logit difference.
 
     After ``max_seconds`` the smallest faithful circuit so far comes back, with ``finished`` False.
     Raises ConfigError if the answers hardly depend on attention.
     """
-    given: object = bench
-    if not isinstance(given, EdgeAblation):
-        made = "EdgeAblation(model, aligned_sequences(task, position, n, seed=0))"
-        raise ConfigError(f"bench is {shown(given)}; expected an EdgeAblation: {made}")
+    checked(bench, EdgeAblation, "bench")
     least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
-    kept = bench.reachable.copy()
-    n_edges, n = int(kept.sum()), 1
-    with reporting_one("prune", n_edges, quiet=quiet) as progress:
+    kept, n = bench.reachable, 1
+    with reporting_one("prune", bench.n_parts, quiet=quiet) as progress:
         while n and kept.any():
-            edges, alone = single_edges(kept)
+            _, alone = single_parts(kept, bench.parts)
             tried = []
             for start in range(0, len(alone), _AT_ONCE):
-                doing = f"{len(edges)} edges left, {start} of them tried"
-                progress.update(n_edges - len(edges), {"doing": doing})
+                doing = f"{len(alone)} {bench.parts} left, {start} of them tried"
+                progress.update(bench.n_parts - len(alone), {"doing": doing})
                 if time.monotonic() >= ends:
-                    return Circuit(kept, bench.roles, finished=False)
+                    return Circuit(kept, bench.roles, finished=False, parts=bench.parts)
                 tried.append(bench.faithfulness(kept & ~alone[start : start + _AT_ONCE]))
             scores = np.concatenate(tried, axis=1)
             faithful = np.all(scores >= least, axis=0)
-            least_harmful_first = edges[np.lexsort((-scores[1], ~faithful))]
-            n = max(len(edges) // 2, 1) if faithful.any() else 0
+            least_harmful_first = alone[np.lexsort((-scores[1], ~faithful))]
+            n = max(len(alone) // 2, 1) if faithful.any() else 0
             while n:
-                smaller = kept.copy()
-                smaller[tuple(least_harmful_first[:n].T)] = False
-                # a single edge has been tried already
+                smaller = kept & ~least_harmful_first[:n].any(0)
+                # a single part has been tried already
                 if n == 1 or np.all(bench.faithfulness(smaller[None]) >= least):
                     kept = smaller
                     break
                 n //= 2
-        progress.update(n_edges, {"doing": f"{int(kept.sum())} edges left"})
-    return Circuit(kept, bench.roles)
+        circuit = Circuit(kept, bench.roles, parts=bench.parts)
+        progress.update(bench.n_parts, {"doing": f"{circuit.size} {bench.parts} left"})
+    return circuit
 
 
 def score_circuit(
@@ -260,8 +269,8 @@ def score_circuit(
 ) -> CircuitScores:
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
-    Let F(S) be the performance when every edge outside S is ablated, M all edges and C the circuit.
-    Completeness is tried on ``n_subsets`` random subsets, which hold each edge with probability
+    Let F(S) be the performance when every part outside S is ablated, M all parts and C the circuit.
+    Completeness is tried on ``n_subsets`` random subsets, which hold each part with probability
     1/2. The bench should have other sequences than the circuit was pruned on.
 
     Raises:
@@ -270,18 +279,20 @@ def score_circuit(
     checked(n_subsets, int, "n_subsets", low=0)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     inside = _fitting(bench, circuit)
-    edges, each = single_edges(inside)
-    halves = inside & generator.integers(0, 2, (n_subsets, *inside.shape), np.uint8).astype(bool)
+    circuit = replace(circuit, edges=inside)
+    indices, each = single_parts(inside, circuit.parts)
+    depth = indices.shape[1]  # a whole head is in or out
+    shape = (n_subsets, *inside.shape[:depth], *(1,) * (4 - depth))
+    halves = inside & generator.integers(0, 2, shape, np.uint8).astype(bool)
     subsets = np.concatenate([inside[None], each, halves])
     of_model = bench.faithfulness(bench.reachable & ~subsets)  # [metric, subset]
     of_circuit = bench.faithfulness(inside & ~subsets)
     whole = bench.faithfulness(inside[None])[:, 0]
-    losses = whole[:, None] - of_circuit[:, 1 : 1 + len(edges)]
-    names = Circuit(inside, circuit.roles).names
-    each_loss = zip(names, edges.tolist(), losses.T.tolist(), strict=True)
+    losses = whole[:, None] - of_circuit[:, 1 : 1 + len(each)]
+    each_loss = zip(circuit.names, indices.tolist(), losses.T.tolist(), strict=True)
     return CircuitScores(
-        size=len(edges),
-        n_edges=int(bench.reachable.sum()),
+        size=len(each),
+        n_edges=len(single_parts(bench.reachable, circuit.parts)[0]),
         ablation=bench.ablation,
         full=Performance(*bench.full[:2].tolist()),
         nothing=Performance(*bench.nothing[:2].tolist()),
@@ -289,9 +300,9 @@ def score_circuit(
         remaining=Performance(*of_model[:, 0].tolist()),
         incompleteness=Performance(*np.abs(of_circuit - of_model).max(1).tolist()),
         minimality=tuple(
-            EdgeLoss(name, (a, b, c, d), Performance(*loss))
-            for name, (a, b, c, d), loss in each_loss
+            EdgeLoss(name, tuple(index), Performance(*loss)) for name, index, loss in each_loss
         ),
+        parts=circuit.parts,
     )
 
 
@@ -300,26 +311,30 @@ def compare_circuit(
 ) -> CircuitComparison:
     """A circuit's faithfulness beside random circuits, attention rollout and the routes.
 
-    Random circuits have as many edges in every layer, drawn from those that can reach the output.
+    Random circuits have as many parts in every layer, drawn from those that can reach the output.
     The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`): a
-    circuit of five edges may beat it where one edge more makes them equal. The routes are
-    left out if there is only one layer or no key. Errors as in :func:`score_circuit`.
+    circuit of five edges may beat it where one edge more makes them equal. The routes are left out
+    if there is only one layer or no key, and both if parts are not edges alone. Errors as in
+    :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     inside = _fitting(bench, circuit)
-    size = int(inside.sum())
-    by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size))
+    in_layer = np.bincount(single_parts(inside, circuit.parts)[0][:, 0], minlength=len(inside))
+    size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
+    by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
     rivals = {}
-    if "key" in circuit.roles and bench.model.cfg.n_layers > 1:
+    if of_edges and "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for route in ROUTES.values():
             found = route_circuit(bench.model, route, length=length, position=position)
             rivals[f"{route.name} route"] = bench.reachable & found.edges
     random = np.zeros((n_random, *inside.shape), np.bool_)
+    indices, alone = single_parts(bench.reachable, circuit.parts)
     for drawn in random:
-        for edges, known, mine in zip(drawn, bench.reachable, inside, strict=True):
-            edges.flat[generator.permutation(np.flatnonzero(known))[: mine.sum()]] = True
+        for layer, n in enumerate(in_layer):
+            known = np.flatnonzero(indices[:, 0] == layer)
+            drawn |= alone[generator.permutation(known)[:n]].any(0)
     scores = bench.faithfulness(np.stack([inside, *rivals.values(), *random]))
     own, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
     p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
@@ -361,26 +376,10 @@ def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, .
     )
 
 
-def attention_rollout(
-    patterns: Float[Tensor, "layer batch head query key"],
-) -> Float[np.ndarray, "layer head query key"]:
-    """How much attention runs through every edge to the last position.
-
-    An edge's weight times the weight of all ways from its query on to the last position of the
-    last layer. From layer to layer a way follows the mean attention of the heads, or stays in
-    place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
-    section 3, here by edge and from the end on). Values do not enter, so attention that the model
-    does not use counts too. Returns the mean over the sequences.
-    """
-    weights = patterns.double()
-    onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
-    onward[:, -1] = 1
-    through = []
-    for layer in reversed(weights):
-        flow = layer * onward[:, None, :, None]
-        through.append(flow.mean(0))
-        onward = onward + flow.mean(1).sum(1)
-    return torch.stack(through[::-1]).cpu().numpy()
+def _at(index: Sequence[int]) -> dict[str, int | None]:
+    """The columns of a part."""
+    names = ("layer", "head", "query", "key")
+    return dict(itertools.zip_longest(names, index))
 
 
 def _fitting(bench: EdgeAblation, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:

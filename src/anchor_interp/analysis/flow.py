@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp.interventions.ablation import BATCH, Ablation, EdgeAblation, Tokens, single_edges
+from anchor_interp.interventions.ablation import BATCH, Ablation, EdgeAblation, Tokens, single_parts
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import PositionRole
 
@@ -59,7 +59,7 @@ def information_flow(
     bench = EdgeAblation(
         model, sequences, ablation, references=references, answers=answers, position=position
     )
-    edges, alone = single_edges(bench.reachable)
+    edges, alone = single_parts(bench.reachable)
     effects = np.zeros((3, *bench.reachable.shape))
     effects[(slice(None), *edges.T)] = bench.full[:, None] - bench.measure(alone)
     outputs = torch.cat([model(rows).argmax(-1) for rows in torch.split(bench.tokens, BATCH)])

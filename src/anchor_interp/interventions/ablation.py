@@ -6,8 +6,10 @@ every other edge works as before: nothing (``zero``; the other attention weights
 over reference sequences (``mean``), or what it carries in one reference sequence (``resample``).
 
 The reference's whole product comes from an unedited forward pass. References must have the key at
-the same position, so that an edge means the same in them. Residual streams and MLPs are never
-ablated, so a position keeps what it knows without attention.
+the same position, so that an edge means the same in them. Residual streams are never ablated, so a
+position keeps what it knows without attention. The MLP at a position is ablated like an edge, if
+:data:`Parts` has MLPs: it stands as one more head of its layer, with edges from each position to
+itself.
 """
 
 import contextlib
@@ -39,6 +41,8 @@ from anchor_interp.tasks.sequences import Sequences, position_roles
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
+Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
+"""What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
 Tokens = Sequences | np.ndarray | Tensor | Sequence[int]
 """Sequences of a task, token indices (n, length), or one sequence's tokens."""
 Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
@@ -55,13 +59,16 @@ class EdgeOutputs:
 
     patterns: Float[Tensor, "layer batch head query key"]
     values: Float[Tensor, "layer batch key head d_head"]
+    mlps: Float[Tensor, "layer batch pos d_model"] | None = None
+    """What the MLPs write, if it was recorded."""
 
     def __len__(self) -> int:
         return self.patterns.shape[1]
 
     def rows(self, index: Int64[Tensor, " n"]) -> "EdgeOutputs":
         """The same in some of the sequences."""
-        return EdgeOutputs(self.patterns[:, index], self.values[:, index])
+        mlps = None if self.mlps is None else self.mlps[:, index]
+        return EdgeOutputs(self.patterns[:, index], self.values[:, index], mlps)
 
     def through(
         self, layer: int, edges: Bool[Tensor, "#batch head query key"]
@@ -73,7 +80,8 @@ class EdgeOutputs:
     def mean(self) -> "MeanEdgeOutputs":
         """The mean over the sequences, edge by edge."""
         total = torch.einsum("lbhqk,lbkhd->lhqkd", self.patterns, self.values)
-        return MeanEdgeOutputs(total / len(self))
+        mlps = None if self.mlps is None else self.mlps.mean(1, keepdim=True)
+        return MeanEdgeOutputs(total / len(self), mlps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +89,7 @@ class MeanEdgeOutputs:
     """What edges carry on average; see :meth:`EdgeOutputs.mean`."""
 
     products: Float[Tensor, "layer head query key d_head"]
+    mlps: Float[Tensor, "layer 1 pos d_model"] | None = None
 
     def rows(self, _index: Int64[Tensor, " n"]) -> "MeanEdgeOutputs":
         """The same for every sequence."""
@@ -94,21 +103,25 @@ class MeanEdgeOutputs:
         return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
 
-def edge_outputs(model: HookedTransformer, tokens: Inputs) -> EdgeOutputs:
+def edge_outputs(model: HookedTransformer, tokens: Inputs, *, mlps: bool = False) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
-    blocks = [f"blocks.{layer}.attn.hook_" for layer in range(model.cfg.n_layers)]
-    kinds = ("pattern", "v")
+    blocks = [f"blocks.{layer}." for layer in range(model.cfg.n_layers)]
+    kinds = ["attn.hook_pattern", "attn.hook_v"] + ["hook_mlp_out"] * mlps
     recorded = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
-    patterns, values = (torch.stack([recorded[b + kind] for b in blocks]) for kind in kinds)
+    patterns, values, *wrote = (torch.stack([recorded[b + kind] for b in blocks]) for kind in kinds)
     n_sharing = model.cfg.n_heads // values.shape[3]  # grouped heads share their values
-    return EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3))
+    return EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3), *wrote)
 
 
 @contextlib.contextmanager
 def ablate_edges(
-    model: HookedTransformer, edges: Edges, reference: EdgeOutputs | MeanEdgeOutputs | None = None
+    model: HookedTransformer,
+    edges: Edges,
+    reference: EdgeOutputs | MeanEdgeOutputs | None = None,
+    *,
+    mlps: Bool[Tensor, "layer #batch pos"] | None = None,
 ) -> Iterator[None]:
-    """Ablate attention edges in every forward pass within the ``with`` block.
+    """Ablate attention edges, and MLPs, in every forward pass within the ``with`` block.
 
     Ablated edges carry what the reference of each sequence carries (:func:`edge_outputs`),
     its mean (:meth:`EdgeOutputs.mean`), or nothing (``zero``) if there is no reference. All other
@@ -126,32 +139,43 @@ def ablate_edges(
                 for layer, cut in enumerate(edges)
                 if cut.any()
             }
+        wrote = None if reference is None else reference.mlps
+        for layer, at in enumerate(() if mlps is None else mlps):
+            if at.any():
+                instead = None if wrote is None else wrote[layer]
+                edits[f"blocks.{layer}.hook_mlp_out"] = _replacing(at, instead)
         with hooked(model, edits):
             yield
 
 
 def reachable_edges(
-    model: HookedTransformer, length: int
+    model: HookedTransformer, length: int, *, mlps: bool = False
 ) -> Bool[np.ndarray, "layer head query key"]:
-    """The edges whose information can reach the last position's output.
+    """The edges, and MLPs, whose information can reach the last position's output.
 
     These are the last layer's edges to the last position and all causal edges below it: 54 of 90
     for two layers, one head and nine positions. Raises ConfigError if attention is not causal.
     """
     check_causal(model)
-    shape = (model.cfg.n_layers, model.cfg.n_heads, length, length)
+    shape = (model.cfg.n_layers, model.cfg.n_heads + mlps, length, length)
     edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
+    edges[:, model.cfg.n_heads :] &= np.eye(length, dtype=np.bool_)
     edges[-1, :, :-1] = False
     return edges
 
 
-def single_edges(
-    edges: Bool[np.ndarray, "layer head query key"],
-) -> tuple[Int64[np.ndarray, "edge 4"], Bool[np.ndarray, "edge layer head query key"]]:
-    """The indices of each edge of a set, and the set of each edge alone."""
-    indices = np.argwhere(edges)
+def single_parts(
+    edges: Bool[np.ndarray, "layer head query key"], parts: Parts = "edges"
+) -> tuple[Int64[np.ndarray, "part index"], Bool[np.ndarray, "part layer head query key"]]:
+    """The indices of each part of a set, and each part alone.
+
+    An edge has a layer, a head, a query and a key; a whole head has the first two.
+    """
+    depth = 2 if parts == "heads and MLPs" else 4
+    indices = np.unique(np.argwhere(edges)[:, :depth], axis=0)
     alone = np.zeros((len(indices), *edges.shape), np.bool_)
-    alone[(np.arange(len(indices)), *indices.T)] = True
+    for part, index in zip(alone, map(tuple, indices), strict=True):
+        part[index] = edges[index]
     return indices, alone
 
 
@@ -162,9 +186,11 @@ class EdgeAblation(Readable):
         sequences: :func:`anchor_interp.tasks.sequences.aligned_sequences`, or one sequence.
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
-            the sequences themselves, each resampled from the next one.
+            the sequences themselves, each resampled from the next one in an order drawn from
+            ``seed``.
         answers: the answer of every sequence; the unedited model's own if None.
         position: 0-based position of the key, if ``sequences`` are tokens that have one.
+        parts: what is ablated besides edges, or in place of single ones.
 
     Raises:
         ConfigError: sequences, references or answers that do not fit, or a model that is damaged
@@ -180,26 +206,39 @@ class EdgeAblation(Readable):
         references: Tokens | None = None,
         answers: np.ndarray | None = None,
         position: int | None = None,
+        parts: Parts = "edges",
+        seed: int = 0,
     ) -> None:
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
+        self.parts: Parts = checked(parts, Parts, "parts")
+        self._seed = checked(seed, int, "seed", low=0)
         tokens, position = _aligned(sequences, position, "sequences")
         self.model = model
         self.tokens = finite_rows(model, tokens)
         self.roles = position_roles(tokens.shape[1], position)
-        self.reachable = reachable_edges(model, tokens.shape[1])
+        self.reachable = reachable_edges(model, tokens.shape[1], mlps=self._mlps)
         self.answers, self._own = self._answers(answers), answers is None
-        own = edge_outputs(model, self.tokens)
+        own = edge_outputs(model, self.tokens, mlps=self._mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
         self._reference, self._pairs = self._references(own, position, references)
         none, every = np.zeros_like(self.reachable), self.reachable
         self.full, self.nothing = self.measure(np.stack([none, every])).T
+
+    @property
+    def n_parts(self) -> int:
+        """How many parts can reach the output."""
+        return len(single_parts(self.reachable, self.parts)[0])
+
+    @property
+    def _mlps(self) -> bool:
+        return self.parts != "edges"
 
     def _summary(self) -> str:
         n, length = self.tokens.shape
         what = "the model's own answers" if self._own else "answers as given"
         return (
             f"{self.ablation} ablation in {n} sequences of {length} tokens; "
-            f"{int(self.reachable.sum())} edges can reach the output\n"
+            f"{self.n_parts} {self.parts} can reach the output\n"
             f"{what}: {self.full[0]:.2f}, with every edge ablated {self.nothing[0]:.2f}"
         )
 
@@ -276,7 +315,9 @@ class EdgeAblation(Readable):
                     f"{self.ablation} ablation of one sequence needs references with the key at "
                     "the same position; see aligned_sequences"
                 )
-            outputs, pairs = own, (each, (each + 1) % n)
+            order, others = np.random.default_rng(self._seed).permutation(n), np.empty_like(each)
+            others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
+            outputs, pairs = own, (each, others)
         else:
             tokens, at = _aligned(references, None, "references")
             if tokens.shape[1] != self.tokens.shape[1] or (at is not None and at != position):
@@ -285,7 +326,8 @@ class EdgeAblation(Readable):
                     f"the sequences have {self.tokens.shape[1]} and {position}: give aligned "
                     "references"
                 )
-            outputs, around = edge_outputs(self.model, tokens), np.arange(max(n, len(tokens)))
+            outputs = edge_outputs(self.model, tokens, mlps=self._mlps)
+            around = np.arange(max(n, len(tokens)))
             pairs = around % n, around % len(tokens)
         return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
 
@@ -313,7 +355,9 @@ def run_ablated(
         edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
         donors = None if reference is None else reference.rows(other[pair])
         # without edges to ablate no hook is attached, and last_logits takes its fast path
-        with ablate_edges(model, edges, donors):
+        heads, mlps = edges[:, :, : model.cfg.n_heads], edges[:, :, model.cfg.n_heads :]
+        at = mlps.diagonal(dim1=-2, dim2=-1).any(2)  # [layer, batch, position]
+        with ablate_edges(model, heads, donors, mlps=at):
             logits = last_logits(model, tokens[rows])
         parts.append(score(logits.double(), rows).double().cpu())
     return torch.cat(parts).view(len(ablated), n, -1).numpy()
@@ -341,6 +385,13 @@ def _aligned(
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise ConfigError(f"{where} is {shown(sequences)}; expected token indices (n, length)")
     return tokens.astype(np.int64), position
+
+
+def _replacing(
+    at: Bool[Tensor, "batch pos"], instead: Float[Tensor, "#batch pos d_model"] | None
+) -> Edit:
+    new = 0.0 if instead is None else instead
+    return lambda wrote: torch.where(at[..., None].to(wrote.device), new, wrote)
 
 
 def _adding(substitute: Float[Tensor, "batch query head d_head"]) -> Edit:
