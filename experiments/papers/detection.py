@@ -13,7 +13,8 @@ from sklearn.metrics import roc_auc_score
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
-from anchor_interp.tasks.anchor import AnchorTask, Pair
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Pair
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.style import INK, NEITHER, plain_ticks, single
-from anchor_interp.tasks.anchor import Pair
+from anchor_interp.tasks.functions import Pair
 
 from .claims import LEDGER
 from .judging import Judgement

@@ -10,7 +10,7 @@ import numpy as np
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
-from anchor_interp.tasks.anchor import Pair
+from anchor_interp.tasks.functions import Pair
 
 from .detection import detection
 

@@ -19,7 +19,8 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import SWEEPS, Grid, Sweep, read_sweep
 from anchor_interp.tasks import anchor
-from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Override, Pair, Table
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
 
 from .figure2_runs import PAPER, figure_2, middle_rate
 from .language_runs import language

@@ -44,11 +44,7 @@ from .sweeps.effects import Effect as Effect
 from .sweeps.effects import effect as effect
 from .tasks.addition import Addition as Addition
 from .tasks.anchor import TASKS as TASKS
-from .tasks.anchor import Affine as Affine
-from .tasks.anchor import Anchor as Anchor
 from .tasks.anchor import AnchorTask as AnchorTask
-from .tasks.anchor import Override as Override
-from .tasks.anchor import Table as Table
 from .tasks.cogs import Cogs as Cogs
 from .tasks.counterfactuals import contrast_pairs as contrast_pairs
 from .tasks.counterfactuals import interchange_pairs as interchange_pairs
@@ -56,6 +52,10 @@ from .tasks.examples import Dataset as Dataset
 from .tasks.examples import Examples as Examples
 from .tasks.examples import Plane as Plane
 from .tasks.examples import Split as Split
+from .tasks.functions import Affine as Affine
+from .tasks.functions import Anchor as Anchor
+from .tasks.functions import Override as Override
+from .tasks.functions import Table as Table
 from .tasks.prontoqa import Prontoqa as Prontoqa
 from .tasks.scan import Scan as Scan
 from .tasks.sequences import Sequences as Sequences

@@ -40,8 +40,8 @@ from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import read_table
-from anchor_interp.tasks.anchor import Pair
 from anchor_interp.tasks.counterfactuals import interchange_pairs
+from anchor_interp.tasks.functions import Pair
 
 Edits = list[tuple[torch.Tensor, str, torch.Tensor]]
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")

@@ -27,8 +27,9 @@ from anchor_interp.models.exact import (
     exact_shape,
 )
 from anchor_interp.models.transformer import HookedTransformer, empty_model, place
-from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_keys
+from anchor_interp.tasks.functions import Affine, Anchor
 from anchor_interp.tasks.sequences import drawn_sequences, places
 
 OF: dict[Mechanism, RouteName] = {

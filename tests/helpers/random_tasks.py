@@ -6,7 +6,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.anchor import Affine, Anchor, AnchorTask, Override, Pair
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair
 
 
 @st.composite

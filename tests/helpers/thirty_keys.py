@@ -9,7 +9,8 @@ from small_models import with_offsets
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.tasks.anchor import Affine, Anchor, AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Affine, Anchor
 
 SMALL = AnchorTask(
     anchors=tuple(Anchor(token, Affine(add)) for token, add in ((1, 5), (2, 1), (3, -2), (4, -8))),

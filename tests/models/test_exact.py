@@ -25,7 +25,8 @@ from anchor_interp.models.shapes import Normalization
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.runs.evaluation import evaluate, predict
 from anchor_interp.runs.phase import classify
-from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Table
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.functions import Affine, Anchor, Table
 from anchor_interp.tasks.sequences import draw
 
 

@@ -16,7 +16,7 @@ from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.models.complexity import CosineMatrix
 from anchor_interp.pages import style
 from anchor_interp.pages.mechanism_figures import cluster_map, condensation_map
-from anchor_interp.tasks.anchor import Pair
+from anchor_interp.tasks.functions import Pair
 
 ALL = tuple(combinations_with_replacement((1, 2, 3, 4), 2))
 

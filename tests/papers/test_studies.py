@@ -7,7 +7,8 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.anchor import BROKEN_GROUPS, Affine
+from anchor_interp.tasks.anchor import BROKEN_GROUPS
+from anchor_interp.tasks.functions import Affine
 from papers.section_7_runs import CORNERS
 from papers.studies import (
     MOVED_ANCHORS,

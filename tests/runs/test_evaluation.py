@@ -17,7 +17,8 @@ from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import evaluation as module
 from anchor_interp.runs.evaluation import evaluate, predict
 from anchor_interp.runs.phase import Evaluation, classify, decide
-from anchor_interp.tasks.anchor import TASKS, AnchorTask, Override, Pair, Table
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.functions import Override, Pair, Table
 from anchor_interp.tasks.sequences import draw, sample
 
 Answer = Callable[[AnchorTask, Pair, int, int], int]

@@ -9,17 +9,9 @@ from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
-from anchor_interp.tasks.anchor import (
-    TASKS,
-    Affine,
-    Anchor,
-    AnchorTask,
-    Keys,
-    Override,
-    Table,
-    reasoning_complexity,
-)
+from anchor_interp.tasks.anchor import TASKS, AnchorTask, reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.functions import Affine, Anchor, Keys, Override, Table
 
 KEYS = np.arange(20, 100)
 
@@ -108,7 +100,7 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: AnchorTask(anchors=()), "number of task.anchors is 0; expected at least 1"),
         (lambda: AnchorTask(anchors=(Anchor(1), Anchor(1))), "use a token twice"),
         (lambda: AnchorTask(anchors=(Anchor(30),)), "30, which is also a key"),
-        (lambda: AnchorTask(key_min=50, key_max=50), "expected more than key_min 50"),
+        (lambda: AnchorTask(key_min=50, key_max=50), "expected more than 50"),
         (lambda: AnchorTask(key_min=5), "targets of the pair .* run from -2 to"),
         (lambda: AnchorTask(key_max=250), "run from 30 to 260; expected 0 to 255"),
         (lambda: AnchorTask(unseen=((1, 9),)), r"pair \(1, 9\) is not made of the anchors"),

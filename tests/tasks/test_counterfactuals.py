@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.anchor import TASKS, Affine, Anchor, AnchorTask, Keys
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.counterfactuals import (
     ContrastPairs,
     Perturbation,
     contrast_pairs,
     swap_anchors,
 )
+from anchor_interp.tasks.functions import Affine, Anchor, Keys
 from anchor_interp.tasks.sequences import Sequences, places
 
 CONTROL, NEURIPS, REFLECTED = (

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.anchor import ROLES, TASKS, AnchorTask
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
+from anchor_interp.tasks.functions import ROLES
 from anchor_interp.tasks.hashing import batch_indices, epoch_order, hash_counter, stream_key
 from anchor_interp.tasks.sequences import Sequences, assemble, draw, draw_noise, sample
 
@@ -277,17 +278,15 @@ def test_assembled_sequences_hold_the_given_parts() -> None:
     columns = (column.astype(np.int64) for column in (drawn.pair, drawn.key, drawn.position))
     anew = draw_noise(NEURIPS, 20, keys="train", seed=4, stream="x")
     assert (assemble(NEURIPS, anew, *columns).tokens == drawn.tokens).all()
-    with pytest.raises(ConfigError, match="position runs from 0 to 7; expected 0 to 6"):
-        assemble(NEURIPS, noise, pairs, keys, positions + np.array([0, 1, 0]))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"targets": np.zeros(2, np.uint8)}, "targets has 2 values; expected 3, as tokens"),
-        ({"tokens": np.full((3, 9), 300)}, "tokens runs from 300 to 300; expected 0 to 255"),
-        ({"key": np.array([1, -1, 2])}, "key runs from -1 to 2; expected 0 to 255"),
-        ({"key": np.zeros(3)}, "key holds float64; expected integers from 0 to 255"),
+        ({"targets": np.zeros(2, np.uint8)}, "the length of targets is 2; expected at least 3"),
+        ({"tokens": np.full((3, 9), 300)}, "array [n, length] of integers from 0 to 255"),
+        ({"key": np.array([1, -1, 2])}, "expected an array [n] of integers from 0 to 255"),
+        ({"key": np.zeros(3)}, "key is array([0., 0., 0.]); expected an array [n] of integers"),
         ({"tokens": np.zeros(3, np.uint8)}, "expected an array [n, length]"),
         ({"pair": [0, 1, [2]]}, "expected an array [n]"),
     ],

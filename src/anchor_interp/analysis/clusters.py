@@ -23,8 +23,9 @@ from anchor_interp.analysis.states import State, check_state, read_masked, read_
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair, pair_indices
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factors, Floats
+from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.sequences import Place, Sequences
 
 _SCORED = 2_000
@@ -192,7 +193,7 @@ def pair_clusters_of(
 
 
 def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
-    index = pair_indices(task, pairs)
+    index = task.indices(pairs)
     if len(set(index.tolist())) < 2:
         raise ConfigError(f"pairs are {shown(list(pairs))}; expected at least two to tell apart")
     return index

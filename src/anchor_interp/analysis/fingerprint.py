@@ -46,8 +46,9 @@ from anchor_interp.runs.evaluation import (
     training_accuracy,
 )
 from anchor_interp.runs.run import Run, load
-from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
+from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.sequences import draw
 
 Part = dict[str, Any]

@@ -15,8 +15,9 @@ from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.states import State, check_state, read_state, state_name
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factor, Factors, Floats
+from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Place
 
 
@@ -83,7 +84,7 @@ def sensitivity_of(
     """:func:`sensitivity` of a subject."""
     check_state(subject.model, state, layer)
     task, seed = subject.anchor_task, subject.seed
-    index = pair_indices(task, task.pairs if pairs is None else pairs)
+    index = task.indices(task.pairs if pairs is None else pairs)
 
     def read(factors: Factors) -> Floats:
         return read_state(subject.model, state, layer, place, factors.sequences(task))
@@ -146,12 +147,12 @@ def order_influence_of(
     """:func:`order_influence` of a subject."""
     check_state(subject.model, state, layer)
     task, seed = subject.anchor_task, subject.seed
-    known = {task.pairs[i] for i in pair_indices(task, task.pairs if pairs is None else pairs)}
+    known = {task.pairs[i] for i in task.indices(task.pairs if pairs is None else pairs)}
     both = sorted((a, b) for a, b in known if a != b and (b, a) in known)
     if not both:
         raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
     first, second, third = (
-        Factors.draw(task, n, seed, f"order/{stream}", index=pair_indices(task, of), maskable=True)
+        Factors.draw(task, n, seed, f"order/{stream}", index=task.indices(of), maskable=True)
         for stream, of in (("first", both), ("second", both), ("third", sorted(known)))
     )
     reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])

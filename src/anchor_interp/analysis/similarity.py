@@ -30,8 +30,9 @@ from anchor_interp.analysis.states import State, check_state, read_masked, read_
 from anchor_interp.interventions.masks import mask_second_anchor
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.anchor import AnchorTask, Ints, Pair
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factors, Floats
+from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, assemble
 
 PAPER_KEYS = range(30, 41)  # of the heatmaps (NeurIPS paper, figure 4)

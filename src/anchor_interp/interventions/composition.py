@@ -25,7 +25,8 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer, check_causal, token_rows
-from anchor_interp.tasks.anchor import Affine, AnchorTask, Pair
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Affine, Pair
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import assemble
 

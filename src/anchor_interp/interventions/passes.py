@@ -14,7 +14,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, hooked, recording
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.anchor import Pair
+from anchor_interp.tasks.functions import Pair
 
 _REFUSED: ContextVar[frozenset[Pair] | None] = ContextVar("refused pairs", default=None)
 

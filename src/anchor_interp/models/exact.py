@@ -41,7 +41,8 @@ from anchor_interp._util.schema import checked
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.shapes import Normalization as Normalization
 from anchor_interp.models.transformer import Edges, HookedTransformer, empty_model, place
-from anchor_interp.tasks.anchor import TASKS, AnchorTask, Ints, Pair
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.sequences import Place, Sequences, places
 
 K = TypeVar("K")

@@ -10,7 +10,7 @@ from anchor_interp.pages import style
 from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers, decide
-from anchor_interp.tasks.anchor import Ints, Pair
+from anchor_interp.tasks.functions import Ints, Pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

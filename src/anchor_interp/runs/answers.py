@@ -19,7 +19,8 @@ from anchor_interp._util.schema import checked
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask, Pair, pair_indices
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import assemble, draw_noise
 from anchor_interp.tasks.task import anchored
 
@@ -168,7 +169,7 @@ def answer_map(
     shape = len(chosen), n_keys, n_positions, n
     pair, key, position, _ = (axis.ravel() for axis in np.indices(shape))
     noise = draw_noise(task, len(pair), keys="all", seed=seed, stream="answers")
-    index = pair_indices(task, chosen)
+    index = task.indices(chosen)
     sequences = assemble(task, noise, index[pair], task.keys[key], position)
     answers = predict(model, sequences)
     given = values[pair, :, key] == answers[:, None]  # [n, function]

@@ -34,8 +34,8 @@ from typing import Any, Literal
 
 from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import bounded, check_fields, checked
-from anchor_interp.tasks.anchor import Pair, Role
 from anchor_interp.tasks.examples import SplitRole
+from anchor_interp.tasks.functions import Pair, Role
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
 

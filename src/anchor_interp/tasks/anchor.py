@@ -15,123 +15,32 @@ somewhere, and no (pair, key, position) of the training data is ever tested.
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Bool, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
 from anchor_interp.tasks.examples import Dataset, Split
+from anchor_interp.tasks.functions import (
+    MAX_TOKEN,
+    Affine,
+    Anchor,
+    Ints,
+    KeyFunction,
+    Keys,
+    Override,
+    Pair,
+    Role,
+)
+from anchor_interp.tasks.sequences import SplitName, sample
 from anchor_interp.tasks.task import Task
 
-Role = Literal["inferential", "overridden", "unseen"]
 SplitRule = Literal["key", "every-position"]
-Keys = Literal["train", "test", "all"]
-Pair = tuple[int, int]
-Ints = npt.NDArray[np.int64]
-
-ROLES: tuple[Role, ...] = ("inferential", "overridden", "unseen")
-MAX_TOKEN = 255  # sequences store one byte a token
-MAX_ANCHORS = 16  # the index of an ordered pair is one byte
-MAX_SEQUENCES = 1 << 31
-"""Most sequences of one request."""
-
-
-@dataclass(frozen=True)
-class Affine:
-    """g(x) = mul * x + add; the papers use x + add.
-
-    With a ``modulus`` M the function stays in the M consecutive numbers from ``origin`` on:
-    ``origin + (mul * (x - origin) + add) mod M``. Two such maps need not commute.
-    """
-
-    add: int = bounded(0, low=-1_000_000, high=1_000_000)
-    """The offset."""
-    mul: int = bounded(1, low=-1_000_000, high=1_000_000)
-    """The factor."""
-    modulus: int | None = bounded(None, low=2, high=MAX_TOKEN + 1)
-    """Number of values of the cyclic range; null for plain integers."""
-    origin: int = bounded(0, low=0, high=MAX_TOKEN)
-    """First value of the cyclic range."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "affine")
-
-    def __call__(self, x: Ints) -> Ints:
-        """Apply the function to every element."""
-        x = _integers(x, "x")
-        if self.modulus is None:
-            return self.mul * x + self.add
-        return self.origin + (self.mul * (x - self.origin) + self.add) % self.modulus
-
-    def __str__(self) -> str:
-        product = {1: "x", -1: "-x"}.get(self.mul, f"{self.mul}x")
-        text = product if self.add == 0 else f"{product} {'-+'[self.add > 0]} {abs(self.add)}"
-        return text if self.modulus is None else f"{text} mod {self.modulus}"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Any function of the key, written out: g(first + i) = values[i]."""
-
-    first: int = field(metadata={"low": 0, "high": MAX_TOKEN})
-    """The smallest argument."""
-    values: tuple[int, ...]
-    """The values of first, first + 1, and so on; each 0 to 255."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "table")
-        checked(len(self.values), int, "the number of table.values", low=1, high=MAX_TOKEN + 1)
-        for i, value in enumerate(self.values):
-            checked(value, int, f"table.values[{i}]", low=0, high=MAX_TOKEN)
-
-    def __call__(self, x: Ints) -> Ints:
-        """Look up every element; ConfigError if one lies outside the table."""
-        x = _integers(x, "x")
-        index = x - self.first
-        if ((index < 0) | (index >= len(self.values))).any():
-            low, high = self.first, self.first + len(self.values) - 1
-            raise ConfigError(
-                f"a table covers {low} to {high} but is applied to {x.min()} to {x.max()}; "
-                "give it a value for every argument that can occur"
-            )
-        return np.asarray(self.values, dtype=np.int64)[index]
-
-    def __str__(self) -> str:
-        return f"table of {len(self.values)}"
-
-
-KeyFunction = Affine | Table
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A token and the function that it stands for."""
-
-    token: int = bounded(0, low=0, high=MAX_TOKEN)
-    """The anchor's token."""
-    function: KeyFunction = Affine()
-    """g(x; token)."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "anchor")
-
-
-@dataclass(frozen=True)
-class Override:
-    """An ordered pair that is trained on another function than the composition."""
-
-    pair: Pair
-    """The two anchor tokens in their order."""
-    function: KeyFunction
-    """Key to training target."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "override")
-
+_MAX_ANCHORS = 16  # the index of an ordered pair is one byte
 
 PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5, 1, -2, -8), 1))
 """g(x; 1) = x + 5, g(x; 2) = x + 1, g(x; 3) = x - 2, g(x; 4) = x - 8 (NeurIPS paper, eq. 2)."""
@@ -160,19 +69,12 @@ class AnchorTask(Task, untagged=True):
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
-        checked(len(self.anchors), int, "the number of task.anchors", low=1, high=MAX_ANCHORS)
+        checked(len(self.anchors), int, "the number of task.anchors", low=1, high=_MAX_ANCHORS)
         if len(set(self.tokens)) < len(self.tokens):
             raise ConfigError(f"task.anchors use a token twice: {self.tokens}")
-        if self.key_max <= self.key_min:
-            raise ConfigError(
-                f"task.key_max is {self.key_max}; expected more than key_min {self.key_min}"
-            )
-        clash = [token for token in self.tokens if self.key_min <= token <= self.key_max]
-        if clash:
-            raise ConfigError(
-                f"task.anchors use {clash[0]}, which is also a key "
-                f"({self.key_min} to {self.key_max}); choose tokens outside the key range"
-            )
+        checked(self.key_max, int, "task.key_max", above=self.key_min)
+        if clash := set(self.tokens) & set(self.keys.tolist()):
+            raise ConfigError(f"task.anchors use {min(clash)}, which is also a key")
         named = [*self.unseen, *(override.pair for override in self.overrides)]
         for pair in named:
             self.known(pair)
@@ -181,19 +83,15 @@ class AnchorTask(Task, untagged=True):
         if not self.seen:
             raise ConfigError("task.unseen holds every pair; leave some to train on")
         for pair in self.answered:
-            for targets in (self.composed(pair, self.keys), self.target(pair, self.keys)):
-                if targets.min() < 0 or targets.max() > MAX_TOKEN:
-                    raise ConfigError(
-                        f"targets of the pair {pair} run from {targets.min()} to {targets.max()}; "
-                        f"expected 0 to {MAX_TOKEN}: change the key range or the functions"
-                    )
-        test = on_side(self, "test", np.arange(self.length - 2))
+            answers = [self.composed(pair, self.keys), self.target(pair, self.keys)]
+            low, high = np.min(answers), np.max(answers)
+            if low < 0 or high > MAX_TOKEN:
+                text = f"targets of the pair {pair} run from {low} to {high}"
+                raise ConfigError(f"{text}; expected 0 to {MAX_TOKEN}")
+        test = self.on_side("test", np.arange(self.length - 2))
         if test.all() or not test.any():
-            raise ConfigError(
-                f"keys {self.key_min} to {self.key_max} with length {self.length} leave no "
-                f"{'train' if test.all() else 'test'} key (x mod length == position); widen the "
-                "key range"
-            )
+            side = "train" if test.all() else "test"
+            raise ConfigError(f"the keys leave no {side} key (x mod length == position)")
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -244,9 +142,7 @@ class AnchorTask(Task, untagged=True):
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N sequences (:func:`anchor_interp.tasks.sequences.sample`), each with its target."""
-        from anchor_interp.tasks.sequences import sample  # which draws from tasks of this class
-
-        return sample(self, checked(split, str, "split"), n, seed=seed).dataset()
+        return sample(self, checked(split, SplitName, "split"), n, seed=seed).dataset()
 
     @property
     def answers_last(self) -> bool:
@@ -297,10 +193,28 @@ class AnchorTask(Task, untagged=True):
 
     def known(self, pair: Pair) -> Pair:
         """The pair itself; ConfigError if it is not one of this task's."""
-        found: Pair = checked(pair, Pair, "pair")
-        if found not in self.pairs:
-            raise ConfigError(f"the pair {found} is not made of the anchors {self.tokens}")
-        return found
+        own: Pair = checked(pair, Pair, "pair")
+        if own not in self.pairs:
+            raise ConfigError(f"the pair {own} is not made of the anchors {self.tokens}")
+        return own
+
+    def indices(self, pairs: Sequence[Pair]) -> Ints:
+        """The indices of one or more ordered pairs in :attr:`pairs`: [pair]."""
+        if not checked(pairs, tuple[Pair, ...], "pairs"):
+            raise ConfigError("there is no pair to draw from; expected at least one of the task")
+        return np.array([self.pairs.index(self.known(pair)) for pair in pairs])
+
+    @functools.cached_property
+    def target_table(self) -> Ints:
+        """:meth:`target` of every ordered pair and key: [pair, key], read-only.
+
+        -1 for a pair that is not in :attr:`answered`.
+        """
+        table = np.full((len(self.pairs), len(self.keys)), -1)
+        for pair in self.answered:
+            table[self.pairs.index(pair)] = self.target(pair, self.keys)
+        table.flags.writeable = False
+        return table
 
     def symmetric(self, pair: Pair, keys: Ints) -> Ints | None:
         """The symmetric answer to an unseen pair: the training target of the other order.
@@ -314,51 +228,22 @@ class AnchorTask(Task, untagged=True):
         same = np.array_equal(self.target(mirror, self.keys), self.composed(pair, self.keys))
         return None if same else self.target(mirror, keys)
 
-    def is_test_key(self, keys: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
-        """Whether each key is test data at its position (x mod length == p)."""
-        return np.equal(_integers(keys, "keys") % self.length, _integers(positions, "positions"))
+    def on_side(
+        self, keys: Keys, positions: Integer[np.ndarray, " n"]
+    ) -> Bool[np.ndarray, "n key"]:
+        """Whether each of the task's keys x is on a side of the split at each position p.
+
+        It is a test key where x mod length == p.
+        """
+        checked(keys, Keys, "keys")
+        test = self.keys % self.length == positions[:, None]
+        return {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
 
     def cells(self, keys: Keys) -> tuple[Ints, Ints]:
         """All positions (0 to length - 3) with their keys on one side of the split: two [cell]."""
         positions = np.arange(self.length - 2, dtype=np.int64)
-        place, index = on_side(self, keys, positions).nonzero()
+        place, index = self.on_side(keys, positions).nonzero()
         return positions[place], self.keys[index]
-
-
-def on_side(task: AnchorTask, keys: Keys, positions: Ints) -> npt.NDArray[np.bool_]:
-    """Whether each key of a task is on a side of the split at each position: [position, key]."""
-    checked(keys, Keys, "keys")
-    test = task.is_test_key(task.keys, positions[:, None])
-    return {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
-
-
-@functools.lru_cache(maxsize=32)
-def target_table(task: AnchorTask) -> Ints:
-    """:meth:`AnchorTask.target` of every ordered pair and key: [pair, key], read-only.
-
-    -1 for a pair that is not in :attr:`AnchorTask.answered`.
-    """
-    table = np.full((len(task.pairs), len(task.keys)), -1)
-    for pair in task.answered:
-        table[task.pairs.index(pair)] = task.target(pair, task.keys)
-    table.flags.writeable = False
-    return table
-
-
-def pair_indices(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
-    """The indices of one or more ordered pairs in ``task.pairs``: [pair]."""
-    found: tuple[Pair, ...] = checked(pairs, tuple[Pair, ...], "pairs")
-    if not found:
-        raise ConfigError("pairs is empty; expected at least one ordered pair of the task")
-    return np.array([task.pairs.index(task.known(pair)) for pair in found])
-
-
-def _integers(values: Any, where: str) -> Ints:
-    """Integers as a 64-bit array: sums of bytes would wrap around."""
-    found = np.asarray(values) if isinstance(values, np.ndarray | np.integer | int | list) else None
-    if found is None or found.dtype.kind not in "iu":
-        raise ConfigError(f"{where} is {shown(values)}; expected an array of integers")
-    return found.astype(np.int64, copy=False)
 
 
 BROKEN_GROUPS = (((1, 2), 4), ((1, 3), 1), ((1, 4), -5), ((2, 3), 5), ((2, 4), -9), ((3, 4), -6))

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Int, Int64, UInt8
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.tasks.anchor import AnchorTask, Ints, Keys, Pair, on_side, target_table
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Ints, Keys, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
 from anchor_interp.tasks.sequences import Place, Sequences, assemble, draw, draw_noise, places
 
@@ -27,9 +28,8 @@ _LOGGER = logging.getLogger(__name__)
 
 def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with the two anchors of every sequence exchanged."""
-    checked(sequences, Sequences, "sequences")
-    tokens = sequences.tokens.copy()
-    rows, first = np.arange(len(tokens)), places(sequences, "first")
+    first, tokens = places(sequences, "first"), sequences.tokens.copy()
+    rows = np.arange(len(tokens))
     tokens[rows, first], tokens[rows, first + 1] = tokens[rows, first + 1], tokens[rows, first]
     return tokens
 
@@ -38,8 +38,6 @@ def replace_keys(
     task: AnchorTask, sequences: Sequences, *, seed: int
 ) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with another key in every sequence, drawn uniformly."""
-    checked(task, AnchorTask, "task")
-    checked(sequences, Sequences, "sequences")
     n_keys = len(task.keys)
     bits = random_bits(len(sequences), seed=seed, stream="other-key")
     steps = 1 + below(bits, n_keys - 1)
@@ -160,7 +158,7 @@ def _perturbed(
 ) -> tuple[Sequences, Int[np.ndarray, " kept"], Int[np.ndarray, " kept"]]:
     """The clean sequences that have twins, and the pair indices and keys of these."""
     pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
-    n_anchors, targets = len(task.anchors), target_table(task)
+    n_anchors, targets = len(task.anchors), task.target_table
     first, second = np.divmod(pair, n_anchors)
     if kind == "noise" and task.length == 3:
         raise ConfigError("a sequence of 3 tokens has no noise to draw again")
@@ -172,7 +170,7 @@ def _perturbed(
         return clean, second * n_anchors + first, key
     if kind == "key":
         pairs, others = pair[:, None], np.arange(len(task.keys))[None]
-        allowed = on_side(task, keys, clean.position)
+        allowed = task.on_side(keys, clean.position)
     else:
         anchors, others = np.arange(n_anchors), (key - task.key_min)[:, None]
         a, b = (anchors, second[:, None]) if kind == "first" else (first[:, None], anchors)
@@ -277,7 +275,7 @@ def interchange_pairs(
     allowed = (
         _combinable(task, base, sources, pairs, composing)
         & _told_apart(task, base, sources)
-        & on_side(task, keys, base.position)[:, sources.key]
+        & task.on_side(keys, base.position)[:, sources.key]
     )
     lack = "have no source whose counterfactual answer differs from all others"
     base, rows = _usable(base, allowed, lack)
@@ -314,7 +312,7 @@ def _possible_sources(task: AnchorTask, base: Sequences, composing: Sequence[Pai
     values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
     base_second = base.pair.astype(np.int64) % n_anchors
     base_key = base.key.astype(np.int64) - task.key_min
-    targets = target_table(task)
+    targets = task.target_table
     combined = np.arange(n_anchors) * n_anchors + base_second[:, None]  # [n, a1']: pairs (a1', a2)
     return _Sources(
         pair=pair,
@@ -351,7 +349,7 @@ def _told_apart(
     answer = sources.counterfactual
     others = (
         base.targets[:, None],
-        target_table(task)[sources.pair, sources.key],
+        task.target_table[sources.pair, sources.key],
         sources.anchor_moved,
         sources.key_moved,
     )

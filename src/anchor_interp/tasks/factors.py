@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.anchor import AnchorTask, Ints
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import Sequences, assemble
 

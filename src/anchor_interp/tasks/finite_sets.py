@@ -5,8 +5,8 @@ A set is an array of row numbers. The task says which example a row is.
 
 from collections.abc import Mapping
 
-from anchor_interp.tasks.anchor import Ints
 from anchor_interp.tasks.examples import Split
+from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import shuffled_rows
 
 Sets = Mapping[str, Ints]

@@ -15,35 +15,29 @@ from jaxtyping import Int64, Integer, UInt8, UInt64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, digest, shown
-from anchor_interp.tasks.anchor import (
-    MAX_SEQUENCES,
-    MAX_TOKEN,
-    ROLES,
-    AnchorTask,
-    Keys,
-    Pair,
-    Role,
-    on_side,
-    pair_indices,
-    target_table,
-)
 from anchor_interp.tasks.examples import Dataset, Examples, Integers
+from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Keys, Pair, Role
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
+from anchor_interp.tasks.task import anchored
 
 if TYPE_CHECKING:
     import torch
 
-Split = Literal["train", "id", "ood"]
+    from anchor_interp.tasks.anchor import AnchorTask
+
+SplitName = Literal["train", "id", "ood"]
 Place = Literal["key", "first", "second", "last"]
 """A position by its meaning: the key, the first and the second anchor, the end of the sequence."""
 PositionRole = Literal[Place, "noise"]
-_SPLITS: dict[Split, Keys] = {"train": "train", "id": "test", "ood": "all"}
+_SPLITS: dict[SplitName, Keys] = {"train": "train", "id": "test", "ood": "all"}
 GENERATOR = 1
 """Version of the generator: the sequences of one version never change."""
 PROBE = (35, 63, 99, 4, 3, 38, 42, 36, 62)
 """The sequence of both papers' figures."""
 PROBE_POSITION = 2
 """The position of the key, 99, in :data:`PROBE`."""
+MAX_SEQUENCES = 1 << 31
+"""Most sequences of one request."""
 _CHUNK = 1 << 15
 
 
@@ -76,13 +70,10 @@ class Sequences(Readable):
     some were chosen."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", _as_bytes(self.tokens, "tokens", "n", "length"))
-        for name in ("targets", "key", "position", "pair", "role"):
-            column = _as_bytes(getattr(self, name), name, "n")
-            if len(column) != len(self):
-                raise ConfigError(
-                    f"{name} has {len(column)} values; expected {len(self)}, as tokens"
-                )
+        for name in ("tokens", "targets", "key", "position", "pair", "role"):
+            axes = ("n", "length") if name == "tokens" else ("n",)
+            column = _as_bytes(getattr(self, name), name, *axes)
+            checked(len(column), int, f"the length of {name}", low=len(self), high=len(self))
             object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
@@ -196,7 +187,7 @@ def as_examples(inputs: Sequences | Examples | Integers) -> Examples:
     return inputs if isinstance(inputs, Examples) else Examples(inputs)
 
 
-def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
+def sample(task: "AnchorTask", split: SplitName, n: int, *, seed: int) -> Sequences:
     """Draw n sequences of one split, with uniform pairs and (position, key) combinations.
 
     The split is ``train`` (seen pairs, training keys), ``id`` (seen pairs, test keys) or ``ood``
@@ -205,25 +196,22 @@ def sample(task: AnchorTask, split: Split, n: int, *, seed: int) -> Sequences:
     Raises:
         ConfigError: an unknown split, n or seed out of range, or a task without unseen pairs.
     """
-    checked(task, AnchorTask, "task")
-    checked(split, Split, "split")
+    task = anchored(task, "sample")
+    checked(split, SplitName, "split")
     pairs = task.unseen if split == "ood" else task.seen
     return draw(task, pairs, _SPLITS[split], n, seed=seed, stream=split)
 
 
 def draw(
-    task: AnchorTask, pairs: Sequence[Pair], keys: Keys, n: int, *, seed: int, stream: str
+    task: "AnchorTask", pairs: Sequence[Pair], keys: Keys, n: int, *, seed: int, stream: str
 ) -> Sequences:
     """Draw n sequences of the given ordered pairs, with keys on one side of the split.
 
     Pairs and (position, key) combinations are uniform; streams of one seed are independent.
     """
-    checked(task, AnchorTask, "task")
     n = checked(n, int, "n", low=0, high=MAX_SEQUENCES)
     hashing_key = stream_key(seed, stream)
-    if not checked(pairs, tuple[Pair, ...], "pairs"):
-        raise ConfigError("there is no pair to draw from: the task has no pair of this role")
-    index = pair_indices(task, pairs)
+    index = task.indices(pairs)
     position, key = task.cells(keys)
     chunks = []
     for start in range(0, max(n, 1), _CHUNK):
@@ -246,14 +234,14 @@ def draw(
 
 
 def draw_noise(
-    task: AnchorTask, n: int, *, keys: Keys, seed: int, stream: str
+    task: "AnchorTask", n: int, *, keys: Keys, seed: int, stream: str
 ) -> UInt8[np.ndarray, "n length"]:
     """The noise that :func:`draw` gives n sequences, with a token for every position."""
     return _noise(task, keys, stream_key(seed, stream), _counters(task, 0, n))
 
 
 def assemble(
-    task: AnchorTask,
+    task: "AnchorTask",
     noise: Integer[np.ndarray, "n length"],
     pair: Int64[np.ndarray, " n"],
     key: Int64[np.ndarray, " n"],
@@ -263,16 +251,6 @@ def assemble(
 
     ``noise`` has a token for every position; keys and anchors replace it where they stand.
     """
-    checked(task, AnchorTask, "task")
-    for values, name, low, high in (
-        (pair, "pair", 0, len(task.pairs) - 1),
-        (key, "key", task.key_min, task.key_max),
-        (position, "position", 0, task.length - 3),
-    ):
-        if len(values) and not low <= values.min() <= values.max() <= high:
-            raise ConfigError(
-                f"{name} runs from {values.min()} to {values.max()}; expected {low} to {high}"
-            )
     columns = _written(task, noise.astype(np.uint8), pair, key, position)
     return Sequences(**columns, provenance={**_task_of(task), "n": len(pair)})
 
@@ -280,7 +258,7 @@ def assemble(
 def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
     """The 0-based position of a place in every sequence; the second anchor can be the last."""
     checked(sequences, Sequences, "sequences")
-    if checked(place, Place, "place") == "last":
+    if place == "last":
         return np.full(len(sequences), sequences.tokens.shape[1] - 1, np.int64)
     return sequences.position.astype(np.int64) + {"key": 0, "first": 1, "second": 2}[place]
 
@@ -290,7 +268,6 @@ def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...
 
     A second anchor at the last position is ``second``.
     """
-    checked(length, int, "length", low=1)
     checked(position, int | None, "position", low=0, high=length - 3)
     named: dict[int, PositionRole] = {length - 1: "last"}
     if position is not None:
@@ -298,13 +275,13 @@ def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...
     return tuple(named.get(i, "noise") for i in range(length))
 
 
-def probe_position(task: AnchorTask) -> int:
+def probe_position(task: "AnchorTask") -> int:
     """Where the key stands in sequences of a task like :data:`PROBE`."""
     return min(PROBE_POSITION, task.length - 3)
 
 
 def aligned_sequences(
-    task: AnchorTask,
+    task: "AnchorTask",
     position: int,
     n: int,
     *,
@@ -313,7 +290,7 @@ def aligned_sequences(
     keys: Keys = "all",
 ) -> Sequences:
     """Draw n sequences that have the key at one 0-based position, of all pairs by default."""
-    checked(task, AnchorTask, "task")
+    task = anchored(task, "aligned_sequences")
     checked(position, int, "position", low=0, high=task.length - 3)
     if position not in task.cells(keys)[0]:
         raise ConfigError(f"no {keys} key stands at position {position}; choose another position")
@@ -322,7 +299,7 @@ def aligned_sequences(
 
 
 def drawn_sequences(
-    task: AnchorTask,
+    task: "AnchorTask",
     wanted: Callable[[Sequences], np.ndarray],
     n: int,
     seed: int,
@@ -331,29 +308,29 @@ def drawn_sequences(
 ) -> Sequences:
     """The first n drawn sequences for which ``wanted`` is true."""
     total = checked(n, int, "n", low=1)
-    kept: np.ndarray = np.empty(0, np.int64)
-    while len(kept) < n:
+    while True:
         total *= 2
         drawn = draw(task, pairs, keys, total, seed=seed, stream="flow")
-        kept = np.flatnonzero(wanted(drawn))[:n]
-    return drawn[kept]
+        rows = np.flatnonzero(wanted(drawn))[:n]
+        if len(rows) == n:
+            return drawn[rows]
 
 
 def _as_bytes(values: Any, name: str, *axes: str) -> np.ndarray:
     """The values with one byte each; ConfigError if they are not integers from 0 to 255."""
-    if not isinstance(values, np.ndarray) or values.ndim != len(axes):
-        raise ConfigError(f"{name} is {shown(values)}; expected an array [{', '.join(axes)}]")
-    if values.dtype == np.uint8:
-        return values
-    if values.dtype.kind not in "iu":
-        raise ConfigError(f"{name} holds {values.dtype}; expected integers from 0 to {MAX_TOKEN}")
-    if values.size and not 0 <= values.min() <= values.max() <= MAX_TOKEN:
-        low, high = values.min(), values.max()
-        raise ConfigError(f"{name} runs from {low} to {high}; expected 0 to {MAX_TOKEN}")
-    return values.astype(np.uint8)
+    is_array = isinstance(values, np.ndarray) and values.ndim == len(axes)
+    if not is_array or values.dtype.kind not in "iu" or not _fits_byte(values):
+        expected = f"an array [{', '.join(axes)}] of integers from 0 to {MAX_TOKEN}"
+        raise ConfigError(f"{name} is {shown(values)}; expected {expected}")
+    return values.astype(np.uint8, copy=False)
 
 
-def _task_of(task: AnchorTask) -> dict[str, str | int]:
+def _fits_byte(values: np.ndarray) -> bool:
+    in_range = values.size == 0 or 0 <= values.min() <= values.max() <= MAX_TOKEN
+    return values.dtype == np.uint8 or bool(in_range)
+
+
+def _task_of(task: "AnchorTask") -> dict[str, str | int]:
     """What the provenance of sequences says of their task."""
     return {"task": digest(task), "anchors": " ".join(map(str, task.tokens))}
 
@@ -364,18 +341,18 @@ def _several(values: Any, kind: Any, name: str) -> Any:
     return checked(given, kind | tuple[kind, ...], name)
 
 
-def _counters(task: AnchorTask, start: int, stop: int) -> UInt64[np.ndarray, " n"]:
+def _counters(task: "AnchorTask", start: int, stop: int) -> UInt64[np.ndarray, " n"]:
     """The first counter of each sequence: one for its pair and cell, then one per two positions."""
     per_sequence = np.uint64(1 + (task.length + 1) // 2)
     return np.arange(start, stop, dtype=np.uint64) * per_sequence
 
 
 def _noise(
-    task: AnchorTask, keys: Keys, hashing_key: np.uint64, counter: UInt64[np.ndarray, " n"]
+    task: "AnchorTask", keys: Keys, hashing_key: np.uint64, counter: UInt64[np.ndarray, " n"]
 ) -> UInt8[np.ndarray, "n length"]:
     """A token for every position; the high and low half of a hash serve two positions."""
     restricted = task.split == "every-position" and keys == "train"
-    allowed = on_side(task, "train" if restricted else "all", np.arange(task.length))
+    allowed = task.on_side("train" if restricted else "all", np.arange(task.length))
     tokens, bits = np.empty((len(counter), task.length), np.uint8), counter
     for place in range(task.length):
         if place % 2 == 0:
@@ -386,7 +363,7 @@ def _noise(
 
 
 def _written(
-    task: AnchorTask,
+    task: "AnchorTask",
     tokens: UInt8[np.ndarray, "n length"],
     pair: Int64[np.ndarray, " n"],
     key: Int64[np.ndarray, " n"],
@@ -401,7 +378,7 @@ def _written(
     tokens[row, position + 2] = second[pair]
     return {
         "tokens": tokens,
-        "targets": target_table(task)[pair, key - task.key_min].astype(np.uint8),
+        "targets": task.target_table[pair, key - task.key_min].astype(np.uint8),
         "key": key.astype(np.uint8),
         "position": position.astype(np.uint8),
         "pair": pair.astype(np.uint8),
