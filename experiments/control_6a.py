@@ -3,7 +3,8 @@
 from matplotlib.figure import Figure
 
 import section
-from anchor_interp.models.complexity import cosine_matrix, first_query_matrix
+from anchor_interp.models.complexity import first_query_matrix
+from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.pages.mechanism_figures import condensation_map
 from papers.figures import by_phase
 

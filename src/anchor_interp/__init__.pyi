@@ -2,7 +2,9 @@
 
 from ._util.errors import AnchorInterpError as AnchorInterpError
 from ._util.errors import ConfigError as ConfigError
+from .analysis.attribution import attribute_logits as attribute_logits
 from .analysis.circuits import prune as prune
+from .analysis.circuits import score_circuit as score_circuit
 from .analysis.fingerprint import fingerprint as fingerprint
 from .analysis.fingerprint import fingerprint_model as fingerprint_model
 from .analysis.overview import analyze as analyze
@@ -12,6 +14,7 @@ from .analysis.verdict import verdict as verdict
 from .interventions.ablation import EdgeAblation as EdgeAblation
 from .interventions.interchange import interchange as interchange
 from .interventions.interchange import learn_subspace as learn_subspace
+from .interventions.masks import edge as edge
 from .interventions.masks import mask_edges as mask_edges
 from .interventions.masks import mask_first_anchor as mask_first_anchor
 from .interventions.masks import mask_key_token as mask_key_token

@@ -13,17 +13,15 @@ from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.models.complexity import (
-    Complexity,
-    complexity,
+from anchor_interp.models.complexity import Complexity, complexity, first_query_matrix
+from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.matrices import (
     condensation,
     cosine_matrix,
     effective_rank,
-    first_query_matrix,
     gaussian_spectra,
     stable_rank,
 )
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.run import Run, load
@@ -147,6 +145,29 @@ def test_the_basis_inside_a_head_changes_only_basis_dependent_numbers() -> None:
         assert same != mine.basis_dependent, (mine.name, mine.layer, mine.head)
     assert {e.name for e in before.matrices if e.basis_dependent} == {"W_Q", "W_K", "W_V", "W_O"}
     assert not any(e.basis_dependent for e in before.heads)
+    assert before.effective == pytest.approx(after.effective, rel=1e-9)
+
+
+def test_a_dead_head_changes_no_effective_number() -> None:
+    """With its W_O zero, a head's queries act on W_Q's number alone."""
+    alive, dead = (model() for _ in range(2))
+    with torch.no_grad():
+        for each in (alive, dead):
+            for layer in (0, 1):
+                each.blocks[layer].attn.W_O[2] = 0
+        for layer in (0, 1):
+            dead.blocks[layer].attn.W_Q[2] *= 20
+    one, other = complexity(alive), complexity(dead)
+    assert entry(one, "W_Q").stable_rank > 1.5 * entry(other, "W_Q").stable_rank
+    assert one.effective == pytest.approx(other.effective, rel=1e-12)
+    assert {head for head, norm in one.head_norms.items() if not norm} == {(0, 2), (1, 2)}
+    assert max(one.head_norms.values()) == 1
+    with torch.no_grad():
+        for layer in (0, 1):
+            dead.blocks[layer].attn.W_O.zero_()
+            dead.blocks[layer].attn.W_O[1] = gaussian(8, 20)
+            dead.blocks[layer].attn.W_V[1] = gaussian(20, 1) @ gaussian(1, 8)
+    assert complexity(dead).effective["OV"] == pytest.approx(1)  # the one head left has rank 1
 
 
 def test_products_agree_with_the_multiplied_matrices() -> None:

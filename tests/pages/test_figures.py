@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from anchor_interp.analysis.clusters import Clusters
-from anchor_interp.models.complexity import CosineMatrix
+from anchor_interp.models.matrices import CosineMatrix
 from anchor_interp.pages import style
 from anchor_interp.pages.mechanism_figures import cluster_map, condensation_map
 from anchor_interp.tasks.functions import Pair

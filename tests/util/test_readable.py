@@ -124,7 +124,7 @@ def test_tables_have_one_row_each() -> None:
     assert pairs["pair"].tolist() == list(FEW_KEYS.pairs)
     ranks = found["Complexity"].to_frame()
     wanted = [
-        entry.stable_rank for entry in (*found["Complexity"].matrices, *found["Complexity"].heads)
+        entry.stable_rank for entry in (*found["Complexity"].heads, *found["Complexity"].matrices)
     ]
     assert ranks["stable_rank"].tolist() == pytest.approx(wanted, nan_ok=True)
     edges = found["Circuit"].to_frame()

@@ -35,8 +35,9 @@ from anchor_interp.interventions.interchange import interchange_of
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models import complexity
+from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
@@ -277,16 +278,16 @@ _OF_SEEN_PAIRS: tuple[Callable[[Subject], Part], ...] = (
 
 
 def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> Part:
-    query = complexity.first_query_matrix(model)
-    rank = complexity.measured(complexity.stable_rank, query)
+    query = first_query_matrix(model)
+    rank = measured(stable_rank, query)
     numbers = {
         "stable_rank": rank,
-        "condensation": complexity.measured(complexity.condensation, query),
+        "condensation": measured(condensation, query),
     }
     if initial is None:
         return numbers
-    start = complexity.measured(complexity.stable_rank, complexity.first_query_matrix(initial))
-    found = [entry.distance for entry in complexity.complexity(model, initial).matrices]
+    start = measured(stable_rank, first_query_matrix(initial))
+    found = [entry.distance for entry in complexity(model, initial).matrices]
     distances = [distance for distance in found if distance is not None]
     return numbers | {
         "rank_share": rank / start if rank is not None and start else None,

@@ -38,7 +38,8 @@ from anchor_interp.analysis.similarity import (
 )
 from anchor_interp.analysis.verdict import verdict
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.complexity import complexity, cosine_matrix, first_query_matrix
+from anchor_interp.models.complexity import complexity, first_query_matrix
+from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.evaluation import Training, evaluate

@@ -16,8 +16,9 @@ from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.interventions.interchange import InterchangeResult
-from anchor_interp.models.complexity import Complexity, CosineMatrix
+from anchor_interp.models.complexity import Complexity
 from anchor_interp.models.embeddings import EmbeddingStructure
+from anchor_interp.models.matrices import CosineMatrix
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import Decision
 

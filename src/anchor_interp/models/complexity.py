@@ -1,52 +1,50 @@
 """How complex a model's weights are: ranks, spectra, condensation, distance from the start.
 
-Both papers read a model's complexity off W_Q of layer 0, their W_Q(1), with all heads merged into
-one d_model x (n_heads d_head) matrix. :func:`complexity` measures every matrix, and for every head
-the two products that act on the residual stream, QK = W_Q W_K^T and OV = W_V W_O. Beside each
-number stand its value at initialisation (if given) and that of a Gaussian matrix of the same shape.
+A head acts on the residual stream through two products, QK = W_Q W_K^T and OV = W_V W_O.
+:func:`complexity` measures them first, then every matrix. Beside each number stand its value at
+initialisation (if given) and that of a Gaussian matrix of the same shape. Both papers read a
+model's complexity off W_Q of layer 0, their W_Q(1), with all heads merged into one d_model x
+(n_heads d_head) matrix. The numbers of W_Q, W_K, W_V and W_O depend on two things that no output
+depends on (:attr:`MatrixComplexity.basis_dependent`):
 
-Some numbers depend on the basis inside a head: W_Q -> W_Q R and W_K -> W_K R^-T (W_V -> W_V R and
-W_O -> R^-1 W_O), with any invertible R for each head, change neither the model's outputs nor QK and
-OV, but they change the numbers of W_Q, W_K, W_V and W_O
-(:attr:`MatrixComplexity.basis_dependent`). With rotary positions only rotations that commute with
-them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
+* the basis inside a head: W_Q -> W_Q R and W_K -> W_K R^-T (W_V -> W_V R and W_O -> R^-1 W_O), with
+  any invertible R for each head, change neither QK and OV nor the outputs;
+* dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
+
+:attr:`Complexity.effective` depends on neither. With rotary positions only rotations that commute
+with them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
 
 The matrices of a network that a task brings are those of its convolutions and linear maps: a row
 for each number that an output is a sum over, a column for each output, which a transposed
 convolution has for each pixel.
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
-from anchor_interp._util.schema import shown
-from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.finite import check_weights
+from anchor_interp.models.matrices import (
+    Numbers,
+    condensation,
+    exact,
+    gaussian_numbers,
+    measured,
+    numbers,
+    stable_rank,
+)
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
-MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
-GAUSSIAN_DRAWS = 8
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
-
-
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """The measures of a matrix, where they are defined."""
-
-    stable_rank: float | None
-    effective_rank: float | None
-    condensation: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +59,7 @@ class MatrixComplexity(Numbers):
     head: int | None
     shape: tuple[int, int]
     basis_dependent: bool
-    """Whether the numbers depend on the basis inside a head, which no output does."""
+    """Whether the numbers depend on the basis inside heads and on dead heads; no output does."""
     spectrum: Float[np.ndarray, " rank"]
     """Singular values, descending."""
     at_init: Numbers | None
@@ -80,31 +78,50 @@ class Complexity(Readable):
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
 
+    @property
+    def head_norms(self) -> dict[tuple[int | None, int | None], float]:
+        """||OV||_F of every head, by layer and head, relative to the largest; 0 if it is dead."""
+        norms = {
+            (one.layer, one.head): float(np.linalg.norm(one.spectrum))
+            for one in self.heads
+            if one.name == "OV"
+        }
+        largest = max(norms.values(), default=0) or 1
+        return {head: norm / largest for head, norm in norms.items()}
+
+    @property
+    def effective(self) -> dict[str, float | None]:
+        """The stable rank of QK and of OV, a mean over the heads weighted by ||OV||_F^2."""
+        norms, means = self.head_norms, {}
+        for name in dict.fromkeys(one.name for one in self.heads):
+            mine = [one for one in self.heads if one.name == name and one.stable_rank is not None]
+            weights = [norms[one.layer, one.head] ** 2 for one in mine]
+            ranks = [one.stable_rank or 0 for one in mine]
+            means[name] = float(np.average(ranks, weights=weights)) if any(weights) else None
+        return means
+
     def _summary(self) -> str:
         query = next((m for m in self.matrices if m.name == "W_Q"), self.matrices[0])
         counts = f"{len(self.matrices)} matrices, {len(self.heads)} products of heads"
+        products = [f"{name} {number(rank)}" for name, rank in self.effective.items()]
+        effective = f"\neffective stable rank {', '.join(products)}" if products else ""
         ranks = (
             getattr(each, "stable_rank", None) for each in (query, query.at_init, query.gaussian)
         )
-        return "{}\nfirst {}: stable rank {} (at init {}, Gaussian {})".format(
-            counts, query.name, *map(number, ranks)
+        about = "; depends on the basis and on dead heads" if query.basis_dependent else ""
+        return "{}{}\nfirst {}: stable rank {} (at init {}, Gaussian {}){}".format(
+            counts, effective, query.name, *map(number, ranks), about
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        measures = tuple(field.name for field in fields(Numbers))
-        for entry in (*self.matrices, *self.heads):
+        measures, norms = tuple(field.name for field in fields(Numbers)), self.head_norms
+        for entry in (*self.heads, *self.matrices):
             row = {name: getattr(entry, name) for name in ("name", "layer", "head", *measures)}
             row |= {f"{name}_at_init": getattr(entry.at_init, name, None) for name in measures}
             row |= {f"{name}_gaussian": getattr(entry.gaussian, name) for name in measures}
-            yield row | {"distance": entry.distance, "basis_dependent": entry.basis_dependent}
-
-
-@dataclass(frozen=True, eq=False)
-class CosineMatrix:
-    """Cosines between the input weights (columns) of neurons, with similar neurons side by side."""
-
-    cosines: Float[np.ndarray, "neuron neuron"]
-    neurons: Int64[np.ndarray, " neuron"]
+            depends = "basis, dead heads" if entry.basis_dependent else ""
+            norm = norms.get((entry.layer, entry.head))
+            yield row | {"distance": entry.distance, "head_norm": norm, "depends_on": depends}
 
 
 class _Weight(NamedTuple):
@@ -122,24 +139,21 @@ class _Weight(NamedTuple):
 
     def spectrum(self) -> Float[Tensor, " rank"]:
         """Singular values; those of A B are those of R_A R_B^T, with A = Q_A R_A, B^T = Q_B R_B."""
-        matrix = _exact(self.left)
-        product = matrix if self.right is None else _core(matrix, _exact(self.right))
+        matrix = exact(self.left)
+        product = matrix if self.right is None else _core(matrix, exact(self.right))
         singular: Tensor = torch.linalg.svdvals(product)
         return singular
 
     def numbers(self, spectrum: Float[Tensor, " rank"]) -> Numbers:
-        if not spectrum.any():
-            return Numbers(None, None, None)
-        cosine = measured(condensation, None if self.right is not None else self.left)
-        return Numbers(_stable_rank(spectrum), _effective_rank(spectrum), cosine)
+        return numbers(spectrum, None if self.right is not None else self.left)
 
     def distance(self, start: "_Weight") -> float | None:
         """||self - start||_F / ||start||_F."""
-        left, before = _exact(self.left), _exact(start.left)
+        left, before = exact(self.left), exact(start.left)
         if self.right is None or start.right is None:
             difference, scale = left - before, before
         else:
-            right, other = _exact(self.right), _exact(start.right)
+            right, other = exact(self.right), exact(start.right)
             scale = _core(before, other)
             difference = _core(torch.cat([left, -before], 1), torch.cat([right, other], 0))
         return float(difference.norm() / scale.norm()) if scale.any() else None
@@ -172,7 +186,8 @@ def complexity(
                 "expected the same model before training"
             )
         spectrum = weight.spectrum()
-        gaussian, spread = _gaussian(weight)
+        inner = None if weight.right is None else weight.right.shape[0]
+        gaussian, spread = gaussian_numbers(weight.shape, inner)
         entries.append(
             MatrixComplexity(
                 **vars(weight.numbers(spectrum)),
@@ -192,13 +207,6 @@ def complexity(
     return Complexity(matrices, tuple(entry for entry in entries if entry.head is not None))
 
 
-def measured(measure: Callable[[Tensor], float], matrix: Tensor | None) -> float | None:
-    """A measure of a matrix, or None where it is not defined."""
-    if matrix is None or not matrix.any() or (measure is condensation and matrix.shape[1] < 2):
-        return None
-    return measure(matrix)
-
-
 def main_numbers(model: Any) -> Numbers:
     """Stable rank and condensation by which runs are compared; None without a model.
 
@@ -216,105 +224,9 @@ def main_numbers(model: Any) -> Numbers:
     return Numbers(fmean(ranks) if ranks else None, None, fmean(cosines) if cosines else None)
 
 
-def stable_rank(matrix: Float[Tensor, "rows columns"]) -> float:
-    """||W||_F^2 / ||W||_2^2: 1 for rank one, n for an orthogonal n x n matrix.
-
-    Source: complexity-control paper, section VI (figure 5C).
-    """
-    return _stable_rank(_spectrum(matrix, "stable rank"))
-
-
-def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
-    """e^(entropy of the singular values, scaled to sum 1): 1 for rank one, n for I_n.
-
-    It also depends on small singular values. Source: Roy and Vetterli, EUSIPCO 2007.
-    """
-    return _effective_rank(_spectrum(matrix, "effective rank"))
-
-
-def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
-    """Mean |cosine| between the input weights of different neurons; 1 if all are parallel.
-
-    A neuron is an output of the map x @ W; its input weights are a column of TransformerLens's
-    layout (NeurIPS paper, section 5.3). A zero column counts as orthogonal to all others. At most
-    :data:`MAX_NEURONS` neurons are compared, drawn with a fixed seed.
-
-    Raises:
-        ConfigError: the matrix has fewer than two columns or is not finite.
-    """
-    cosines = _cosines(matrix)[0].abs()
-    n = len(cosines)
-    return float((cosines.sum() - cosines.diagonal().sum()) / (n * (n - 1)))
-
-
-def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
-    """The cosines behind :func:`condensation`, ordered so that blocks show.
-
-    Neurons are in the order of the leaves of a hierarchical clustering by cosine (average linkage).
-    Source: NeurIPS paper, figures 5a and 5b; complexity-control paper, figures 5A and 10.
-    """
-    from scipy.cluster.hierarchy import leaves_list, linkage
-    from scipy.spatial.distance import squareform
-
-    found, neurons = _cosines(matrix)
-    cosines = found.numpy().clip(-1, 1)
-    apart = 1 - cosines
-    np.fill_diagonal(apart, 0)  # zero columns too
-    order = leaves_list(linkage(squareform(apart, checks=False), "average"))
-    return CosineMatrix(cosines[np.ix_(order, order)], neurons.numpy()[order])
-
-
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
     return _merged(model.blocks[0].attn.W_Q)
-
-
-@lru_cache(maxsize=64)
-def gaussian_spectra(
-    shape: tuple[int, int], inner: int | None = None
-) -> Float[np.ndarray, "draw rank"]:
-    """Singular values of :data:`GAUSSIAN_DRAWS` Gaussian matrices, drawn with a fixed seed.
-
-    The triangular factor R of an m x n Gaussian matrix (m >= n) has independent entries: on the
-    diagonal square roots of chi-squared variables with m, m - 1, ... degrees of freedom, normal
-    ones above it (Bartlett 1933). So drawing R, an n x n matrix, is enough. With ``inner`` the
-    matrices are products of two Gaussian ones, summed over that dimension.
-    """
-    generator = np.random.default_rng(0)
-
-    def factor(rows: int, columns: int) -> Tensor:
-        k = min(rows, columns)
-        triangle = np.triu(generator.standard_normal((k, columns)), 1)
-        np.fill_diagonal(triangle, np.sqrt(generator.chisquare(rows - np.arange(k))))
-        return torch.from_numpy(triangle)
-
-    spectra = []
-    for _ in range(GAUSSIAN_DRAWS):
-        if inner is None:
-            core = factor(max(shape), min(shape))
-        else:
-            core = factor(shape[0], inner) @ factor(shape[1], inner).mT
-        spectra.append(torch.linalg.svdvals(core).numpy())
-    return np.stack(spectra)
-
-
-def _gaussian(weight: _Weight) -> tuple[Numbers, Numbers]:
-    """Mean and standard deviation over Gaussian matrices of a weight's shape."""
-    inner = None if weight.right is None else weight.right.shape[0]
-    spectra = [torch.from_numpy(s) for s in gaussian_spectra(weight.shape, inner)]
-    stable = np.array([_stable_rank(spectrum) for spectrum in spectra])
-    effective = np.array([_effective_rank(spectrum) for spectrum in spectra])
-    d_in, n = weight.shape[0], min(weight.shape[1], MAX_NEURONS)
-    mean = spread = None
-    if weight.right is None and n > 1:
-        # |cos| of two random directions in d_in dimensions; different pairs are independent, even
-        # if they share a neuron
-        mean = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
-        spread = math.sqrt(max(0.0, 1 / d_in - mean**2) / (n * (n - 1) / 2))
-    return (
-        Numbers(float(stable.mean()), float(effective.mean()), mean),
-        Numbers(float(stable.std(ddof=1)), float(effective.std(ddof=1)), spread),
-    )
 
 
 def _weights(model: Any) -> Iterator[_Weight]:
@@ -354,51 +266,7 @@ def _merged(weight: Tensor) -> Tensor:
     return rearrange(weight.detach(), "head d_model d_head -> d_model (head d_head)")
 
 
-def _exact(matrix: Tensor) -> Tensor:
-    """The matrix on the CPU in float64, if it is finite."""
-    return check_finite(matrix, "the matrix's values").detach().to("cpu", torch.float64)
-
-
-def _check_is_matrix(given: object) -> None:
-    if not isinstance(given, Tensor) or given.ndim != 2:
-        shape = tuple(given.shape) if isinstance(given, Tensor) else shown(given)
-        raise ConfigError(
-            f"the matrix is {shape}; expected a tensor of two dimensions: one head's, "
-            "such as model.W_Q[0, 0], or torch.from_numpy(...)"
-        )
-
-
-def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
-    _check_is_matrix(matrix)
-    singular: Tensor = torch.linalg.svdvals(_exact(matrix))
-    if singular[0] == 0:
-        raise ConfigError(f"the {measure} of a zero matrix is not defined")
-    return singular
-
-
-def _stable_rank(singular: Float[Tensor, " rank"]) -> float:
-    return float((singular / singular[0]).square().sum())
-
-
-def _effective_rank(singular: Float[Tensor, " rank"]) -> float:
-    return math.exp(float(torch.special.entr(singular / singular.sum()).sum()))
-
-
 def _core(left: Tensor, right: Tensor) -> Tensor:
     """A small matrix with the singular values of left @ right."""
     core: Tensor = torch.linalg.qr(left, "r").R @ torch.linalg.qr(right.mT, "r").R.mT
     return core
-
-
-def _cosines(
-    matrix: Float[Tensor, "d_in neuron"],
-) -> tuple[Float[Tensor, "chosen chosen"], Int64[Tensor, " chosen"]]:
-    """Cosines between the neurons to compare, and which these are."""
-    _check_is_matrix(matrix)
-    n = matrix.shape[1]
-    if n < 2:
-        raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    neurons = order[:MAX_NEURONS].sort().values
-    columns = torch.nn.functional.normalize(_exact(matrix[:, neurons.to(matrix.device)]), dim=0)
-    return columns.mT @ columns, neurons

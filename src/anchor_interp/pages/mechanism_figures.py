@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from anchor_interp.analysis.routes import RouteScores
     from anchor_interp.analysis.similarity import Similarity
     from anchor_interp.interventions.patching import PatchResult
-    from anchor_interp.models.complexity import Complexity, CosineMatrix
+    from anchor_interp.models.complexity import Complexity
     from anchor_interp.models.embeddings import EmbeddingStructure
+    from anchor_interp.models.matrices import CosineMatrix
 
 
 _ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}
