@@ -12,7 +12,7 @@ from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import parse_sweep
-from anchor_interp.tasks.drawing import draw_aspects, draw_examples
+from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.task import Task
 from concepts import Concepts
 from concepts.pictures import bits_of, every_node

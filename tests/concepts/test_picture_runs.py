@@ -41,7 +41,7 @@ from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 from concepts import Concepts, UNetConfig
 from concepts.diffusion import signal_left
 from concepts.drawings import drawings

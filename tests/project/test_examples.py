@@ -27,7 +27,7 @@ from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, read_sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table import read_table
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 
 FILE = Path(own_task.__file__)
 EXAMPLES = FILE.parent

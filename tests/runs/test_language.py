@@ -25,8 +25,8 @@ from anchor_interp.runs.objectives import MaskedObjective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.train import train
 from anchor_interp.tasks import corpus_tokens
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.drawing import draw_examples
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 

@@ -23,7 +23,7 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.runs.scoring import decoded_answers, right_answers, score_split, token_losses
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.drawing import draw_aspects, draw_examples
+from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.prontoqa import Prontoqa

@@ -9,7 +9,7 @@ import pytest
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.tasks.addition import TASKS, Addition
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 
 Spelling = Literal["numbers", "digits", "reversed"]
 SPELLINGS: tuple[Spelling, ...] = ("numbers", "digits", "reversed")

@@ -21,7 +21,7 @@ from anchor_interp.tasks.cogs import TASKS, Cogs, corpus_rows
 from anchor_interp.tasks.cogs_corpus import GAPS, STRUCTURAL, TYPES, Row, own_corpus
 from anchor_interp.tasks.cogs_files import FOLDER_VARIABLE, SHA256, official_rows
 from anchor_interp.tasks.cogs_grammar import BEINGS, WORDS, logical_form, participle, past
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 
 OFFICIAL = os.environ.get(FOLDER_VARIABLE)
 OWN = Cogs(exposures=3)

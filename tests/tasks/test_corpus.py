@@ -14,9 +14,9 @@ import pytest
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.tasks import corpus_sources, corpus_tokens
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.corpus_tokenizers import END, byte_words
-from anchor_interp.tasks.drawing import draw_examples
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs.presets import preset
 from anchor_interp.tasks import prontoqa
 from anchor_interp.tasks.catalog import NAMED_TASKS
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.prontoqa import TASKS, Prontoqa
 
 FAITHFUL, BALANCED = TASKS["prontoqa-faithful"], TASKS["prontoqa-balanced"]

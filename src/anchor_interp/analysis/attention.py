@@ -13,7 +13,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer, Inputs, device
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
-from anchor_interp.tasks.drawing import draw_examples, find_split
+from anchor_interp.tasks.contract import draw_examples, find_split
 from anchor_interp.tasks.functions import Pair, Role
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
 from anchor_interp.tasks.task import Task

@@ -21,7 +21,7 @@ from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
-from anchor_interp.tasks.drawing import draw_aspects, draw_examples
+from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.examples import Plane
 from anchor_interp.tasks.network import OwnFigure
 

@@ -10,7 +10,7 @@ from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import PAPER, Evaluation, asked, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import task_name
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Split
 from anchor_interp.tasks.task import Task
 

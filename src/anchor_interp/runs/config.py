@@ -27,7 +27,7 @@ from anchor_interp._util.schema import (
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
-from anchor_interp.tasks.drawing import MAX_EXAMPLES
+from anchor_interp.tasks.contract import MAX_EXAMPLES
 from anchor_interp.tasks.task import Task, anchored
 
 T = TypeVar("T")

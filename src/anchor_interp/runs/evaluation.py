@@ -35,8 +35,8 @@ from anchor_interp.models.transformer import HookedTransformer, Inputs, check_mo
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
-from anchor_interp.tasks.drawing import draw_examples
 from anchor_interp.tasks.examples import Dataset, SplitRole
 from anchor_interp.tasks.functions import Keys, Pair
 from anchor_interp.tasks.sequences import Sequences, draw

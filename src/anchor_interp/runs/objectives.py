@@ -27,7 +27,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, Objective
-from anchor_interp.tasks.drawing import draw_examples, find_split
+from anchor_interp.tasks.contract import draw_examples, find_split
 from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_bits
 

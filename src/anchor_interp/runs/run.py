@@ -33,7 +33,7 @@ from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.drawing import draw_examples
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Dataset
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.runs.config import most_positions
 from anchor_interp.runs.objectives import IGNORED, masked_batch
 from anchor_interp.runs.phase import AspectScore, Baseline, SplitScore
-from anchor_interp.tasks.drawing import draw_aspects, draw_baselines
+from anchor_interp.tasks.contract import draw_aspects, draw_baselines
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 

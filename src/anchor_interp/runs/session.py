@@ -21,7 +21,7 @@ from anchor_interp.runs.run import evaluate_run, model_at
 from anchor_interp.runs.scoring import right_answers, token_scores
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
-from anchor_interp.tasks.drawing import draw_aspects, draw_baselines, draw_examples
+from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, SplitRole
 
 _PROBES = 512

@@ -59,14 +59,12 @@ def replace_anchors(
     n = len(task.tokens)
     first, second = (index[:, None] for index in np.divmod(sequences.pair.astype(np.int64), n))
     other = ((first if place == "first" else second) + np.arange(1, n)) % n  # [n, option]
-    pair = other * n + second if place == "first" else first * n + other
-    allowed = _is_seen(task)[pair] if seen_only else np.ones(pair.shape, np.bool_)
+    others = other * n + second if place == "first" else first * n + other
+    allowed = _is_seen(task)[others] if seen_only else np.ones(others.shape, np.bool_)
     stuck = ~allowed.any(1)
     if stuck.any():
-        raise ConfigError(
-            f"no other {place} anchor makes a seen pair of "
-            f"{task.pairs[sequences.pair[stuck.argmax()]]}; leave seen_only out"
-        )
+        pair = task.pairs[sequences.pair[stuck.argmax()]]
+        raise ConfigError(f"no other {place} anchor makes a seen pair of {pair}")
     bits = random_bits(len(sequences), seed=seed, stream=f"other-{place}")
     chosen = nth_allowed(allowed, (bits % allowed.sum(1).astype(np.uint64)).astype(np.int64))
     new = np.array(task.tokens)[other[np.arange(len(other)), chosen]]
@@ -264,99 +262,78 @@ def interchange_pairs(
     checked(n, int, "n", low=1)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
     pairs = composing if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
-    for pair in pairs:
-        if task.role(pair) == "overridden":
-            raise ConfigError(
-                f"the target of the pair {pair} is not the composition, so it has no intermediate "
-                "value to exchange; leave it out"
-            )
+    if overridden := [pair for pair in pairs if task.role(pair) == "overridden"]:
+        text = f"the target of the pair {overridden[0]} is not the composition"
+        raise ConfigError(f"{text}, so it has no intermediate value to exchange")
     base = draw(task, pairs, keys, n, seed=seed, stream="interchange")
-    sources = _possible_sources(task, base, composing)
-    allowed = (
-        _combinable(task, base, sources, pairs, composing)
-        & _told_apart(task, base, sources)
-        & task.on_side(keys, base.position)[:, sources.key]
-    )
+    allowed = _allowed_sources(task, base, pairs, composing, keys)
+    options = allowed.reshape(n, -1)
     lack = "have no source whose counterfactual answer differs from all others"
-    base, rows = _usable(base, allowed, lack)
+    base, rows = _usable(base, options, lack)
     stream = "interchange/source"
-    chosen = random_choice(allowed[rows], seed=seed, stream=stream)
+    chosen = random_choice(options[rows], seed=seed, stream=stream)
+    first, second, key = np.unravel_index(chosen, allowed.shape[1:])
     noise = draw_noise(task, n, keys=keys, seed=seed, stream=stream)[rows]
-    position, key = base.position.astype(np.int64), task.keys[sources.key[chosen]]
-    source = assemble(task, noise, sources.pair[chosen], key, position)
-    return InterchangePairs(
-        base=base,
-        source=replace(source, provenance=base.provenance | {"stream": stream}),
-        counterfactual=sources.counterfactual[rows, chosen],
-        anchor_moved=sources.anchor_moved[rows, chosen],
-        key_moved=sources.key_moved[rows, chosen],
-    )
+    pair, position = first * len(task.tokens) + second, base.position.astype(np.int64)
+    source = assemble(task, noise, pair, task.keys[key], position)
+    answers = _answers(task, composing, base.pair, base.key, first, key)
+    provenance = base.provenance | {"stream": stream}
+    return InterchangePairs(base, replace(source, provenance=provenance), *answers)
 
 
-class _Sources(NamedTuple):
-    """Every ordered pair with every key, and the answers if it were the source of each base."""
-
-    pair: Int64[np.ndarray, " option"]
-    key: Int64[np.ndarray, " option"]
-    """Index of the key in ``task.keys``."""
-    counterfactual: Int64[np.ndarray, "n option"]
-    """-1 where the second anchor of the base was not trained on the value."""
-    anchor_moved: Int64[np.ndarray, "n option"]
-    key_moved: Int64[np.ndarray, "n option"]
-
-
-def _possible_sources(task: AnchorTask, base: Sequences, composing: Sequence[Pair]) -> _Sources:
-    n_anchors, n_keys = len(task.anchors), len(task.keys)
-    pair, key = np.divmod(np.arange(len(task.pairs) * n_keys), n_keys)
-    first = pair // n_anchors
-    values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
-    base_second = base.pair.astype(np.int64) % n_anchors
-    base_key = base.key.astype(np.int64) - task.key_min
-    targets = task.target_table
-    combined = np.arange(n_anchors) * n_anchors + base_second[:, None]  # [n, a1']: pairs (a1', a2)
-    return _Sources(
-        pair=pair,
-        key=key,
-        counterfactual=_continued(task, composing)[base_second][:, values[first, key]],
-        anchor_moved=targets[combined, base_key[:, None]][:, first],
-        key_moved=targets[base.pair][:, key],
-    )
-
-
-def _combinable(
+def _allowed_sources(
     task: AnchorTask,
     base: Sequences,
-    sources: _Sources,
     pairs: Sequence[Pair],
     composing: Sequence[Pair],
-) -> Bool[np.ndarray, "n option"]:
-    """Where the source has one of ``pairs``, and (a1', a2) and (a1, a2') may be met."""
-    n_anchors = len(task.anchors)
-    drawable = np.array([pair in pairs for pair in task.pairs])
-    can_meet = np.array([pair in pairs or pair in composing for pair in task.pairs])
-    can_meet = can_meet.reshape(n_anchors, n_anchors)
-    first, second = np.divmod(sources.pair, n_anchors)
-    base_first, base_second = np.divmod(base.pair.astype(np.int64)[:, None], n_anchors)
-    allowed: np.ndarray = drawable[sources.pair] & can_meet[first, base_second]
-    allowed &= can_meet[base_first, second]
-    return allowed
+    keys: Keys,
+) -> Bool[np.ndarray, "n first second key"]:
+    """Which first anchors a1', second anchors a2' and keys x' a source of each base may have.
 
-
-def _told_apart(
-    task: AnchorTask, base: Sequences, sources: _Sources
-) -> Bool[np.ndarray, "n option"]:
-    """Where there is a counterfactual answer and it differs from all other answers."""
-    answer = sources.counterfactual
-    others = (
-        base.targets[:, None],
-        task.target_table[sources.pair, sources.key],
-        sources.anchor_moved,
-        sources.key_moved,
+    (a1', a2') is one of ``pairs``; (a1', a2) and (a1, a2') may be met; the counterfactual answer
+    exists and differs from the answers to base and source and from both moved ones.
+    """
+    n, size = len(base), (len(task.tokens), len(task.tokens))
+    drawable = np.array([pair in pairs for pair in task.pairs]).reshape(size)
+    met = drawable | np.array([pair in composing for pair in task.pairs]).reshape(size)
+    first, second = np.divmod(base.pair.astype(np.int64), len(task.tokens))
+    of_base = [column.reshape(n, 1, 1, 1) for column in (base.pair, base.key)]
+    grid = np.arange(len(task.tokens))[:, None, None], np.arange(len(task.keys))
+    answer, *moved = _answers(task, composing, *of_base, *grid)
+    allowed: np.ndarray = (
+        drawable[:, :, None]
+        & met.T[second][:, :, None, None]
+        & met[first][:, None, :, None]
+        & task.on_side(keys, base.position)[:, None, None, :]
+        & (answer >= 0)
     )
-    allowed: np.ndarray = answer >= 0
-    for other in others:
+    own = base.targets.reshape(n, 1, 1, 1), task.target_table.reshape(*size, -1)
+    for other in (*own, *moved):
         allowed &= answer != other
     return allowed
+
+
+def _answers(
+    task: AnchorTask,
+    composing: Sequence[Pair],
+    base_pair: np.ndarray,
+    base_key: np.ndarray,
+    first: np.ndarray,
+    key: np.ndarray,
+) -> tuple[Ints, Ints, Ints]:
+    """The answers g(g(x'; a1'); a2), (x; a1', a2) and (x'; a1, a2) to sources of bases.
+
+    A source has a first anchor and a key, each given by its index; shapes broadcast. The first
+    answer is -1 where a2 was not trained on the value.
+    """
+    pair, n_anchors = base_pair.astype(np.int64), len(task.tokens)
+    second = pair % n_anchors
+    values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
+    return (
+        _continued(task, composing)[second, values[first, key]],
+        task.target_table[first * n_anchors + second, base_key.astype(np.int64) - task.key_min],
+        task.target_table[pair, key],
+    )
 
 
 def renamed_answers(task: AnchorTask, pairs: InterchangePairs, *, seed: int) -> InterchangePairs:
@@ -365,11 +342,9 @@ def renamed_answers(task: AnchorTask, pairs: InterchangePairs, *, seed: int) -> 
     One permutation of all composed answers, drawn with the seed, renames the counterfactual ones.
     It is the same for all pairs of a task. What a search reaches with it is its own doing.
     """
-    checked(task, AnchorTask, "task")
-    checked(pairs, InterchangePairs, "pairs")
     answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
     name = np.arange(answers.max() + 1)
-    name[answers] = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    name[answers] = np.random.default_rng(seed).permutation(answers)
     return replace(pairs, counterfactual=name[pairs.counterfactual])
 
 

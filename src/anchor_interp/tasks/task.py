@@ -102,7 +102,7 @@ class Task:
         raise self._unanswered("splits")
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
-        """N examples of a split; :mod:`anchor_interp.tasks.drawing` checks them."""
+        """N examples of a split; :mod:`anchor_interp.tasks.contract` checks them."""
         raise self._unanswered(f"examples({split!r}, {n}, seed={seed})")
 
     def _unanswered(self, question: str) -> ConfigError:

@@ -1,0 +1,138 @@
+"""Examples, aspects and baselines of a task, checked against its contract once they are drawn."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from jaxtyping import Bool
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp.tasks.examples import Dataset, Split
+from anchor_interp.tasks.task import Task
+
+MAX_EXAMPLES = 1 << 31
+"""Most examples of one request."""
+_BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how often at most
+
+
+def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
+    """The task's own examples, after a check.
+
+    Raises:
+        ConfigError: an unknown split, n or seed out of range, or examples that break the contract:
+            a token outside the vocabulary or ``n_input_tokens``, a sequence longer than the
+            context, nothing to predict, an answer without its end token.
+    """
+    checked(task, Task, "task")
+    checked(n, int, "n", low=0, high=MAX_EXAMPLES)
+    checked(seed, int, "seed", low=0)
+    checked(task.chance, float, f"the chance of the task {task.kind}", low=0, high=1)
+    find_split(task, split)
+    drawn: Dataset = checked(task.examples(split, n, seed=seed), Dataset, "examples")
+    shapes = drawn.tokens.shape, drawn.mask.shape, drawn.lengths.shape
+    wanted = (n, *shapes[0][1:2])
+    where = f"the split {split} of the task {task.kind}"
+    if shapes != (wanted, wanted, (n,)) or len(wanted) != 2:
+        expected = f"({n}, pos) twice and ({n},)"
+        raise ConfigError(f"{where} has tokens, mask and lengths of {shapes}; expected {expected}")
+    for rows in _checked_blocks(*drawn.tokens.shape):
+        part = Dataset(drawn.tokens[rows], drawn.mask[rows], drawn.lengths[rows])
+        for wrong, what in _faults(task, part):
+            if wrong.any():
+                example = rows.start + int(wrong.argmax())
+                raise ConfigError(f"{where} {what} in example {example}")
+    return drawn
+
+
+def _checked_blocks(n: int, n_pos: int) -> list[slice]:
+    """All rows in blocks; of a very large set, which lies in files, blocks all over it."""
+    size = max(1, _BLOCK // n_pos)
+    starts = range(0, n, size)
+    if len(starts) > _MOST_BLOCKS:
+        starts = range(0, n, n // _MOST_BLOCKS)
+    return [slice(start, min(start + size, n)) for start in starts]
+
+
+def _faults(task: Task, part: Dataset) -> Iterator[tuple[Bool[np.ndarray, " n"], str]]:
+    """For each clause of the contract the examples that break it, and how they do."""
+    tokens, mask, lengths = part.tokens, part.mask, part.lengths
+    n_tokens, n_input_tokens, position = task.n_tokens, task.n_input_tokens, np.arange(len(mask.T))
+    inside = position < lengths[:, None]
+    yield (
+        ((tokens < 0) | (tokens >= n_tokens)).any(1),
+        f"has a token outside its vocabulary of {n_tokens}",
+    )
+    yield (
+        (part.inputs >= n_input_tokens).any(1),
+        f"has a token before the last position that is not below n_input_tokens ({n_input_tokens})",
+    )
+    longest = min(task.length + 1, tokens.shape[1])
+    yield lengths > longest, f"has more than {longest} tokens"
+    yield (
+        ~mask.any(1) | mask[:, 0] | (mask & ~inside).any(1),
+        "predicts no token, the first one or padding",
+    )
+    if task.answers_last:
+        yield mask.sum(1) != mask[:, -1], "predicts other tokens than the last (answers_last)"
+    if task.end is not None:
+        answer = inside & (position >= part.starts[:, None])
+        ends = answer & (tokens == task.end)
+        last = tokens[np.arange(len(tokens)), lengths - 1]
+        yield (
+            (mask != answer).any(1) | (ends.sum(1) != 1) | (last != task.end),
+            f"has an answer that is not one stretch of tokens up to its only end ({task.end})",
+        )
+
+
+def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[int]]:
+    """The task's own aspects of examples, after a check.
+
+    Raises:
+        ConfigError: an aspect lacks the value of an example, or has neither texts nor whole
+            numbers; or the plane names an aspect that is absent, texts or negative somewhere.
+    """
+    aspects: dict[str, list[str] | list[int]] = {}
+    for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        kinds = {type(value) for value in plain}
+        if len(plain) != len(examples) or not (kinds <= {str} or kinds <= {int}):
+            raise ConfigError(
+                f"the aspect {shown(name)} of the task {task.kind} is {shown(plain)}; expected "
+                f"{len(examples):,} values, str alone or int alone"
+            )
+        aspects[name] = plain
+    for name in (task.plane.x, task.plane.y) if task.plane else ():
+        values = aspects.get(name, [""])
+        if any(isinstance(value, str) or value < 0 for value in values):
+            raise ConfigError(
+                f"the plane of the task {task.kind} names {shown(name)}; expected one of its "
+                f"aspects ({', '.join(aspects)}) with whole numbers from 0"
+            )
+    return aspects
+
+
+def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
+    """The accuracies of the task's own baselines on examples, after a check.
+
+    Raises:
+        ConfigError: a baseline does not say of every example whether it is right.
+    """
+    accuracies = {}
+    for name, right in checked(task.baselines(examples), Mapping, "baselines").items():
+        rights = np.asarray(right)
+        if rights.shape != (len(examples),) or rights.dtype != bool:
+            raise ConfigError(
+                f"the baseline {shown(name)} of the task {task.kind} has {rights.dtype} values of "
+                f"shape {rights.shape}; expected bool and {(len(examples),)}"
+            )
+        accuracies[name] = float(rights.mean())
+    return accuracies
+
+
+def find_split(task: Task, name: str) -> Split:
+    """A task's split by its name; ConfigError if there is none."""
+    names = [split.name for split in task.splits]
+    if checked(name, str, "split") not in names:
+        close, known = suggestion(name, names), ", ".join(names)
+        raise ConfigError(f"the task {task.kind} has no split {shown(name)}{close}; known: {known}")
+    return task.splits[names.index(name)]
