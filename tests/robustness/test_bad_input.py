@@ -175,7 +175,7 @@ FIELDS: list[tuple[Build, str]] = [
     (lambda: given(Anchor, 1, "x + 5"), "anchor.function is 'x + 5'; expected an Affine or a Tab"),
     (lambda: Affine(mul=10**9), "affine.mul is 1000000000; expected at most 1000000"),
     (lambda: Table(0, ()), "the number of table.values is 0; expected at least 1"),
-    (lambda: Table(0, (1, 256)), "table.values[1] is 256; expected at most 255"),
+    (lambda: Table(0, (1, 256)), "the largest of table.values is 256; expected at most 255"),
     (lambda: given(Override, 3, Affine()), "override.pair is 3; expected a list of 2 items"),
     (
         lambda: RunConfig(TASK, schema=2),

@@ -162,10 +162,16 @@ def test_aspects_are_the_operands_and_the_carries() -> None:
         ({"holdout": "sqare"}, "task.holdout is 'sqare'; expected .* 'random' .did you mean"),
         ({"tokens": "words"}, "task.tokens is 'words'; expected one of 'numbers', 'digits'"),
         ({"square_from": 1.5}, "task.square_from is 1.5; expected at most 1"),
-        ({"square_from": 0.7}, "square_from is 0.7 and square_to 0.6, which leaves no operand"),
-        ({"square_from": 1, "square_to": 1}, "leaves no operand of 0 to 999 in the square"),
-        ({"square_from": 0, "square_to": 1}, "holds out every pair; leave some to train on"),
-        ({"largest": 9, "held_out": 91}, "task.held_out is 91; expected less than 91, the pairs"),
+        ({"square_from": 0.7}, "square_from is 0.7 and square_to 0.6; expected a square of some"),
+        (
+            {"square_from": 1, "square_to": 1},
+            "expected a square of some operands, not of none or all",
+        ),
+        (
+            {"square_from": 0, "square_to": 1},
+            "expected a square of some operands, not of none or all",
+        ),
+        ({"largest": 9, "held_out": 91}, "task.held_out is 91; expected at most 90"),
     ],
 )
 def test_fields_that_leave_no_task_are_refused(fields: dict[str, Any], message: str) -> None:

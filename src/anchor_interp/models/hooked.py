@@ -5,6 +5,7 @@ TransformerLens 3 gives its HookedTransformer. So weights, exports and analyses 
 versions apart. For other architectures TransformerLens 4 has the TransformerBridge.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -18,6 +19,7 @@ from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule, 
 
 from anchor_interp._util.errors import ConfigError
 
+_Returned = Literal["logits", "loss", "both"] | None
 HookPoint: Any = hook_points.HookPoint  # whose constructor has no types
 _ACTIVATIONS: Mapping[str, Any] = {"relu": F.relu, "gelu": F.gelu}
 _ONLY: Mapping[str, Any] = {
@@ -31,51 +33,53 @@ _ONLY: Mapping[str, Any] = {
     "output_logits_soft_cap": -1.0, "use_attention_sinks": False,
 }  # fmt: skip
 """Settings of TransformerLens 3 that change a model's function, with the value they have here."""
-_WITHOUT_INFLUENCE = {
-    "NTK_by_parts_factor",
-    "NTK_by_parts_high_freq_factor",
-    "NTK_by_parts_low_freq_factor",
-    "NTK_original_ctx_len",
-    "attn_types",
-    "checkpoint_index",
-    "checkpoint_label_type",
-    "checkpoint_value",
-    "decoder_start_token_id",
-    "default_prepend_bos",
-    "experts_per_token",
-    "from_checkpoint",
-    "init_mode",
-    "initializer_range",
-    "load_in_4bit",
-    "n_devices",
-    "n_params",
-    "norm_topk_prob",
-    "original_architecture",
-    "quantization_method",
-    "relative_attention_max_distance",
-    "relative_attention_num_buckets",
-    "rotary_adjacent_pairs",
-    "rotary_base",
-    "rotary_base_local",
-    "rotary_scaling_factor",
-    "tie_word_embeddings",
-    "tokenizer_name",
-    "tokenizer_prepends_bos",
-    "train_seq_length",
-    "trust_remote_code",
-    "ungroup_grouped_query_attention",
-    "use_NTK_by_parts_rope",
-    "use_hook_tokens",
-    "use_yarn_rope",
-    "window_size",
-    "yarn_attention_factor",
-    "yarn_beta_fast",
-    "yarn_beta_slow",
-    "yarn_factor",
-    "yarn_global_attn_only",
-    "yarn_original_max_position_embeddings",
-    "yarn_truncate",
-}
+_WITHOUT_INFLUENCE = frozenset(
+    [
+        "NTK_by_parts_factor",
+        "NTK_by_parts_high_freq_factor",
+        "NTK_by_parts_low_freq_factor",
+        "NTK_original_ctx_len",
+        "attn_types",
+        "checkpoint_index",
+        "checkpoint_label_type",
+        "checkpoint_value",
+        "decoder_start_token_id",
+        "default_prepend_bos",
+        "experts_per_token",
+        "from_checkpoint",
+        "init_mode",
+        "initializer_range",
+        "load_in_4bit",
+        "n_devices",
+        "n_params",
+        "norm_topk_prob",
+        "original_architecture",
+        "quantization_method",
+        "relative_attention_max_distance",
+        "relative_attention_num_buckets",
+        "rotary_adjacent_pairs",
+        "rotary_base",
+        "rotary_base_local",
+        "rotary_scaling_factor",
+        "tie_word_embeddings",
+        "tokenizer_name",
+        "tokenizer_prepends_bos",
+        "train_seq_length",
+        "trust_remote_code",
+        "ungroup_grouped_query_attention",
+        "use_NTK_by_parts_rope",
+        "use_hook_tokens",
+        "use_yarn_rope",
+        "window_size",
+        "yarn_attention_factor",
+        "yarn_beta_fast",
+        "yarn_beta_slow",
+        "yarn_factor",
+        "yarn_global_attn_only",
+        "yarn_original_max_position_embeddings",
+        "yarn_truncate",
+    ]
+)
 """Settings of TransformerLens 3 that change nothing in these layouts."""
 
 
@@ -88,7 +92,7 @@ class _Settings:
     d_vocab: int
     act_fn: str
     n_heads: int = -1
-    d_mlp: int | None = None
+    d_mlp: Any = None
     d_vocab_out: int = -1
     normalization_type: str | None = "LN"
     eps: float = 1e-5
@@ -121,10 +125,9 @@ class HookedTransformerConfig(_Settings):
         for name, values in allowed.items():
             if given.get(name, values[0]) not in values:
                 expected = " or ".join(map(repr, values))
-                raise ConfigError(
-                    f"{name} is {given[name]!r}; with TransformerLens 4 expected {expected}: for "
-                    "other models install transformer-lens<4, or open them as a TransformerBridge"
-                )
+                text = f"{name} is {given[name]!r}; with TransformerLens 4 expected {expected}"
+                other = "install transformer-lens<4, or open the model as a TransformerBridge"
+                raise ConfigError(f"{text}: {other}")
         own = {field.name for field in fields(_Settings)}
         ignored = _WITHOUT_INFLUENCE | set(_ONLY) - own
         super().__init__(**{name: value for name, value in given.items() if name not in ignored})
@@ -202,11 +205,10 @@ class Attention(_Part):
         read = (cfg.n_heads, cfg.d_model, cfg.d_head)
         self.W_Q = _weight(cfg, *read)
         self.W_O = _weight(cfg, cfg.n_heads, cfg.d_head, cfg.d_model)
-        self.b_Q = _weight(cfg, cfg.n_heads, cfg.d_head, fill=0)
+        self.b_Q = _weight(cfg, *read[::2], fill=0)
         self.b_O = _weight(cfg, cfg.d_model, fill=0)
         self.W_K, self.W_V = _weight(cfg, *read), _weight(cfg, *read)
-        self.b_K = _weight(cfg, cfg.n_heads, cfg.d_head, fill=0)
-        self.b_V = _weight(cfg, cfg.n_heads, cfg.d_head, fill=0)
+        self.b_K, self.b_V = (_weight(cfg, *read[::2], fill=0) for _ in range(2))
         self.register_buffer("mask", torch.empty((0, 0), dtype=torch.bool))  # as in version 3
         self.register_buffer("IGNORE", torch.tensor(-torch.inf))
         for name in ("k", "q", "v", "z", "attn_scores", "pattern", "result"):
@@ -237,7 +239,6 @@ class MLP(_Part):
 
     def __init__(self, cfg: HookedTransformerConfig) -> None:
         super().__init__()
-        assert cfg.d_mlp is not None
         self.W_in, self.b_in = _weight(cfg, cfg.d_model, cfg.d_mlp), _weight(cfg, cfg.d_mlp, fill=0)
         self.W_out = _weight(cfg, cfg.d_mlp, cfg.d_model)
         self.b_out = _weight(cfg, cfg.d_model, fill=0)
@@ -260,25 +261,19 @@ class TransformerBlock(_Part):
         norm = LayerNorm if cfg.normalization_type == "LN" else lambda _: nn.Identity()
         self.ln1, self.ln2 = norm(cfg), norm(cfg)
         self.attn, self.mlp = Attention(cfg), MLP(cfg)
-        for name in (
-            "attn_in", "q_input", "k_input", "v_input", "mlp_in", "attn_out", "mlp_out",
-            "resid_pre", "resid_mid", "resid_post",
-        ):  # fmt: skip
+        names = "attn_in q_input k_input v_input mlp_in attn_out mlp_out"
+        for name in [*names.split(), "resid_pre", "resid_mid", "resid_post"]:
             self.add_module(f"hook_{name}", HookPoint())
 
     def forward(self, resid_pre: Tensor, **_: Any) -> Tensor:
         """[batch pos d_model] -> [batch pos d_model]."""
         resid_pre = self.hook_resid_pre(resid_pre)
-        inputs = [resid_pre] * 3
+        inputs, n_heads = [resid_pre] * 3, self.cfg.n_heads
         if self.cfg.use_attn_in:
-            inputs = [
-                self.hook_attn_in(repeat_along_head_dimension(resid_pre, self.cfg.n_heads))
-            ] * 3
+            inputs = [self.hook_attn_in(repeat_along_head_dimension(resid_pre, n_heads))] * 3
         if self.cfg.use_split_qkv_input:
             hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-            inputs = [
-                hook(repeat_along_head_dimension(resid_pre, self.cfg.n_heads)) for hook in hooks
-            ]
+            inputs = [hook(repeat_along_head_dimension(resid_pre, n_heads)) for hook in hooks]
         attn_out = self.hook_attn_out(self.attn(*(self.ln1(x) for x in inputs)))
         resid_mid = self.hook_resid_mid(resid_pre + attn_out)
         mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
@@ -309,26 +304,20 @@ class HookedTransformer(HookedRootModule):
 
     def __init__(self, cfg: Any, **_: bool) -> None:
         super().__init__()
-        cfg = HookedTransformerConfig(**cfg) if isinstance(cfg, dict) else cfg
-        self.cfg = cfg
+        self.cfg = cfg = HookedTransformerConfig(**cfg) if isinstance(cfg, dict) else cfg
         self.embed, self.hook_embed = Embed(cfg), HookPoint()
         self.pos_embed, self.hook_pos_embed = PosEmbed(cfg), HookPoint()
         self.blocks = nn.ModuleList(TransformerBlock(cfg, i) for i in range(cfg.n_layers))
         self.ln_final = LayerNorm(cfg) if cfg.normalization_type == "LN" else nn.Identity()
         self.unembed = Unembed(cfg)
-        register_hooks: Any = self.setup
-        register_hooks()
+        cast(Any, self).setup()  # names the hooks
         if cfg.init_weights:
             for name, weight in self.named_parameters():
                 if ".W_" in name:  # as TransformerLens 3 draws them by default
                     nn.init.normal_(weight, std=0.8 / math.sqrt(cfg.d_model))
 
     def forward(
-        self,
-        input: Tensor,
-        return_type: Literal["logits", "loss", "both"] | None = "logits",
-        *,
-        stop_at_layer: int | None = None,
+        self, input: Tensor, return_type: _Returned = "logits", *, stop_at_layer: int | None = None
     ) -> Any:
         """Logits [batch pos d_vocab_out], the loss of the next token, both, or the stream."""
         x = self.hook_embed(self.embed(input)) + self.hook_pos_embed(self.pos_embed(input))
@@ -337,10 +326,8 @@ class HookedTransformer(HookedRootModule):
         if stop_at_layer is not None:
             return x
         logits = self.unembed(self.ln_final(x))
-        if return_type == "logits":
-            return logits
-        if return_type is None:
-            return None
+        if return_type in ("logits", None):
+            return logits if return_type else None
         loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), input[:, 1:].flatten())
         return loss if return_type == "loss" else (logits, loss)
 
@@ -352,10 +339,10 @@ class HookedTransformer(HookedRootModule):
         **kw: Any,
     ) -> Any:
         """What the model returns, and its activations by the names of their hooks."""
-        out, found = super().run_with_cache(*args, remove_batch_dim=remove_batch_dim, **kw)
-        if not return_cache_object:
-            return out, found
-        return out, ActivationCache(found, self, has_batch_dim=not remove_batch_dim)
+        out, cache = super().run_with_cache(*args, remove_batch_dim=remove_batch_dim, **kw)
+        if return_cache_object:
+            cache = ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
+        return out, cache
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Move or cast the model; its configuration follows."""
@@ -364,22 +351,6 @@ class HookedTransformer(HookedRootModule):
         weight = self.embed.W_E
         self.cfg.device, self.cfg.dtype = str(weight.device), weight.dtype
         return moved
-
-    def set_use_attn_result(self, value: bool) -> None:
-        """Whether ``attn.hook_result`` fires."""
-        self.cfg.use_attn_result = value
-
-    def set_use_split_qkv_input(self, value: bool) -> None:
-        """Whether ``hook_q_input`` and those of key and value fire."""
-        self.cfg.use_split_qkv_input = value
-
-    def set_use_attn_in(self, value: bool) -> None:
-        """Whether ``hook_attn_in`` fires."""
-        self.cfg.use_attn_in = value
-
-    def set_use_hook_mlp_in(self, value: bool) -> None:
-        """Whether ``hook_mlp_in`` fires."""
-        self.cfg.use_hook_mlp_in = value
 
     def to_tokens(self, input: Tensor) -> Tensor:
         """The tokens themselves: there is no tokenizer."""
@@ -402,6 +373,8 @@ class HookedTransformer(HookedRootModule):
         owner = {**dict.fromkeys("QKVO", "attn"), "in": "mlp", "out": "mlp"}.get(name[2:])
         if owner is not None and name[:2] in ("W_", "b_"):
             return torch.stack([getattr(getattr(block, owner), name) for block in self.blocks])
+        if name.startswith("set_use_"):  # such as set_use_attn_result(True)
+            return functools.partial(setattr, self.cfg, name.removeprefix("set_"))
         if name == "OV":
             return FactoredMatrix(self.W_V, self.W_O)
         if name == "QK":

@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import bounded, shown
+from anchor_interp._util.schema import bounded, checked
 from anchor_interp.tasks.examples import Dataset, Plane, Split
 from anchor_interp.tasks.finite_sets import drawn_rows, finite_splits
 from anchor_interp.tasks.functions import Ints
@@ -64,22 +64,12 @@ class Addition(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         low, high = self.square
-        if low > high:
-            raise ConfigError(
-                f"task.square_from is {self.square_from:g} and square_to {self.square_to:g}, which "
-                f"leaves no operand of 0 to {self.largest} in the square; widen it"
-            )
-        left = (self.largest + 1) ** 2 - (high - low + 1) ** 2
-        if not left:
-            raise ConfigError(
-                f"task.square_from is {self.square_from:g} and square_to {self.square_to:g}, which "
-                "holds out every pair; leave some to train on"
-            )
-        if self.holdout == "square" and self.held_out >= left:
-            raise ConfigError(
-                f"task.held_out is {shown(self.held_out)}; expected less than {left}, the pairs "
-                f"of operands up to {self.largest} outside the square"
-            )
+        if not 1 <= high - low + 1 <= self.largest:
+            text = f"task.square_from is {self.square_from:g} and square_to {self.square_to:g}"
+            raise ConfigError(f"{text}; expected a square of some operands, not of none or all")
+        if self.holdout == "square":
+            outside = (self.largest + 1) ** 2 - (high - low + 1) ** 2
+            checked(self.held_out, int, "task.held_out", high=outside - 1)
 
     @property
     def square(self) -> tuple[int, int]:
@@ -187,8 +177,8 @@ TASKS = {
 
 def _digit_sum(numbers: Ints) -> Ints:
     """The sum of the decimal digits of numbers below 10,000: [n]."""
-    found: Ints = (numbers[:, None] // 10 ** np.arange(4) % 10).sum(1)
-    return found
+    digits: Ints = numbers[:, None] // 10 ** np.arange(4) % 10
+    return digits.sum(1)
 
 
 @functools.lru_cache(maxsize=8)

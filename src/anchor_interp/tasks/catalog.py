@@ -23,9 +23,8 @@ def named_task(name: str) -> Task:
     """The task of a name; the error for an unknown one lists the known ones."""
     if checked(name, str, "the task's name") not in NAMED_TASKS:
         close = suggestion(name, NAMED_TASKS)
-        raise ConfigError(
-            f"no task is called {shown(name)}{close}; known: {', '.join(NAMED_TASKS)}"
-        )
+        known = ", ".join(NAMED_TASKS)
+        raise ConfigError(f"no task is called {shown(name)}{close}; known: {known}")
     return NAMED_TASKS[name]
 
 

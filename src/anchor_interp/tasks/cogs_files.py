@@ -58,10 +58,8 @@ def _given(folder: Path, name: str) -> bytes:
     if is_there(plain):
         return _verified(read_bytes(plain.resolve(), limit=_MOST_BYTES), name, str(plain))
     if not is_there(packed):
-        raise ConfigError(
-            f"{FOLDER_VARIABLE} names {folder}, which has no {plain.name} and no {packed.name}; "
-            "put the files of COGS there, or unset it to fetch them"
-        )
+        text = f"{FOLDER_VARIABLE} names {folder}, which has no {plain.name} and no {packed.name}"
+        raise ConfigError(f"{text}; put the files of COGS there, or unset it")
     data = read_bytes(packed.resolve(), limit=_MOST_BYTES)
     try:
         data = lzma.LZMADecompressor().decompress(data, _MOST_BYTES)
@@ -79,20 +77,15 @@ def _fetched(name: str) -> bytes:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
             data: bytes = answer.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise ConfigError(
-            f"cannot fetch {url} ({error}); try again with a network, or name a folder with the "
-            f"files of COGS in {FOLDER_VARIABLE}"
-        ) from error
+        advice = f"try again with a network, or name a folder of the files in {FOLDER_VARIABLE}"
+        raise ConfigError(f"cannot fetch {url} ({error}); {advice}") from error
     write_output(path, _verified(data, name, url))
     return data
 
 
 def _verified(data: bytes, name: str, where: str) -> bytes:
     """The contents, if they are those of the official file."""
-    found = hashlib.sha256(data).hexdigest()
-    if found != SHA256[name]:
-        raise ConfigError(
-            f"{where} is not the official {name}.tsv: its SHA-256 is {found[:16]}..., expected "
-            f"{SHA256[name][:16]}...; remove it and copy or fetch it again"
-        )
+    if (sha256 := hashlib.sha256(data).hexdigest()) != SHA256[name]:
+        text = f"{where} is not the official {name}.tsv: its SHA-256 is {sha256[:16]}..."
+        raise ConfigError(f"{text}; remove it and copy or fetch it again")
     return data

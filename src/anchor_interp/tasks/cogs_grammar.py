@@ -254,9 +254,8 @@ def _relate(clause: list[_Part], said: list[_Said]) -> tuple[str, int]:
     shape = " ".join(part.symbol for part in clause)
     if shape not in _ROLES:
         text = " ".join(part.text for part in clause)
-        raise ConfigError(
-            f"COGS has no clause {shown(text)}: {shape}, where N is a noun phrase and V a verb"
-        )
+        names = "N is a noun phrase and V a verb"
+        raise ConfigError(f"COGS has no clause {shown(text)}: {shape}, where {names}")
     (_, verb, place), *bare = [part for part in clause if part.symbol == "V"]
     nouns = [part.text for part in clause if part.symbol == "N"]
     roles = "theme" if shape == "N V ." and verb in VERBS["unaccusative"] else _ROLES[shape]

@@ -60,8 +60,7 @@ class Corpus(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokenizer == "bytes" and self.vocabulary != BYTES:
-            what = f"task.vocabulary is {self.vocabulary:,}; expected {BYTES} with bytes"
-            raise ConfigError(f"{what}, or another tokenizer")
+            raise ConfigError(f"task.vocabulary is {self.vocabulary}; expected {BYTES} with bytes")
 
     @property
     def _tokens(self) -> CorpusTokens:
@@ -102,11 +101,8 @@ class Corpus(Task):
         """All windows of a set, without copying it."""
         tokens, length = self._tokens.sets[of], self.length
         if len(tokens) <= length:
-            raise ConfigError(
-                f"the set {of} of the corpus has {len(tokens):,} tokens; a window needs "
-                f"{length + 1:,}: give it more text, lower task.length, or raise task.limit "
-                f"({self.limit:,})"
-            )
+            text = f"the set {of} has {len(tokens):,} tokens; a window needs {length + 1:,}"
+            raise ConfigError(f"{text}: give more text, lower task.length or raise task.limit")
         (step,) = tokens.strides
         shape = (len(tokens) - 1) // length, length + 1
         strides = length * step, step

@@ -83,9 +83,8 @@ def open_source(name: str) -> Source:
         return _folder(checked_path(place, "the folder of the corpus"))
     if kind == "hub" and place.count("/") == 1:
         return Source(name, lambda position: _hub(place, position))
-    raise ConfigError(
-        f"task.source is {shown(name)}; expected 'stdlib', 'folder:PATH' or 'hub:OWNER/NAME'"
-    )
+    expected = "expected 'stdlib', 'folder:PATH' or 'hub:OWNER/NAME'"
+    raise ConfigError(f"task.source is {shown(name)}; {expected}")
 
 
 def _rank(name: str) -> int:
@@ -148,8 +147,7 @@ def _topics(source: bytes) -> str:
 
 def _folder(root: Path) -> Source:
     if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        raise ConfigError(f"the folder of the corpus, {root}, {what}; name one with text or code")
+        raise ConfigError(f"the folder of the corpus, {root}, is not a folder; name one")
     paths = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
     names = [
         path.as_posix()
@@ -158,8 +156,7 @@ def _folder(root: Path) -> Source:
     ]
     if not any((root / name).stat().st_size for name in names):
         known = ", ".join(sorted(CODE | PROSE))
-        empty = f"only empty files ({len(names)})" if names else "no files of text or code"
-        raise ConfigError(f"{root} has {empty}; expected files such as {known}")
+        raise ConfigError(f"{root} has no text in its files; expected files such as {known}")
 
     def documents(name: str) -> dict[Kind, str]:
         path = root / name
@@ -212,10 +209,9 @@ def _hub(name: str, position: Mapping[str, Any] | None) -> Stream:
         raise
     except Exception as error:  # of the network and of datasets, which have no class in common
         said = (str(error).splitlines() or [""])[0][:200]
-        raise ConfigError(
-            f"cannot read {name} from the Hugging Face hub ({type(error).__name__}: {said}); with "
-            "a network, the same command goes on where it stopped"
-        ) from error
+        reason = f"{type(error).__name__}: {said}"
+        text = f"cannot read {name} from the Hugging Face hub ({reason})"
+        raise ConfigError(f"{text}; the same command goes on where it stopped") from error
 
 
 def _documents_of(name: str, rows: Any) -> Stream:
@@ -234,8 +230,6 @@ def hub_rows(name: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError(
-            f"reading {name} from the Hugging Face hub needs the package datasets ({error}); "
-            "install it: pip install datasets"
-        ) from error
+        text = f"reading {name} needs the package datasets ({error})"
+        raise ConfigError(f"{text}; install it: pip install datasets") from error
     return datasets.load_dataset(name, split="train", streaming=True)

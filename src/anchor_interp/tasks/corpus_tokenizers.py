@@ -91,7 +91,7 @@ def fingerprint(name: str) -> str:
     path = checked_path(name, "task.tokenizer")
     if not path.is_file():
         expected = "expected 'bytes', 'bpe' or a tokenizer.json"
-        raise ConfigError(f"task.tokenizer is {str(path)!r}, which is not a file; {expected}")
+        raise ConfigError(f"task.tokenizer is {str(path)!r}, not a file; {expected}")
     return hashlib.sha256(files.read_bytes(path.resolve(), limit=_MOST_BYTES)).hexdigest()
 
 
@@ -112,28 +112,26 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
     made.no_padding()
     known = made.get_vocab(with_added_tokens=True)
     words = tuple(sorted(known, key=known.__getitem__))
-    if len(words) != vocabulary:
-        raise ConfigError(
-            f"the tokenizer {path} has {len(words):,} tokens; task.vocabulary is {vocabulary:,}: "
-            "make them equal"
-        )
-    if sorted(known.values()) != list(range(vocabulary)):
-        raise ConfigError(
-            f"the tokenizer {path} has tokens up to {max(known.values()):,} with gaps; expected "
-            f"each number from 0 to {vocabulary - 1:,} once: take another"
-        )
+    tokenizer = Tokenizer(words, functools.partial(_ids, made))
+    if fault := _fault(tokenizer, sorted(known.values()), vocabulary):
+        raise ConfigError(f"the tokenizer {path} {fault}")
+    return tokenizer
+
+
+def _fault(tokenizer: Tokenizer, numbers: list[int], vocabulary: int) -> str | None:
+    """What keeps a tokenizer of these token numbers from giving text back, if anything does."""
+    if len(numbers) != vocabulary:
+        return f"has {len(numbers):,} tokens; task.vocabulary is {vocabulary:,}: make them equal"
+    if numbers != list(range(vocabulary)):
+        return f"has tokens up to {numbers[-1]:,} with gaps; expected 0 to {vocabulary - 1:,}"
     alphabet = _byte_of().keys()
-    other = next((word for word in words if word != END and not alphabet >= set(word)), None)
-    if END not in known or other is not None:
-        lacks = f"lacks the token {END}" if other is None else f"has the token {other!r}"
-        raise ConfigError(f"the tokenizer {path} {lacks}; expected byte-level tokens and {END}")
-    found = Tokenizer(words, functools.partial(_ids, made))
-    if (back := found.decode(found.encode(_PROBE))) != _PROBE:
-        raise ConfigError(
-            f"the tokenizer {path} makes {back!r} of the text {_PROBE!r}; expected one that gives "
-            "text back, without a normalizer and without a space in front"
-        )
-    return found
+    if other := [word for word in tokenizer.words if word != END and not alphabet >= set(word)]:
+        return f"has the token {other[0]!r}; expected byte-level tokens and {END}"
+    if END not in tokenizer.words:
+        return f"lacks the token {END}"
+    text = tokenizer.decode(tokenizer.encode(_PROBE))
+    expected = "expected one that gives text back, without normalizer or space in front"
+    return None if text == _PROBE else f"makes {text!r} of {_PROBE!r}; {expected}"
 
 
 def _ids(tokenizer: Any, text: str) -> npt.NDArray[np.int64]:
@@ -152,9 +150,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> bytes:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )  # fmt: skip
     made.train_from_iterator(texts, trainer)
-    if (found := made.get_vocab_size()) != vocabulary:
-        raise ConfigError(
-            f"the text of the corpus has only {found:,} different byte pairs and bytes; "
-            f"task.vocabulary is {vocabulary:,}: lower it to {found:,}, or give more text"
-        )
+    if (size := made.get_vocab_size()) != vocabulary:
+        text = f"the text is too short for task.vocabulary {vocabulary:,}"
+        raise ConfigError(f"{text}: lower it to {size:,}, or give more text")
     return bytes(made.to_str().encode())

@@ -45,8 +45,7 @@ class Factors:
         """
         if maskable and task.length < 4:
             raise ConfigError(
-                f"sequences of {task.length} tokens end with the second anchor, which no mask can "
-                "hide; expected a length of at least 4"
+                "sequences of 3 tokens end with the second anchor: no mask can hide it"
             )
 
         def drawn(options: Sequence[int] | Ints, part: str, count: int = n) -> Ints:

@@ -66,19 +66,16 @@ class Table:
     def __post_init__(self) -> None:
         check_fields(self, "table")
         checked(len(self.values), int, "the number of table.values", low=1, high=MAX_TOKEN + 1)
-        for i, value in enumerate(self.values):
-            checked(value, int, f"table.values[{i}]", low=0, high=MAX_TOKEN)
+        checked(min(self.values), int, "the least of table.values", low=0)
+        checked(max(self.values), int, "the largest of table.values", high=MAX_TOKEN)
 
     def __call__(self, x: Ints) -> Ints:
         """Look up every element; ConfigError if one lies outside the table."""
         x = _integers(x, "x")
         index = x - self.first
         if ((index < 0) | (index >= len(self.values))).any():
-            low, high = self.first, self.first + len(self.values) - 1
-            raise ConfigError(
-                f"a table covers {low} to {high} but is applied to {x.min()} to {x.max()}; "
-                "give it a value for every argument that can occur"
-            )
+            covered = f"{self.first} to {self.first + len(self.values) - 1}"
+            raise ConfigError(f"a table covers {covered} but is applied to {x.min()} to {x.max()}")
         return np.asarray(self.values, dtype=np.int64)[index]
 
     def __str__(self) -> str:
@@ -116,7 +113,7 @@ class Override:
 
 def _integers(values: Any, where: str) -> Ints:
     """Integers as a 64-bit array: sums of bytes would wrap around."""
-    found = np.asarray(values) if isinstance(values, np.ndarray | np.integer | int | list) else None
-    if found is None or found.dtype.kind not in "iu":
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
         raise ConfigError(f"{where} is {shown(values)}; expected an array of integers")
-    return found.astype(np.int64, copy=False)
+    return array.astype(np.int64, copy=False)

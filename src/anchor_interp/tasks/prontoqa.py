@@ -45,8 +45,7 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Bool, Int
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import bounded
+from anchor_interp._util.schema import bounded, checked
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.task import Task
@@ -87,10 +86,7 @@ class Prontoqa(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.least_hops > self.hops:
-            raise ConfigError(
-                f"task.least_hops is {self.least_hops}; expected at most hops ({self.hops})"
-            )
+        checked(self.least_hops, int, "task.least_hops", high=self.hops)
 
     @property
     def words(self) -> tuple[str, ...]:

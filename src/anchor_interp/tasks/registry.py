@@ -43,10 +43,8 @@ def class_of(data: Mapping[str, Any]) -> "type[Task]":
         import_further_tasks()
     if kind not in CLASSES:
         known = ", ".join(sorted(filter(None, CLASSES)))
-        raise ConfigError(
-            f"task.kind is {shown(kind)}; known: {known}. For a task of your own, import its "
-            f"module first, or name that module or file in {TASKS_VARIABLE}"
-        )
+        advice = f"import the module of your own task, or name its file in {TASKS_VARIABLE}"
+        raise ConfigError(f"task.kind is {shown(kind)}; known: {known}; {advice}")
     return CLASSES[kind]
 
 
@@ -71,18 +69,15 @@ def import_tasks(name: str, copy: Path | None = None) -> None:
     try:
         if is_file(name):
             spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", copy or name)
-            assert spec is not None
-            assert spec.loader is not None
+            assert spec is not None and spec.loader is not None  # noqa: PT018 (for mypy)
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             module.__file__ = name if copy is None else None  # a kept worker gets further copies
             spec.loader.exec_module(module)
         else:
             importlib.import_module(name)
     except Exception as error:
-        raise ConfigError(
-            f"cannot import the tasks of {name} ({type(error).__name__}: {error}); correct it, or "
-            f"leave it out of {TASKS_VARIABLE}"
-        ) from error
+        text = f"cannot import the tasks of {name} ({type(error).__name__}: {error})"
+        raise ConfigError(f"{text}; correct it, or leave it out of {TASKS_VARIABLE}") from error
 
 
 def _named() -> list[str]:

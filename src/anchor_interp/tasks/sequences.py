@@ -137,10 +137,10 @@ class Sequences(Readable):
     def _check_anchors(self, wanted: Integer[np.ndarray, "n 2"]) -> None:
         """Refuse a pair with a token that is not an anchor of the task, if that is recorded."""
         known = str(self.provenance.get("anchors", "")).split()
-        for first, second in wanted.tolist() if known else ():
-            if not {str(first), str(second)} <= set(known):
-                expected = f"expected two of the task's anchors ({', '.join(known)})"
-                raise ConfigError(f"pair is {(first, second)}; {expected}")
+        other = [pair for pair in wanted.tolist() if not set(map(str, pair)) <= set(known)]
+        if known and other:
+            expected = f"expected two of the task's anchors ({', '.join(known)})"
+            raise ConfigError(f"pair is {tuple(other[0])}; {expected}")
 
     @property
     def tensor(self) -> "torch.Tensor":
@@ -318,16 +318,11 @@ def drawn_sequences(
 
 def _as_bytes(values: Any, name: str, *axes: str) -> np.ndarray:
     """The values with one byte each; ConfigError if they are not integers from 0 to 255."""
-    is_array = isinstance(values, np.ndarray) and values.ndim == len(axes)
-    if not is_array or values.dtype.kind not in "iu" or not _fits_byte(values):
+    integers = isinstance(values, np.ndarray) and values.dtype.kind in "iu"
+    if not integers or values.ndim != len(axes) or ((values < 0) | (values > MAX_TOKEN)).any():
         expected = f"an array [{', '.join(axes)}] of integers from 0 to {MAX_TOKEN}"
         raise ConfigError(f"{name} is {shown(values)}; expected {expected}")
     return values.astype(np.uint8, copy=False)
-
-
-def _fits_byte(values: np.ndarray) -> bool:
-    in_range = values.size == 0 or 0 <= values.min() <= values.max() <= MAX_TOKEN
-    return values.dtype == np.uint8 or bool(in_range)
 
 
 def _task_of(task: "AnchorTask") -> dict[str, str | int]:

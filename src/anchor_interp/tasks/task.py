@@ -71,11 +71,8 @@ class Task:
             return  # a view of an anchor task, which no configuration holds
         kind = "" if untagged else vars(cls).get("kind")
         if not isinstance(kind, str):
-            name = cls.__name__.lower()
-            raise ConfigError(
-                f"the task {cls.__name__} has no kind; give it the field "
-                f"kind: Literal[{name!r}] = {name!r}"
-            )
+            field = f"kind: Literal[{cls.__name__.lower()!r}] = {cls.__name__.lower()!r}"
+            raise ConfigError(f"the task {cls.__name__} has no kind; give it the field {field}")
         registry.register(cls, kind)
 
     def __post_init__(self) -> None:
@@ -206,20 +203,17 @@ class Task:
     def encode(self, text: str) -> tuple[int, ...]:
         """The tokens of a text, whose words are separated by spaces; ConfigError if unknown."""
         index, words = _index(self.words), text.split()
-        for word in words:
-            if word not in index:
-                close = suggestion(word, index)
-                raise ConfigError(f"{shown(word)} is not a word of the task {self.kind}{close}")
+        if unknown := [word for word in words if word not in index]:
+            what = f"is not a word of the task {self.kind}{suggestion(unknown[0], index)}"
+            raise ConfigError(f"{shown(unknown[0])} {what}")
         return tuple(index[word] for word in words)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; ConfigError if one is outside the vocabulary."""
-        words, found = self.words, [int(token) for token in tokens]
-        for token in found:
-            if not 0 <= token < len(words):
-                expected = f"expected 0 to {len(words) - 1}, the vocabulary"
-                raise ConfigError(f"a token of the task {self.kind} is {token}; {expected}")
-        return " ".join(words[token] for token in found)
+        words, numbers = self.words, [int(token) for token in tokens]
+        for token in numbers:
+            checked(token, int, f"a token of the task {self.kind}", low=0, high=len(words) - 1)
+        return " ".join(words[token] for token in numbers)
 
     def spelled(self, tokens: Iterable[int]) -> tuple[str, ...]:
         """The text of each token that a model writes; one that no word has is such as ``<57>``."""
@@ -239,10 +233,9 @@ class Task:
 def anchored(task: Task, what: str) -> "AnchorTask":
     """The task as one with anchors; ConfigError if it has none, which ``what`` needs."""
     checked(task, Task, "task")
-    found = task.anchored
-    if found is None:
+    if task.anchored is None:
         raise ConfigError(f"{what} needs a task with anchors; the task {task.kind} has none")
-    return found
+    return task.anchored
 
 
 def plain_fields(config: Any) -> dict[str, Any]:
