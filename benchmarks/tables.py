@@ -1,6 +1,6 @@
-"""The tables of docs/performance.md, from the JSON in docs/evidence.
+"""The tables of docs/performance.md and docs/evidence/speed.md, from the JSON in docs/evidence.
 
-On the page a table stands between two comments, the first of which names its JSON and which of the
+On a page a table stands between two comments, the first of which names its JSON and which of the
 benchmark's tables it is; this puts it there, so that no number of a table is typed by hand. A table
 whose JSON is not there is left as it is.
 
@@ -23,7 +23,7 @@ import train_step
 from anchor_interp._util.files import read_json, write_text
 from measuring import EVIDENCE, ROOT, Tables, described
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = (ROOT / "docs" / "performance.md", EVIDENCE / "speed.md")
 BENCHMARKS: Mapping[str, Tables] = {
     "train_step": train_step.tables,
     "train_step_without_onednn": train_step.tables,
@@ -57,16 +57,17 @@ def filled(page: str, evidence: Path = EVIDENCE) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, or with ``--check`` only tell whether it is up to date."""
+    """Write the pages, or with ``--check`` only tell whether they are up to date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
     options = parser.parse_args(arguments)
-    before = PAGE.read_text(encoding="utf-8")
-    after = filled(before)
-    if options.check and after != before:
-        parser.error("docs/performance.md is out of date; run: python benchmarks/tables.py")
-    if not options.check:
-        write_text(PAGE, after)
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = filled(before)
+        if options.check and after != before:
+            parser.error(f"{page.name} is out of date; run: python benchmarks/tables.py")
+        if not options.check:
+            write_text(page, after)
 
 
 if __name__ == "__main__":

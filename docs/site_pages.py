@@ -1,7 +1,8 @@
 """Pages of the site that no file in docs/ holds: a hook of MkDocs.
 
-The reference is made from docstrings and from ``--help``, home, changelog and contributing from
-the files of that name in the root, so that nothing is written twice.
+The reference is made from docstrings and from ``--help``, home from the README, so that nothing is
+written twice. What is not on the site, such as the evidence, is linked at its place in the
+repository.
 """
 
 import ast
@@ -25,16 +26,13 @@ from site_docstrings import markdown
 from site_notebooks import NOTEBOOKS
 
 ROOT = Path(__file__).parent.parent
-ROOT_PAGES = {
-    "README.md": "index.md",
-    "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
-}
+REPOSITORY = "https://github.com/anchor-interp/anchor-interp/blob/main"
+ROOT_PAGES = {"README.md": "index.md"}
 """Documents of the root and the pages that show them."""
 FOLDERS = {"experiments/notebooks": "notebooks.md"}
 """Folders of the root that documents link to and the pages about them."""
 WIDE = ("index.md", "guide.md", "questions.md")
-"""Pages whose pictures take the room of the table of contents, beside evidence and notebooks."""
+"""Pages whose pictures take the room of the table of contents, beside notebooks."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -59,7 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
     """Point links between the root's documents and docs/ to their pages; make room for pictures."""
     here = page.file.src_uri
-    if here in WIDE or here.startswith(("evidence/", "notebooks/")):
+    if here in WIDE or here.startswith("notebooks/"):
         page.meta["hide"] = ["toc"]
     pages = ROOT_PAGES | NOTEBOOKS
     source = next((name for name, target in pages.items() if target == here), f"docs/{here}")
@@ -69,6 +67,8 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
         if re.match(r"[a-z]+:", target):
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if path.startswith("docs/evidence/") or path in ("CHANGELOG.md", "CONTRIBUTING.md"):
+            return f"]({REPOSITORY}/{path}{anchor})"
         path = (pages | FOLDERS).get(path, path.removeprefix("docs/"))
         return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
 

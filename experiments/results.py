@@ -61,7 +61,9 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("results", "claims", "verdict", "questions", "mechanism", "tasks")
+        for name in (
+            "results", "claims", "verdict", "questions", "mechanism", "tasks", "evidence/corners"
+        )
     ),
 ]
 TABLES = ROOT / "experiments" / "tables" / "tiny"

@@ -152,7 +152,7 @@ def test_no_line_of_a_list_begins_with_a_comment() -> None:
 def test_pictures_and_tables_fit_a_desktop(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     pages = ("tasks", "questions", "results", "claims", "verdict", "mechanism")
-    for name in (*pages, "evidence/circuits", "evidence/recipes"):
+    for name in pages:
         page.goto((site / f"{name}.html").as_uri())
         cut = page.evaluate(
             """() => [...document.querySelectorAll('.picture, .md-typeset__scrollwrap')]
