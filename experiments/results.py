@@ -62,7 +62,13 @@ PAGES = [
     *(
         ROOT / "docs" / f"{name}.md"
         for name in (
-            "results", "claims", "verdict", "questions", "mechanism", "tasks", "evidence/corners"
+            "results",
+            "claims",
+            "verdict",
+            "questions",
+            "mechanism",
+            "tasks",
+            "evidence/corners",
         )
     ),
 ]
