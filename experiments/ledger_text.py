@@ -1,4 +1,4 @@
-"""The ledger as pages show it: counts, a line for each of the papers' figures, every claim."""
+"""The ledger as pages show it: counts and every claim."""
 
 import csv
 from collections.abc import Callable, Iterator, Mapping
@@ -15,32 +15,6 @@ ROOT = Path(__file__).parent.parent
 BEFORE = Path(__file__).parent / "papers" / "before.csv"
 PICTURES, TABLES = "figures/papers", "experiments/tables/tiny"
 
-FIGURES: Mapping[str, str] = {
-    "neurips_4": "NeurIPS, figure 2",
-    "neurips_5_1": "NeurIPS, figure 3",
-    "neurips_5_2": "NeurIPS, figure 4",
-    "neurips_5_3": "NeurIPS, figure 5",
-    "neurips_6": "NeurIPS, figure 6",
-    "neurips_b": "NeurIPS, figure 7",
-    "neurips_rates": "NeurIPS, later version",
-    "control_4": "complexity control, figure 3",
-    "control_5a": "complexity control, figure 4C",
-    "control_5b": "complexity control, figure 4D",
-    "control_6a": "complexity control, figure 5A",
-    "control_6b": "complexity control, figure 5B",
-    "control_6c": "complexity control, figure 5C",
-    "control_7_concepts": "complexity control, figure 6",
-    "control_7": "complexity control, figure 7A-C, E",
-    "control_7d": "complexity control, figure 7D",
-    "control_8": "complexity control, figure 8",
-    "control_c": "complexity control, figure 10",
-    "across_tasks": "none: one measure on all tasks",
-    "own": "none: limits, and questions of our own",
-}
-"""The papers' figures by the script that draws ours, or by a claim that has none."""
-_AGAINST = ("not supported", "reversed")
-_OPEN = ("mixed", *_AGAINST, "inconclusive", "not answerable here", "nothing comparable")
-
 
 def counts(ledger: Ledger) -> str:
     """How many claims have each verdict, the papers' and ours."""
@@ -56,37 +30,6 @@ def counts(ledger: Ledger) -> str:
         f"{ours} are ours: {counted(ours=True)}. {waiting} more are "
         "[written down](claims.md#written-down-before-their-runs), and their runs are to come.\n"
     )
-
-
-def figures_table(ledger: Ledger) -> str:
-    """Every figure of the papers with ours and its outcome; links in docs."""
-    lines = [
-        [words, _picture(key, "../"), _outcome(claims)] for key, words, claims in by_figure(ledger)
-    ]
-    return table(["paper figure", "ours", "outcome"], lines)
-
-
-ELSEWHERE = ("control_7", "control_7_concepts", "control_7d", "neurips_4")
-"""Sections whose claims stand on the page of realistic tasks, or below the table (figure 2)."""
-
-
-def open_table(ledger: Ledger) -> str:
-    """The papers' claims that are not supported, the clearest verdict first; links in docs.
-
-    Those on realistic tasks have a page of their own, those on figure 2 a section.
-    """
-    lines = [
-        [
-            f"**{verdict}**",
-            f"[{claim.short}](claims.md#{claim.name})",
-            told(judged)["effect"] or judged.reason,
-            f"{claim.minimum:.2g}",
-        ]
-        for verdict in _OPEN
-        for claim, judged in _judged(ledger)
-        if judged.verdict == verdict and not claim.ours and claim.section not in ELSEWHERE
-    ]
-    return table(["verdict", "claim", "effect (95 %)", "least"], lines)
 
 
 def claims_table(ledger: Ledger) -> str:
@@ -204,35 +147,8 @@ def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:
     return ((claim, ledger.judgements[claim.name]) for claim in CLAIMS)
 
 
-def by_figure(ledger: Ledger) -> Iterator[tuple[str, str, list[tuple[Claim, Judgement]]]]:
-    """The papers' figures: key and words of :data:`FIGURES`, and the claims about each."""
-    for key, words in FIGURES.items():
-        yield key, words, [of for of in _judged(ledger) if _figure_of(of[0]) == key]
-
-
-def _figure_of(claim: Claim) -> str:
-    return claim.section or claim.name
-
-
 def _count(ledger: Ledger, verdict: str) -> int:
     return sum(judged.verdict == verdict for judged in ledger.judgements.values())
-
-
-def _outcome(claims: list[tuple[Claim, Judgement]]) -> str:
-    """One line: every verdict of the paper's claims with the first, and how many more there are."""
-    parts = []
-    for verdict in VERDICT_STYLES:
-        theirs = [of for of in claims if of[1].verdict == verdict and not of[0].ours]
-        if not theirs:
-            continue
-        said, more = theirs[0][0].short, len(theirs) - 1
-        fails = [name for name, part in theirs[0][1].also.items() if part.verdict in _AGAINST]
-        if verdict == "supported" and fails:
-            said += f" (not in {' and '.join(fails)})"
-        parts.append(f"**{verdict}**: {said}" + (f", and {more} more" if more else ""))
-    if n := sum(claim.ours for claim, _ in claims):
-        parts.append(f"{n} of our own")
-    return "; ".join(parts)
 
 
 def _reason(judged: Judgement) -> str:

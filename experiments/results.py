@@ -35,9 +35,7 @@ from ledger_text import (
     before_table,
     claims_table,
     counts,
-    figures_table,
     known_table,
-    open_table,
     registered_table,
 )
 from measured import table
@@ -243,29 +241,19 @@ def _route(row: Row) -> str | None:
 
 def routes_table(_: Ledger) -> str:
     """Runs by layout, route, task and phase: a run takes the route that carries most."""
-    return _by_route(random_settings(), ("normalization", "route", "task", "phase"), least=1)
-
-
-def pre_table(_: Ledger) -> str:
-    """Pre-LayerNorm runs by route, phase and task, where there are at least three."""
-    rows = [row for row in random_settings() if row["normalization"] == "pre"]
-    return _by_route(rows, ("route", "phase", "task"), least=3)
-
-
-def _by_route(rows: list[Row], by: tuple[str, ...], least: int) -> str:
+    by = ("normalization", "route", "task", "phase")
     groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
+    for row in random_settings():
         if row["phase"] in (*PHASE_2, "inferential") and row["route"] is not None:
             key = tuple(row[name] for name in by)
             groups.setdefault(key, []).append(row | {"score": row[f"route_{row['route']}"]})
     lines = []
-    for key in sorted(key for key, found in groups.items() if len(found) >= least):
-        values = [[v for row in groups[key] if (v := row[name]) is not None] for name in _OF_ROUTES]
+    for key, rows in sorted(groups.items()):
+        values = [[v for row in rows if (v := row[name]) is not None] for name in _OF_ROUTES]
         numbers = [f"{median(v):.2f}" if v else "" for v in values]
-        lines.append([*key, str(len(groups[key])), *numbers])
+        lines.append([*key, str(len(rows)), *numbers])
     numbers = [name.replace("_", "_<wbr>") for name in _OF_ROUTES]  # narrow columns
-    first = "layout" if by[0] == "normalization" else by[0]
-    return table([first, *by[1:], "runs", *numbers], lines)
+    return table(["layout", *by[1:], "runs", *numbers], lines)
 
 
 def commuting_table(ledger: Ledger) -> str:
@@ -329,14 +317,11 @@ def cells_table(_: Ledger) -> str:
 
 MADE: Mapping[str, Callable[[Ledger], str]] = {
     "counts": counts,
-    "figures": figures_table,
-    "open": open_table,
     "claims": claims_table,
     "known": known_table,
     "before": before_table,
     "registered": registered_table,
     "routes": routes_table,
-    "pre-layernorm": pre_table,
     "commuting": commuting_table,
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),
