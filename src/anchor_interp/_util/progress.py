@@ -108,8 +108,8 @@ def reporting_one(
 ) -> Iterator[Progress]:
     """Report the progress of one piece of work.
 
-    If it is part of such work, it reports through it, as what that work is ``doing``. Parts of
-    other reported work, and of ``quiet`` work, are silent.
+    Nested work reports through the outer bar, as what the outer work is ``doing``. Nested work is
+    silent if the outer work reports otherwise or either is ``quiet``.
     """
     outer = _OUTER.get()
     if quiet or outer is not None:

@@ -8,6 +8,6 @@ _ROUNDING = 1e-12  # of numbers in double precision, after thousands of operatio
 def as_large(statistics: Any, observed: Any, *, size: float) -> Any:
     """Whether statistics are as large as the observed one, or smaller by rounding alone.
 
-    ``size`` is that of the numbers they are computed from: small differences have their rounding.
+    ``size`` is the largest number in the computation: it sets the rounding of small differences.
     """
     return statistics >= observed - _ROUNDING * size

@@ -108,7 +108,7 @@ class EdgeLoss:
     index: tuple[int, ...]
     """0-based layer and head; of an edge, query and key position too."""
     loss: Performance
-    """Faithfulness of the circuit minus that of the circuit without this part."""
+    """Faithfulness of the circuit - faithfulness of the circuit without this part."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,7 +158,7 @@ class RivalCircuit:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CircuitComparison(Readable):
-    """A circuit's faithfulness beside that of others."""
+    """A circuit's faithfulness beside the faithfulness of other circuits."""
 
     size: int
     ablation: Ablation

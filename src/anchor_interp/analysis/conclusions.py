@@ -194,15 +194,15 @@ def conclude_complexity(complexity: Complexity) -> str | None:
     entry = next((e for e in complexity.matrices if (e.name, e.layer) == ("W_Q", 0)), None)
     if entry is None or entry.stable_rank is None:
         return None
-    start, name = entry.at_init, "initialisation"
+    start, when = entry.at_init, "at initialisation"
     if start is None or start.stable_rank is None:
-        start, name = entry.gaussian, "random weights"
+        start, when = entry.gaussian, "of random weights"
     if start.stable_rank is None:
         return None
     few = entry.stable_rank < _MOST * start.stable_rank
     return (
         f"W_Q of layer 0 uses {'few' if few else 'many'} directions: its stable rank is "
-        f"{entry.stable_rank:.1f}, that of {name} {start.stable_rank:.1f}."
+        f"{entry.stable_rank:.1f}, {when} {start.stable_rank:.1f}."
     )
 
 

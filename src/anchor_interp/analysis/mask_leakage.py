@@ -29,17 +29,17 @@ class MaskLeakage:
     paths: Paths
     renormalise: bool
     effect: float | None
-    """Effect of the token on the logit difference with the mask, over that without; a mean over
+    """Effect of the token on the logit difference, with mask / without mask; a mean over
     sequences of seen pairs that differ in the token. 0 if none is left; it can lie outside 0 to 1.
     None if the effect without the mask is within three standard errors of 0, or below
     ``SMALLEST_DIFFERENCE``, or no seen pairs differ in the token."""
     accuracy: float | None
     """Share of these sequences that is answered rightly with the mask."""
     unmasked: float | None
-    """The same without the mask."""
+    """Share of these sequences that is answered rightly without the mask."""
     leak: float
-    """Largest range of a logit with the mask, over that without. 0 proves that the token is hidden;
-    it is not a share. See :func:`anchor_interp.interventions.masks.mask_leakage`."""
+    """Largest range of a logit, with mask / without mask. At 0 the token is hidden; it can
+    exceed 1. See :func:`anchor_interp.interventions.masks.mask_leakage`."""
 
 
 def mask_leakages(subject: Subject) -> tuple[MaskLeakage, ...]:

@@ -45,10 +45,10 @@ class Fingerprint(Readable):
     """Share on the inferential route (N, figure 3c)."""
     route_gathered: float | None
     order_logits: float | None = field(metadata={"low": 0})
-    """Change of the logits if the anchors change places, over that between unrelated sequences."""
+    """Change of the logits: anchors change places / an unrelated sequence."""
     order_first: float | None = field(metadata={"low": 0})
-    """Change of X_ao in layer 0 at the last position if they do, over that of another pair instead:
-    0 if layer 0 takes the anchors together, None if they are not there."""
+    """Change of X_ao in layer 0 at the last position: anchors change places / another pair. 0 if
+    layer 0 merges both orders; None if no anchor reaches the position."""
     order_last: float | None = field(metadata={"low": 0})
     key_mask_order: float | None = field(metadata={"low": -1, "high": 1})
     """Silhouette of (a, b) against (b, a) in the logits under a key mask (C, figure 4C)."""
@@ -68,10 +68,10 @@ class Fingerprint(Readable):
     stable_rank: float | None = field(metadata={"low": 0})
     """Stable rank of W_Q in layer 0, as the next two numbers are of it."""
     rank_share: float | None = field(metadata={"low": 0})
-    """Stable rank over that at initialisation."""
+    """Stable rank / stable rank at initialisation."""
     condensation: float | None = field(metadata={"low": 0})
     embedding_dimension: float | None = field(metadata={"low": 0})
-    """Participation ratio of the keys' embeddings over that of Gaussian ones."""
+    """Participation ratio of the keys' embeddings / participation ratio of Gaussian vectors."""
     embedding_smooth: float | None = field(metadata=_SHARE)
     """Share of their variance that follows a smooth curve."""
     embedding_steps: float | None

@@ -31,12 +31,12 @@ class Influence:
     total: float | None
     """Share that it has a part in (total-effect index). Both are None if nothing varies."""
     change: float | None
-    """Mean length of the change when only this factor changes, over that when all do."""
+    """Mean length of the change: only this factor changes / all factors change."""
     agreement: float | None
     """Share of predictions that stay when only this factor changes; None for a hidden state."""
     ratio: float | None = None
-    """Of the order alone: its change over that when the pair becomes another unordered one. 0 where
-    both orders are merged; None if the state does not depend on the pair: nothing is merged."""
+    """For the order only: change when the anchors change places / change when another unordered
+    pair stands there. 0 where both orders are merged; None if the pair does not matter at all."""
 
 
 @dataclass(frozen=True)

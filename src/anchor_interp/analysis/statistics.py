@@ -38,7 +38,7 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: flo
     """How often a relabelling is as large as the observed statistic, up to rounding (one-sided).
 
     If ``exact``, these are all relabellings; otherwise the observed one counts as one more.
-    ``size`` is that of the numbers they are computed from, if these are larger than they are.
+    The tolerance scales with the largest number involved; ``size`` is the largest input.
     """
     found = checked(observed, float, "observed")
     drawn = finite_sample(relabelled, "relabelled", least=1)

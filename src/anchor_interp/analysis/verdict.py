@@ -113,19 +113,19 @@ class _Rule:
 _RULES = (
     _Rule(
         "position_share", "influence of the key's place",
-        "share of the logits' variance that the key's place has a part in",
+        "share of the logits' variance that changes with the place of the key",
         "memorizing", least=True, threshold="position", reason="position_share {:.2f}",
     ),
     _Rule(
         "order_first", "change with the order, layer 0",
-        "change of the state after attention of layer 0 when the anchors change places, over that "
-        "when another pair comes",
+        "change of the state after attention of layer 0: anchors change places / another pair "
+        "stands there",
         "symmetric", least=False, threshold="order", reason="order_first {:.3f}",
     ),
     _Rule(
         "order_logits", "change with the order, logits",
-        "change of the logits when the anchors change places, over that between unrelated "
-        "sequences; beside an exception to the rule",
+        "change of the logits: anchors change places / another sequence; on a task with an "
+        "exception to the rule",
         "symmetric", least=False, threshold="order_exception", reason="order_logits {:.3f}",
         remark=" beside an exception",
     ),

@@ -69,7 +69,7 @@ def _drop_unwritten_output() -> None:
 
 
 def command_line(arguments: Sequence[str] = ("train",)) -> App:
-    """The parser of all commands; the flags of ``train`` have the defaults that its line gives."""
+    """The parser of all commands. ``train --preset`` in ``arguments`` sets the flags' defaults."""
     import_further_tasks()  # first: their presets are among the choices
     from anchor_interp.cli import effects, inside, runs, sweeps
     from anchor_interp.cli.quickstart import quickstart

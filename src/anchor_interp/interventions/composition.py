@@ -1,8 +1,8 @@
 """States that no sequence produced: does a model compute with anchors, or look them up?
 
 Take the state after a layer's attention, X^ao, in sequences of one key and one noise. Beside a
-fixed anchor b, the state of (a, b) plus that of (c, b) minus that of (d, b) is that of a *virtual*
-anchor a + c - d, whose function adds what a and c add, less what d adds. From the first anchor's
+fixed anchor b let s(a, b) be the state of the pair (a, b). Then s(a, b) + s(c, b) - s(d, b) is the
+state of a *virtual* anchor, which adds what a and c add, less what d adds. From the first anchor's
 position on it replaces the state in a sequence of a seen pair. The answer shows what the later
 layers do with an anchor that nobody trained:
 
@@ -57,8 +57,8 @@ def virtual_anchors(
 
     Every virtual anchor stands first and second, beside each anchor that follows the rule with
     every anchor in both orders. No unseen pair has such an anchor, and a virtual pair that adds
-    what an unseen pair adds is left out. Composes ``hook_resid_mid`` of a 0-based layer; that of
-    the last one holds all that attention brings to the last position. Hooks attached to the model
+    what an unseen pair adds is left out. Composes ``hook_resid_mid`` of a 0-based layer; in
+    the last layer it holds all that attention brings to the last position. Hooks attached to the model
     act.
 
     Raises:

@@ -281,7 +281,7 @@ class _Twins:
     def result(
         self, sites: tuple[Site, ...] | tuple[Connection, ...], values: np.ndarray
     ) -> PatchResult:
-        """The patched metric beside that of the two runs themselves."""
+        """The patched metric beside the metric of the two runs."""
         unpatched = [
             _measured(
                 self.metric, replaced_run(self.model, rows, (), batch_size=self.batch_size)[0]

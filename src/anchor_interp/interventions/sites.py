@@ -115,9 +115,9 @@ class Connection:
 
 
 def _elsewhere(one: Position, other: Position) -> bool:
-    """Whether two positions are never the same by their names; an index is any, but for -1.
+    """Whether two names can never mean the same position.
 
-    The second anchor can be the last position.
+    An index may be any role's position; -1 is the last, and the second anchor can be the last.
     """
     if isinstance(one, int) and isinstance(other, int):
         return one != other and (one < 0) == (other < 0)

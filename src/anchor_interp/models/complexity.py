@@ -138,7 +138,7 @@ class _Weight(NamedTuple):
         return self.left.shape[0], (self.left if self.right is None else self.right).shape[1]
 
     def spectrum(self) -> Float[Tensor, " rank"]:
-        """Singular values; those of A B are those of R_A R_B^T, with A = Q_A R_A, B^T = Q_B R_B."""
+        """Singular values; for A B, of R_A R_B^T, where A = Q_A R_A and B^T = Q_B R_B."""
         matrix = exact(self.left)
         product = matrix if self.right is None else _core(matrix, exact(self.right))
         singular: Tensor = torch.linalg.svdvals(product)

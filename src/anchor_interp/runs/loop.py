@@ -32,7 +32,7 @@ class Batch:
     places: Int[Tensor, " target"] | None = None
     """Where each is predicted, an index of the flattened tokens; None for the last positions."""
     share: float = 1.0
-    """How many targets these are, over those by which the loss of a step is divided."""
+    """Number of these targets / number of targets by which the loss of a step is divided."""
 
 
 @runtime_checkable

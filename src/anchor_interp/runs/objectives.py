@@ -141,7 +141,7 @@ class MaskedObjective(Objective):
         ]
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
-        """The sum over the part's masked tokens, over those of an average batch."""
+        """Sum over the part's masked tokens / number of masked tokens of an average batch."""
         return batch.share * masked_loss(module, batch, n_input_tokens=self._n_input_tokens)
 
 

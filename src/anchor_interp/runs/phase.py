@@ -368,7 +368,7 @@ def _phase_with(evaluation: Evaluation, name: str, value: float) -> Phase:
 
 
 def asked(evaluation: Evaluation) -> frozenset[str]:
-    """The measurements that the phase hangs on: with another value of one it is another phase.
+    """The measurements that decide the phase: another value of one of them changes the phase.
 
     For *other* these are all: no single one decides it.
     """

@@ -108,7 +108,7 @@ class Task:
 
     @property
     def end(self) -> int | None:
-        """The token that ends an answer; None if the score is that of each token by itself."""
+        """The token that ends an answer; None if every token is scored alone."""
         return None
 
     def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
