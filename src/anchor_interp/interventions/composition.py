@@ -58,8 +58,7 @@ def virtual_anchors(
     Every virtual anchor stands first and second, beside each anchor that follows the rule with
     every anchor in both orders. No unseen pair has such an anchor, and a virtual pair that adds
     what an unseen pair adds is left out. Composes ``hook_resid_mid`` of a 0-based layer; in
-    the last layer it holds all that attention brings to the last position. Hooks attached to the model
-    act.
+    the last layer it holds all that attention brings to the last position. Attached hooks act.
 
     Raises:
         ConfigError: fewer than three anchors, or no anchor that follows the rule with all others; a
