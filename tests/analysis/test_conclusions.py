@@ -60,7 +60,7 @@ def _said(mechanism: Mechanism) -> Said:
     exchanged = interchange(model, interchange_pairs(FEW_KEYS, 20, seed=0), state)
     order = order_influence(model, FEW_KEYS, pairs=FEW_KEYS.seen, n=60, state="X_ao", layer=0)
     return Said(
-        say.conclude_flow(route_scores(model, FEW_KEYS, n=20), None),
+        say.conclude_flow(route_scores(model, FEW_KEYS, n=20)),
         say.conclude_masks(leaks),
         say.conclude_patching(patches, [exchanged]),
         say.conclude_representations(
@@ -76,41 +76,35 @@ def _said(mechanism: Mechanism) -> Said:
     ("mechanism", "words"),
     [
         ("symmetric", Said(
-            "The model takes both anchors to the last position first, then the key: the symmetric "
-            "route carries at least 1.00",
-            "reads the key, the first anchor and the second anchor itself:",
-            "the key is at its own position (recovery 1.00), the first anchor is at the last "
-            "position (recovery 1.00) and the second anchor is at the last position (recovery "
-            "1.00); no state at the first anchor acts as g(x; a1)",
-            "are no more parallel than near misses (difference of the cosines 0.00, p = 1); after "
-            "attention of layer 0 the last position holds the pair without its order",
-            "uses few directions: its stable rank is 1.0,",
-            "the first anchor in layer 0 (0.50) and the key in layer 1 (1.00)" ,
+            "The model takes both anchors to the last position first, then the key.",
+            "The last position reads the key and both anchors itself.",
+            "Before layer 1, the key is at its own position and both anchors are at the last "
+            "position. No state at the first anchor acts as g(x; a1).",
+            "At the first anchor, equal g(x; a1) are no more parallel than near misses. After "
+            "attention of layer 0 the last position holds the pair without its order.",
+            "W_Q of layer 0 uses few directions: stable rank 1.0, of random weights",
+            "the first anchor in layer 0 and the key in layer 1.",
         )),
         ("inferential", Said(
-            "takes the key to both anchors first, then both to the last position: the inferential "
-            "route carries at least 1.00",
-            "reads the first anchor and the second anchor itself and gets the key from other "
-            "positions:",
-            "the key is at the first anchor (recovery 1.00), the first anchor is at its own "
-            "position (recovery 1.00) and the second anchor is at its own position (recovery "
-            "1.00); the state at the first anchor after layer 0 acts as g(x; a1)",
-            "are more parallel than near misses (difference of the cosines 1.07, p = 0.021); after "
-            "attention of layer 0 the last position does not hold the pair",
-            "uses few directions: its stable rank is 1.0,",
-            "itself in layer 0 (1.00) and the first anchor in layer 1 (0.50)",
+            "The model takes the key to both anchors first, then both to the last position.",
+            "The last position reads both anchors itself and gets the key from other positions.",
+            "Before layer 1, the key is at the first anchor and both anchors are at their own "
+            "positions. The state at the first anchor after layer 0 acts as g(x; a1).",
+            "At the first anchor, equal g(x; a1) are more parallel than near misses. After "
+            "attention of layer 0 the last position does not hold the pair.",
+            "uses few directions: stable rank 1.0,",
+            "itself in layer 0 and the first anchor in layer 1.",
         )),
         ("lookup", Said(
-            "The model gathers key and first anchor at the second anchor first, then takes that to "
-            "the last position: the gathered route carries at least 1.00",
-            "reads the second anchor itself and gets the key and the first anchor from other "
-            "positions:",
-            "the key is at the second anchor (recovery 1.00), the first anchor is at the second "
-            "anchor (recovery 1.00) and the second anchor is at its own position (recovery 1.00); "
-            "no state at the first anchor acts as g(x; a1)",
-            "are no more parallel than near misses",
-            "uses many directions: its stable rank is 9.0,",
-            "to noise in layer 0 (1.00) and the second anchor in layer 1 (1.00)",
+            "The model gathers key and first anchor at the second anchor, then takes that to the "
+            "last position.",
+            "The last position reads the second anchor itself and gets the key and the first "
+            "anchor from other positions.",
+            "Before layer 1, the key and the first anchor are at the second anchor. The second "
+            "anchor is at its own position. No state at the first anchor acts as g(x; a1).",
+            "equal g(x; a1) are no more parallel than near misses.",
+            "uses many directions: stable rank 9.0,",
+            "noise in layer 0 and the second anchor in layer 1.",
         )),
     ],
 )  # fmt: skip
@@ -122,6 +116,7 @@ def test_a_sentence_follows_from_the_mechanism(
         assert expected is not None
         assert expected in sentence
         assert sentence.endswith(".")
+        assert all(len(part.split()) <= 20 for part in sentence.split(". "))
 
 
 def test_a_pair_can_be_held_with_its_order() -> None:
@@ -130,23 +125,38 @@ def test_a_pair_can_be_held_with_its_order() -> None:
     assert "the last position holds the pair with its order" in sentence
 
 
-def test_no_route_and_no_circuit_need_be_enough() -> None:
+def test_no_route_need_be_dominant() -> None:
     weak = RouteScores(symmetric=0.1, inferential=0.4, gathered=-0.2, n=(), details=())
-    performance = Performance(0.3, 0.3)
+    assert (say.conclude_flow(weak) or "").startswith("No route is dominant")
+    assert say.conclude_flow(None) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "faithfulness", "finished", "words"),
+    [
+        (6, 0.9, True, "6 of 54 edges are enough for the answers."),
+        (44, 0.9, True, "There is no small circuit: the answers need 44 of 54 edges."),
+        (3, 0.3, True, "The 3 of 54 edges that pruning keeps are not enough."),
+        (
+            6,
+            0.9,
+            False,
+            "edges are enough for the answers; pruning was cut short, so fewer may be.",
+        ),
+    ],
+)
+def test_a_circuit_is_small_large_or_not_enough(
+    size: int, faithfulness: float, finished: bool, words: str
+) -> None:
+    performance = Performance(faithfulness, faithfulness)
     circuit = CircuitScores(
-        size=3, n_edges=54, ablation="resample", minimality=(),
+        size=size, n_edges=54, ablation="resample", minimality=(),
         **dict.fromkeys(("full", "nothing", "faithfulness", "remaining", "incompleteness"),
                         performance),
     )  # fmt: skip
-    assert say.conclude_flow(weak, circuit) == (
-        "No route is dominant: the inferential route carries at least 0.40 of every token's "
-        "effect, the symmetric one 0.10 and the gathered one -0.20; 3 of 54 edges are not enough "
-        "(faithfulness 0.30)."
-    )
-    cut = say.conclude_flow(None, circuit, finished=False)
-    assert cut is not None
-    assert cut.endswith("(faithfulness 0.30); pruning was cut short, so fewer may be.")
-    assert say.conclude_flow(None, None) is None
+    sentence = say.conclude_circuit(circuit, finished=finished)
+    assert sentence is not None
+    assert words in sentence
 
 
 def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None:
@@ -177,7 +187,7 @@ def test_a_token_without_a_measurable_effect_has_no_share(name: str) -> None:
     assert all(entry.accuracy is not None and entry.leak >= 0 for entry in leaks)
     sentence = say.conclude_masks(leaks)
     assert sentence is not None
-    assert "the right answer does not measurably depend on the first anchor" in sentence
+    assert "The right answer does not measurably depend on the " in sentence
     assert "reads the first anchor" not in sentence
 
 
@@ -192,12 +202,10 @@ def test_pairs_of_equal_anchors_leave_the_anchors_without_a_share() -> None:
     ("shares", "said"),
     [
         ({"first": 0.52, "second": 0.46, "last": 0.1},
-         "the key is at the first anchor (recovery 0.52; 0.46 at the second anchor)."),
-        ({"key": 0.2, "last": 0.1}, "the key is at no position (recovery 0.20 at most)."),
-        ({"last": 0.3, "key": float("nan")},
-         "the key is partly at the last position (recovery 0.30)."),
-        ({"last": 0.3, "key": 0.9},
-         "the key is at its own position (recovery 0.90; 0.30 at the last position)."),
+         "the key is at the first anchor and the second anchor."),
+        ({"key": 0.2, "last": 0.1}, "the key is at no position."),
+        ({"last": 0.3, "key": float("nan")}, "the key is partly at the last position."),
+        ({"last": 0.1, "key": 0.9}, "the key is at its own position."),
     ],
 )  # fmt: skip
 def test_every_place_that_holds_a_token_is_named(shares: dict[str, float], said: str) -> None:
@@ -215,8 +223,8 @@ def test_what_is_similar_need_not_be_used() -> None:
     used = interchange(model, interchange_pairs(FEW_KEYS, 20, seed=0), state)
     for share, warned in (
         (1.0, None),
-        (0.16, ", and a state there partly acts as g(x; a1) (0.16 of the exchanges)"),
-        (0.01, ", but no state there acts as g(x; a1): similar does not mean used"),
+        (0.16, "A state there partly acts as g(x; a1)."),
+        (0.01, "No state there acts as g(x; a1): similar does not mean used."),
     ):
         one = replace(used, counterfactual=share)
         sentence = say.conclude_representations(values, None, [one])

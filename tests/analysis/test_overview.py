@@ -88,7 +88,7 @@ def test_the_parts_of_a_symmetric_specimen(specimen: Analysis) -> None:
 
 def test_an_analysis_is_json_with_a_schema(specimen: Analysis) -> None:
     told = json.loads(canonical_json(specimen))
-    assert told["schema"] == 2
+    assert told["schema"] == 3
     assert specimen.mechanism is not None
     assert specimen.mechanism.routes is not None
     assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric

@@ -20,9 +20,9 @@ from anchor_interp.cli.main import main
 from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, attention_view, labels
 from anchor_interp.pages.report import render, write_report
-from anchor_interp.pages.report_words import differences, measures
+from anchor_interp.pages.report_words import differences, measures, sentence
 from anchor_interp.runs.config import override
-from anchor_interp.runs.phase import Decision
+from anchor_interp.runs.phase import Decision, Phase
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from concepts import PRESETS
@@ -160,11 +160,38 @@ def test_runs_of_two_tasks_differ_in_what_both_have() -> None:
     assert differences(near) == ["lr (0.002, 0.0020000001)"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "changes", "words"),
+    [
+        ("undertrained", {"train_accuracy": 0.2}, "It answers only 20 % of its own training"),
+        ("memorizing", {"id_accuracy": 0.021}, "but answers 2 % of new sequences"),
+        ("inferential", {"ood_accuracy": 0.98}, "composition of their functions, on 98 % of"),
+        ("symmetric", {"symmetric_accuracy": 0.9}, "as if its anchors changed places, on 90 %"),
+        ("symmetric", {"symmetric_accuracy": None}, "both orders of an unseen pair the same wrong"),
+        ("composite", {"commutativity": 0.2}, "both orders of an unseen pair wrong answers that"),
+        ("other", {}, "No rule for another phase applies."),
+    ],
+)
+def test_a_sentence_says_what_a_run_does(
+    found: Findings, phase: Phase, changes: dict[str, Any], words: str
+) -> None:
+    text = sentence(phase, dataclasses.replace(found.evaluation, **changes))
+    assert words in text
+    assert len(text.split()) <= 20
+
+
+def test_a_run_named_as_its_phase_is_named_once(found: Findings) -> None:
+    named = dataclasses.replace(found, name="symmetric", decision=Decision("symmetric", ""))
+    text = " ".join(re.sub("<[^>]*>", " ", render([named])).split())
+    assert "symmetric symmetric It" in text  # in the table, under its headings
+    assert text.count("symmetric symmetric") == 1
+
+
 def test_markup_in_names_stays_text(page: Path) -> None:
     source = page.read_text("utf-8")
     assert "<script>alert" not in source
     assert "<img" not in source
-    assert source.count("</script>") == source.count("<script>") == 3
+    assert source.count("</script>") == source.count("<script>") == 4
     assert HOSTILE in html.unescape(source)
 
 
@@ -190,7 +217,8 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
     assert page.is_file()
     assert {path.parent for path in pictures} == {tmp_path / "pictures"}
     names = {path.stem.rpartition("c-")[2] for path in pictures}
-    assert names == {"loss", "accuracy", "pairs-train-keys", "pairs-test-keys", "answers"}
+    of_answers = {"answer-map", "answers-along", "answers"}
+    assert names == {"loss", "accuracy", "pairs-train-keys", "pairs-test-keys"} | of_answers
     for path in pictures:
         if path.suffix == ".png":
             assert path.read_bytes().startswith(b"\x89PNG")
@@ -272,7 +300,10 @@ def test_a_browser_shows_the_page(
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(page.as_uri())
-    pictures, heads = 4 + 2 * 5, 2 * 2 * (1 + 3)  # several heads: each is shown small and one large
+    pictures, heads = (
+        1 + 4 + 2 * 7,
+        2 * 2 * (1 + 3),
+    )  # several heads: each is shown small and one large
     shown.locator(".view canvas").nth(heads - 1).wait_for()
     shown.wait_for_timeout(300)  # charts get their layout after they appear
     overflow, background, ink = shown.evaluate(

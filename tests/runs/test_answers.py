@@ -6,6 +6,7 @@ import pytest
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs.answers import AnswerMap, answer_map
+from anchor_interp.runs.measurements import column_measure
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 
@@ -23,7 +24,10 @@ def test_exact_models_apply_one_function_everywhere() -> None:
     assert symmetric.pairs == ((4, 3),)
     assert symmetric.cells["symmetric"] == 1 == symmetric.answers["symmetric"]
     assert symmetric.explained is None
-    assert "symmetric on 100%" in symmetric.sentence
+    assert symmetric.sentence == (
+        "answers as for the other order on 100 % of cells, follows the rule on 0 %"
+    )
+    assert symmetric.mixture == {"rule": 0, "symmetric": 1, "none": 0, "borrowed": 0}
     everywhere = answer_map(ai.exact_model("symmetric", task), task, pairs=task.pairs, n=2)
     assert everywhere.cells["exception"] == pytest.approx(1 / 16)  # (3, 4): x - 6
     assert everywhere.cells["rule"] == pytest.approx(14 / 16)
@@ -87,6 +91,21 @@ def test_a_cell_without_a_majority_holds_nothing() -> None:
     shares = one.shares * [1, 0.4]  # the rest scatters
     found = AnswerMap(one.pairs, ("rule", "none"), one.keys, 10, shares).cells
     assert found == {"rule": 0.75, "none": 0.25}
+
+
+def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
+    names = ("rule", "(2, 4): x - 7", "(4, 4): x - 16", "none")
+    shares = np.zeros((1, 10, 10, len(names)))
+    for column, name in zip(range(10), (0, 0, 0, 0, 0, 1, 1, 2, 2, 3), strict=True):
+        shares[:, column, :, name] = 1
+    one = AnswerMap(((3, 4),), names, np.arange(10), 2, shares)
+    assert one.sentence == (
+        "follows the rule on 50 % of cells, borrows (2, 4) on 20 %, (4, 4) on 20 %, "
+        "applies none on 10 %"
+    )
+    assert one.mixture == pytest.approx({"rule": 0.5, "symmetric": 0, "none": 0.1, "borrowed": 0.4})
+    measure = column_measure("anchor_interp.runs.answers:mixture")
+    assert measure(ai.load("exact/inferential"))["rule"] == 1
 
 
 def test_what_cannot_be_mapped_is_refused() -> None:

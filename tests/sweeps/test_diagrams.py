@@ -1,6 +1,7 @@
 """Phase diagrams: the contents of cells, runs without measurements, the figures and the page."""
 
 import csv
+import html
 import json
 import math
 import re
@@ -17,10 +18,16 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.diagram_marks import COLOURS
-from anchor_interp.pages.diagram_page import render_diagrams, write_diagrams
+from anchor_interp.pages.diagram_page import (
+    conclusion,
+    effects,
+    render_diagrams,
+    write_diagrams,
+)
 from anchor_interp.pages.style import inline_svg
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
+from anchor_interp.sweeps.effects import Effect, Estimate, effect
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.where import read_where
 
@@ -372,7 +379,7 @@ def test_hostile_text_stays_text(written: list[Path]) -> None:
     source = written[0].read_text("utf-8")
     assert "<script>alert" not in source
     assert "<img" not in source
-    assert source.count("<script>") == source.count("</script>") == 1
+    assert source.count("<script>") == source.count("</script>") == 2
 
 
 def test_page_states_the_selection() -> None:
@@ -384,6 +391,36 @@ def test_page_states_the_selection() -> None:
     assert "54 other runs are left out" in text
     assert "Best of" not in render_diagrams(phase_diagrams(rows), [])
     assert len(list(summary(best))) == 6
+
+
+def test_the_page_concludes_with_the_effects_inside_the_other_axis() -> None:
+    rows = decay_sweep()
+    found = effects(phase_diagrams(rows))
+    by = {(one.of, one.on): one.found for one in found}
+    for axis, other in (("gamma", "weight_decay"), ("weight_decay", "gamma")):
+        direct = effect(rows, of="ood_accuracy", on=axis, within=[other], least=0)
+        assert by["ood_accuracy", axis] == direct.found
+    sentence = conclusion(found)
+    assert sentence is not None
+    assert sentence in html.unescape(render_diagrams(phase_diagrams(rows), []))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)}, ", and falls with learning rate."),
+        ({"gamma": (0.2, 0.3)}, "shows no trend with initialisation rate"),
+    ],
+)  # fmt: skip
+def test_a_trend_has_a_direction_only_if_it_is_there(
+    values: dict[str, tuple[float, float]], words: str
+) -> None:
+    found = [
+        Effect("ood_accuracy", on, "", 9, 0, Estimate(size, -1, 1, p, 0.5), 0, "inconclusive", "")
+        for on, (size, p) in values.items()
+    ]
+    assert words in (conclusion(found) or "")
+    assert conclusion([]) is None
 
 
 def test_unsuitable_folder_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What an analysis says: one sentence a section, computed from its numbers alone.
+"""What an analysis says: sentences of at most 20 words, computed from its numbers alone.
 
-A share of one half or more is most of something; with a quarter a position is named, as *partly*.
-A contrast counts if its p is 0.05 or less.
+The first sentence of a section is its headline; tables and figures have the numbers. A share of one
+half or more is most of something; with a quarter a position is named, as *partly*. A contrast
+counts if its p is 0.05 or less.
 """
 
 from collections.abc import Sequence
@@ -26,11 +27,12 @@ _SOME = 0.25  # of the recovery: a place with less is not named
 _LEAST = 0.05  # of the exchanges: a state that acts less often does not act
 SIGNIFICANT = 0.05
 _LEAST_PERMUTATIONS = 20  # with fewer, no p can be 0.05
+_MOST_WORDS = 20  # of a sentence
 _TAKES = {
     "symmetric": "takes both anchors to the last position first, then the key",
     "inferential": "takes the key to both anchors first, then both to the last position",
-    "gathered": "gathers key and first anchor at the second anchor first, then takes that to the "
-    "last position",
+    "gathered": "gathers key and first anchor at the second anchor, then takes that to the last "
+    "position",
 }
 _PLACES = {
     "key": "the key", "first": "the first anchor", "second": "the second anchor",
@@ -53,99 +55,111 @@ def conclude_phase(decision: Decision | None, verdict: Decision | None) -> str |
     )
 
 
-def conclude_flow(
-    routes: RouteScores | None, circuit: CircuitScores | None, *, finished: bool = True
-) -> str | None:
-    """The dominant route, and how small a circuit is enough; ``finished``: its pruning was."""
-    said = [] if routes is None else [_route(routes)]
-    if circuit is not None:
-        kept = circuit.faithfulness.accuracy
-        enough = "are enough" if kept >= _MOST else "are not enough"
-        cut = "" if finished else "; pruning was cut short, so fewer may be"
-        size = f"{circuit.size} of {circuit.n_edges} edges"
-        said.append(f"{size} {enough} (faithfulness {kept:.2f}){cut}")
-    return _sentence("; ".join(said))
-
-
-def _route(routes: RouteScores) -> str:
+def conclude_flow(routes: RouteScores | None) -> str | None:
+    """The dominant route."""
+    if routes is None:
+        return None
     shares: dict[str, float] = {name: getattr(routes, name) for name in _TAKES}
-    best, *others = sorted(shares, key=lambda name: -shares[name])
-    rest = " and ".join(f"the {name} one {shares[name]:z.2f}" for name in others)
-    numbers = (
-        f"the {best} route carries at least {shares[best]:z.2f} of every token's effect, {rest}"
-    )
+    best = max(shares, key=lambda name: shares[name])
     if shares[best] < _MOST:
-        return f"No route is dominant: {numbers}"
-    return f"The model {_TAKES[best]}: {numbers}"
+        return "No route is dominant: each misses most of some token's effect."
+    return f"The model {_TAKES[best]}."
+
+
+def conclude_circuit(circuit: CircuitScores | None, *, finished: bool = True) -> str | None:
+    """How small a circuit is enough; ``finished``: its pruning was."""
+    if circuit is None:
+        return None
+    size = f"{circuit.size} of {circuit.n_edges} edges"
+    cut = "" if finished else "; pruning was cut short, so fewer may be"
+    if circuit.faithfulness.accuracy < _MOST:
+        return f"The {size} that pruning keeps are not enough{cut}."
+    if is_small(circuit):
+        return f"{size} are enough for the answers{cut}."
+    return f"There is no small circuit: the answers need {size}{cut}."
+
+
+def is_small(circuit: CircuitScores) -> bool:
+    """Whether less than half of the edges keep the answers."""
+    few = circuit.size < _MOST * circuit.n_edges
+    return few and circuit.faithfulness.accuracy >= _MOST
 
 
 def conclude_masks(leaks: Sequence[MaskLeakage]) -> str | None:
     """Which tokens the last position reads itself, and which another position passes on."""
-    direct = [entry for entry in leaks if entry.paths == "direct"]
-    left = {entry.place: entry.effect for entry in direct if entry.effect is not None}
-    unused = [_PLACES[entry.place] for entry in direct if entry.effect is None]
-    read = [_PLACES[place] for place, effect in left.items() if abs(effect) < _MOST]
-    passed = [_PLACES[place] for place, effect in left.items() if effect >= _MOST]
-    said = [f"reads {_listed(read)} itself"] if read else []
-    said += [f"gets {_listed(passed)} from other positions"] if passed else []
-    found = []
-    if left:
-        start = f"The last position {' and '.join(said)}: the" if said else "The"
-        numbers = _listed([f"{effect:z.2f} for {_PLACES[p]}" for p, effect in left.items()])
-        found.append(
-            f"{start} share of a token's effect on the logit difference that is left without the "
-            f"last position's edge to it is {numbers}"
-        )
+    effects = {entry.place: entry.effect for entry in leaks if entry.paths == "direct"}
+    left = {place: effect for place, effect in effects.items() if effect is not None}
+    read = [place for place, effect in left.items() if abs(effect) < _MOST]
+    passed = [place for place, effect in left.items() if effect >= _MOST]
+    does = [f"reads {_tokens(read)} itself"] if read else []
+    does += [f"gets {_tokens(passed)} from other positions"] if passed else []
+    sentences = [f"The last position {' and '.join(does)}"] if does else []
+    unused = [place for place in effects if place not in left]
     if unused:
-        found.append(f"the right answer does not measurably depend on {_listed(unused)}")
-    return _sentence("; ".join(found))
+        sentences.append(
+            f"The right answer does not measurably depend on {_tokens(unused, both='the anchors')}"
+        )
+    return _joined(sentences)
 
 
 def conclude_patching(
     patches: Sequence[Patched], interchanges: Sequence[InterchangeResult]
 ) -> str | None:
     """Where each token's information is before the last layer, and whether g(x; a1) is a state."""
-    said = [_whereabouts(entry) for entry in patches]
-    sites: Sequence[Any] = [site for entry in patches for site in entry.result.sites]
-    last = max((site.layer for site in sites), default=0)
-    start = [f"Before layer {last}, {_listed(said)}"] if said else []
+    holders: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    for entry in patches:
+        shares = _shares_before_last_layer(entry)
+        named = tuple(place for place in _PLACES if shares.get(place, 0) >= _SOME)
+        partly = max(shares.values(), default=0) < _MOST
+        named = ("own",) if named == (entry.contrast,) else named
+        holders.setdefault((partly, named), []).append(entry.contrast)
+    clauses = [
+        f"{_tokens(tokens)} {'is' if len(tokens) == 1 else 'are'} {_where(named, tokens, partly)}"
+        for (partly, named), tokens in holders.items()
+    ]
+    sentences = []
+    if clauses:
+        sites: Sequence[Any] = [site for entry in patches for site in entry.result.sites]
+        first, *others = clauses
+        first = f"Before layer {max(site.layer for site in sites)}, {first}"
+        together = _listed([first, *others])
+        sentences = [together] if len(together.split()) <= _MOST_WORDS else [first, *others]
     if interchanges:
-        best = max(interchanges, key=lambda entry: entry.counterfactual)
-        share, layer = best.counterfactual, best.site.layer
-        acts = f"the state at the first anchor after layer {layer} acts"
-        if share < _LEAST:
-            acts = "no state at the first anchor acts"
-        elif share < _MOST:
-            acts = acts.removesuffix("acts") + "partly acts"
-        start.append(
-            f"{acts} as g(x; a1) (put into another sequence, it makes {share:.2f} of the answers)"
-            + (", so g(x; a1) is not held there alone" if _LEAST <= share < _MOST else "")
-        )
-    return _sentence("; ".join(start))
+        sentences.append(_acting_state(interchanges))
+    return _joined(sentences)
 
 
-def _whereabouts(patched: Patched) -> str:
-    """Where in the residual stream before the last layer one token's information is."""
+def _where(places: Sequence[str], tokens: Sequence[str], partly: bool) -> str:
+    """Where these tokens' information is."""
+    if not places:
+        return "at no position"
+    if places == ("own",):
+        at = "its own position" if len(tokens) == 1 else "their own positions"
+    else:
+        at = _listed([_PLACES[place] for place in places])
+    return f"{'partly ' * partly}at {at}"
+
+
+def _shares_before_last_layer(patched: Patched) -> dict[str, float]:
+    """How much of one token's effect each place in the residual stream restores."""
     sites: Sequence[Any] = patched.result.sites
     last = max(site.layer for site in sites)
-    shares = {
+    return {
         site.position: float(row[np.isfinite(row)].mean())
         for site, row in zip(sites, patched.result.recovery(), strict=True)
         if (site.activation, site.layer) == ("resid_pre", last) and np.isfinite(row).any()
     }
-    ranked = sorted(shares, key=lambda position: -shares[position])
-    token, named = _PLACES[patched.contrast], [p for p in ranked if shares[p] >= _SOME]
-    if not named:
-        most = f" (recovery {shares[ranked[0]]:.2f} at most)" if ranked else ""
-        return f"{token} is at no position{most}"
 
-    def said(place: str) -> str:
-        return "its own position" if place == patched.contrast else _PLACES[place]
 
-    first, *others = named
-    where = "at" if shares[first] >= _MOST else "partly at"
-    also = "".join(f"; {shares[place]:.2f} at {said(place)}" for place in others)
-    return f"{token} is {where} {said(first)} (recovery {shares[first]:.2f}{also})"
+def _acting_state(interchanges: Sequence[InterchangeResult]) -> str:
+    """Whether a state at the first anchor, put into another sequence, acts as g(x; a1)."""
+    best = max(interchanges, key=lambda entry: entry.counterfactual)
+    if best.counterfactual < _LEAST:
+        return "No state at the first anchor acts as g(x; a1)"
+    state = f"The state at the first anchor after layer {best.site.layer}"
+    if best.counterfactual < _MOST:
+        return f"{state} partly acts as g(x; a1), which is not held there alone"
+    return f"{state} acts as g(x; a1)"
 
 
 def conclude_representations(
@@ -154,39 +168,25 @@ def conclude_representations(
     interchanges: Sequence[InterchangeResult] = (),
 ) -> str | None:
     """Whether equal values are parallel at the first anchor, and whether the order is merged."""
-    said = []
-    most = max((one.counterfactual for one in interchanges), default=1.0)
-    unused = (
-        "" if most >= _MOST
-        else ", but no state there acts as g(x; a1): similar does not mean used" if most < _LEAST
-        else f", and a state there partly acts as g(x; a1) ({most:.2f} of the exchanges)"
-    )  # fmt: skip
-    for entry in similarities:
-        if entry.state == "OV":
-            c = entry.contrast
-            tested = c.n_permutations >= _LEAST_PERMUTATIONS
-            alike = tested and c.p_value <= SIGNIFICANT and c.difference > 0
-            more = "more" if alike else "no more"
-            p = f", p = {c.p_value:.2g}" if tested else ""
-            said.append(
-                f"at the first anchor, equal g(x; a1) are {more} parallel than near misses "
-                f"(difference of the cosines {c.difference:z.2f}{p})"
-                f"{unused if alike else ''}"
-            )
+    sentences = []
+    for contrast in (entry.contrast for entry in similarities if entry.state == "OV"):
+        tested = contrast.n_permutations >= _LEAST_PERMUTATIONS
+        alike = tested and contrast.p_value <= SIGNIFICANT and contrast.difference > 0
+        more = "more" if alike else "no more"
+        sentences.append(
+            f"At the first anchor, equal g(x; a1) are {more} parallel than near misses"
+        )
+        most = max((entry.counterfactual for entry in interchanges), default=1.0)
+        if alike and most < _LEAST:
+            sentences.append("No state there acts as g(x; a1): similar does not mean used")
+        elif alike and most < _MOST:
+            sentences.append("A state there partly acts as g(x; a1)")
     if fingerprint is not None:
-        said.append(f"after attention of layer 0 the last position {_order(fingerprint)}")
-    return _sentence("; ".join(said))
-
-
-def _order(fingerprint: Fingerprint) -> str:
-    change = fingerprint.order_first
-    if change is None:
-        return "does not hold the pair"
-    how, sign = ("without", "<=") if change <= THRESHOLDS.order else ("with", ">")
-    return (
-        f"holds the pair {how} its order (exchanging the anchors changes it by {change:.2f} of "
-        f"what another pair does, {sign} {THRESHOLDS.order:g})"
-    )
+        change = fingerprint.order_first
+        order = "with" if change is None or change > THRESHOLDS.order else "without"
+        holds = "does not hold the pair" if change is None else f"holds the pair {order} its order"
+        sentences.append(f"After attention of layer 0 the last position {holds}")
+    return _joined(sentences)
 
 
 def conclude_complexity(complexity: Complexity) -> str | None:
@@ -194,23 +194,21 @@ def conclude_complexity(complexity: Complexity) -> str | None:
     entry = next((e for e in complexity.matrices if (e.name, e.layer) == ("W_Q", 0)), None)
     if entry is None or entry.stable_rank is None:
         return None
-    start, when = entry.at_init, "at initialisation"
+    start, whose = entry.at_init, "at initialisation"
     if start is None or start.stable_rank is None:
-        start, when = entry.gaussian, "of random weights"
+        start, whose = entry.gaussian, "of random weights"
     if start.stable_rank is None:
         return None
-    few = entry.stable_rank < _MOST * start.stable_rank
-    return (
-        f"W_Q of layer 0 uses {'few' if few else 'many'} directions: its stable rank is "
-        f"{entry.stable_rank:.1f}, {when} {start.stable_rank:.1f}."
-    )
+    few = "few" if entry.stable_rank < _MOST * start.stable_rank else "many"
+    ranks = f"stable rank {entry.stable_rank:.1f}, {whose} {start.stable_rank:.1f}"
+    return f"W_Q of layer 0 uses {few} directions: {ranks}."
 
 
 def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
     """What the last position attends to most in every layer, on average over the examples."""
     if not examples:
         return None
-    said = []
+    layers: dict[str, list[str]] = {}
     for layer in range(len(examples[0].patterns)):
         shares = dict.fromkeys(("key", "first", "second", "noise", "last"), 0.0)
         for example in examples:
@@ -221,12 +219,12 @@ def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
             for at, share in enumerate(row.tolist()):
                 place = roles.get(at, "last" if at == len(row) - 1 else "noise")
                 shares[place] += share / len(examples)
-        place = max(shares, key=lambda name: shares[name])
-        to = {"noise": "noise", "last": "itself"}.get(place) or _PLACES[place]
-        said.append(f"{to} in layer {layer} ({shares[place]:.2f})")
-    return (
-        f"In the {len(examples)} examples below the last position attends most to {_listed(said)}."
-    )
+        layers.setdefault(max(shares, key=lambda name: shares[name]), []).append(str(layer))
+    to = {**_PLACES, "noise": "noise", "last": "itself"}
+    most = [
+        f"{to[place]} in layer{'s' * (len(of) > 1)} {_listed(of)}" for place, of in layers.items()
+    ]
+    return f"The last position attends most to {_listed(most)}."
 
 
 def conclude_predictions(examples: Sequence[SequenceAttention]) -> str:
@@ -236,9 +234,17 @@ def conclude_predictions(examples: Sequence[SequenceAttention]) -> str:
     return f"The model predicts {right} of the {len(pairs)} tokens to predict."
 
 
+def _tokens(places: Sequence[str], both: str = "both anchors") -> str:
+    """Tokens in words; ``both`` are two anchors."""
+    two = {"first", "second"} <= set(places)
+    single = [place for place in places if not two or place not in ("first", "second")]
+    return _listed([_PLACES[place] for place in single] + [both] * two)
+
+
 def _listed(words: Sequence[str]) -> str:
     return ", ".join(words[:-1]) + " and " * (len(words) > 1) + words[-1] if words else ""
 
 
-def _sentence(text: str) -> str | None:
-    return f"{text[0].upper()}{text[1:]}." if text else None
+def _joined(sentences: Sequence[str]) -> str | None:
+    """Sentences, each with a capital letter and a full stop; None without any."""
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences) or None

@@ -1,7 +1,7 @@
 """What a report shows of one run. Models are loaded here, so that pages load none."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from anchor_interp.analysis.attention import AttentionExample, attention_example
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
+from anchor_interp.runs.answers import AnswerMap, answer_map
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.evaluation import EVALUATION_SEED
 from anchor_interp.runs.phase import Decision, Evaluation, decide
@@ -26,6 +27,7 @@ from anchor_interp.tasks.examples import Plane
 from anchor_interp.tasks.network import OwnFigure
 
 _IN_PLANE = 10_000  # most examples, about
+_ALONG = 6  # checkpoints whose answers are mapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,10 @@ class Findings:
     metrics: Sequence[Row]
     evaluation: Evaluation
     decision: Decision
+    answers: AnswerMap | None
+    """Of the unseen pairs; None if the task has none."""
+    answers_along: Mapping[int, AnswerMap]
+    """The first unseen pair's, at some checkpoints by their steps; empty if there is only one."""
     attention: tuple[AttentionExample, ...]
     plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
@@ -77,6 +83,18 @@ def _plane(run: Run) -> PlaneOfAnswers | None:
         right = right_answers(run.model, task, drawn)
         parts.append((np.array(found[plane.x]), np.array(found[plane.y]), right))
     return PlaneOfAnswers(plane, *map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _answers(run: Run) -> tuple[AnswerMap | None, Mapping[int, AnswerMap]]:
+    """The map of a run's newest checkpoint, and those along training, from the first after 0."""
+    task = run.config.task.anchored
+    if task is None or not task.unseen:
+        return None, {}
+    steps = [step for step in run.steps if step > 0]
+    places = np.linspace(0, len(steps) - 1, _ALONG).round().astype(int).tolist()
+    shown = [steps[place] for place in dict.fromkeys(places)] if len(steps) > 1 else []
+    along = {step: answer_map(run.at(step), pairs=task.unseen[:1], n=4) for step in shown}
+    return answer_map(run), along
 
 
 def _attention(run: Run) -> tuple[AttentionExample, ...]:
@@ -111,6 +129,7 @@ def _findings(path: Path, name: str) -> Findings:
             f"{run.path} lacks the checkpoint at step {evaluation.steps}, which its result is "
             "about; restore it, or remove result.json and train the run to its end again"
         )
+    answers, along = _answers(run)
     return Findings(
         name=name,
         path=run.path,
@@ -121,6 +140,8 @@ def _findings(path: Path, name: str) -> Findings:
         metrics=run.metrics,
         evaluation=evaluation,
         decision=decide(evaluation),
+        answers=answers,
+        answers_along=along,
         attention=_attention(run),
         plane=_plane(run),
         own_figures=() if config.task.network is None else config.task.network.figures(run),

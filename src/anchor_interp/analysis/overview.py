@@ -27,6 +27,7 @@ from anchor_interp.analysis.probes import (
     patched,
     probe_flow,
     pruned_circuit,
+    right_answer,
 )
 from anchor_interp.analysis.results import Analysis, MechanismAnalysis
 from anchor_interp.analysis.routes import route_scores_of
@@ -41,9 +42,10 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.evaluation import Training, evaluate
-from anchor_interp.runs.phase import decide, near_lines
+from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 
@@ -122,8 +124,7 @@ def analyze(
         run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,
-        decision=decide(evaluation),
-        near=near_lines(evaluation),
+        **_behaviour(run, run.config.task.anchored, evaluation),
         development=development_of(run) if len(run.steps) > 1 else None,
     )
 
@@ -155,7 +156,21 @@ def analyze_model(
     if task is None:
         return analysis
     evaluation = evaluate(model, task, n=200, training=training)
-    return replace(analysis, decision=decide(evaluation), near=near_lines(evaluation))
+    return replace(analysis, **_behaviour(model, task, evaluation))
+
+
+def _behaviour(
+    model: Run | HookedTransformer, task: AnchorTask | None, evaluation: Evaluation
+) -> dict[str, Any]:
+    """The fields of an analysis that the answers alone decide."""
+    has_unseen = task is not None and task.unseen
+    return {
+        "decision": decide(evaluation),
+        "near": near_lines(evaluation),
+        "answers": answer_map(model, None if isinstance(model, Run) else task)
+        if has_unseen
+        else None,
+    }
 
 
 def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool) -> Analysis:
@@ -177,6 +192,7 @@ def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool
         step=None,
         decision=None,
         near=(),
+        answers=None,
         verdict=None if fingerprint is None else verdict(fingerprint),
         mechanism=mechanism,
         complexity=complexity(subject.model, subject.initial),
@@ -235,11 +251,13 @@ def _mechanism(subject: Subject, attempts: _Attempts) -> MechanismAnalysis:
         name: values[0] if name in _ONE else tuple(one for one in values if one is not None)
         for name, values in results.items()
     }
+    task, flow = subject.anchor_task, fields["flow"]
     return MechanismAnalysis(
         **fields,
+        right_answer=None if flow is None else right_answer(task, flow),
         circuit=circuit,
         scores=scores,
         comparison=comparison,
-        keys=tuple(subject.anchor_task.keys.tolist()),
+        keys=tuple(task.keys.tolist()),
         attention=attention_examples(subject),
     )

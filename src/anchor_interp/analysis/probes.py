@@ -4,6 +4,8 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import Circuit, prune
 from anchor_interp.analysis.flow import InformationFlow, information_flow
@@ -13,10 +15,18 @@ from anchor_interp.interventions.patching import PatchResult, logit_difference, 
 from anchor_interp.interventions.sites import Activation, Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences, probe_position
+from anchor_interp.tasks.sequences import (
+    PROBE,
+    PROBE_POSITION,
+    PositionRole,
+    aligned_sequences,
+    probe_position,
+)
 
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
+_TASK_ROLES: tuple[PositionRole, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 
 
@@ -36,6 +46,12 @@ def probe_flow(subject: Subject) -> InformationFlow:
         return information_flow(model, PROBE, position=PROBE_POSITION)
     sequences = aligned_sequences(task, probe_position(task), 1, seed=subject.seed)
     return information_flow(model, sequences)
+
+
+def right_answer(task: AnchorTask, flow: InformationFlow) -> int:
+    """The target of the sequence that :func:`probe_flow` shows; of an unseen pair the rule's."""
+    key, first, second = (int(flow.tokens[0, flow.roles.index(role)]) for role in _TASK_ROLES)
+    return int(task.target((first, second), np.array([key]))[0])
 
 
 def patched(subject: Subject, contrast: Perturbation) -> Patched:

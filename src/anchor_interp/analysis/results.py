@@ -20,9 +20,10 @@ from anchor_interp.models.complexity import Complexity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.models.matrices import CosineMatrix
 from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.mixture import AnswerMap
 from anchor_interp.runs.phase import Decision
 
-SCHEMA = 2  # of analysis.json
+SCHEMA = 3  # of analysis.json
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class MechanismAnalysis:
 
     fingerprint: Fingerprint | None
     flow: InformationFlow | None
+    right_answer: int | None
+    """To the sequence of the flow; the rule's if its pair is unseen."""
     routes: RouteScores | None
     circuit: Circuit | None
     scores: CircuitScores | None
@@ -44,6 +47,11 @@ class MechanismAnalysis:
     embedding: EmbeddingStructure | None
     attention: tuple[AttentionExample, ...]
     sensitivity: Sensitivity | None
+
+    @property
+    def small_circuit(self) -> Circuit | None:
+        """The circuit, if less than half of the edges keep the answers."""
+        return self.circuit if self.scores is not None and say.is_small(self.scores) else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,6 +72,8 @@ class Analysis(Readable):
     """The phase by behaviour."""
     near: tuple[str, ...]
     """The measurements that lie near a line of its rule."""
+    answers: AnswerMap | None
+    """Of the unseen pairs; None without any."""
     verdict: Decision | None
     """The phase by mechanism."""
     mechanism: MechanismAnalysis | None
@@ -76,7 +86,7 @@ class Analysis(Readable):
 
     @property
     def conclusions(self) -> dict[str, str]:
-        """The sentence of every section of the page that has numbers, by the section's name."""
+        """What every section of the page that has numbers says, by the section's name."""
         sentences: dict[str, str | None] = {
             "phase": say.conclude_phase(self.decision, self.verdict),
             "complexity": say.conclude_complexity(self.complexity),
@@ -85,7 +95,8 @@ class Analysis(Readable):
         if m is not None:
             finished = m.circuit is None or m.circuit.finished
             sentences |= {
-                "flow": say.conclude_flow(m.routes, m.scores, finished=finished),
+                "flow": say.conclude_flow(m.routes),
+                "circuit": say.conclude_circuit(m.scores, finished=finished),
                 "masks": say.conclude_masks(m.leaks),
                 "patching": say.conclude_patching(m.patches, m.interchanges),
                 "representations": say.conclude_representations(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.conclusions import SIGNIFICANT
-from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, Line, lines
+from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, THRESHOLDS, Line, lines
 from anchor_interp.pages.attention_views import View, sequence_view
 from anchor_interp.pages.page import (
     Picture,
@@ -82,6 +82,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         accuracy=ACCURACY,
         fitted_on=FITTED_ON,
         significant=SIGNIFICANT,
+        order_line=THRESHOLDS.order,
         pictures={picture.name: draw_picture(picture, "a") for picture in drawn},
         attention=attention,
         sequences=sequences,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anchor_interp.pages.style import PHASE_COLOURS, single
-from anchor_interp.runs.answers import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
+from anchor_interp.runs.mixture import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
+from anchor_interp.tasks.functions import Pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,30 +22,34 @@ _OWN = {
     EXCEPTION: "#7B4F9D",
 }
 _BORROWED = ("#E69F00", "#A0522D", "#F0E442", "#CC79A7", "#0072B2")
-_ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#ECECEC"}
+_ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
 _WORDS = {RULE: "the rule", SYMMETRIC: "the target of the other order",
           EXCEPTION: "its exception", NONE: "no function holds"}  # fmt: skip
 
 
-def answer_maps(maps: Mapping[str, AnswerMap]) -> "Figure":
+def answer_maps(
+    maps: Mapping[str, AnswerMap], *, columns: int | None = None, width: float = 3.4
+) -> "Figure":
     """One panel for every map and pair, in the order given.
 
     Args:
         maps: one or more, by the title of their panels; one of several pairs names the pair too.
+        columns: panels side by side; if None, the pairs of a map, or else up to three maps.
+        width: of a panel, in inches.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
     panels = [
-        (title if len(one.pairs) == 1 else f"{title}, {pair}", one, index)
+        (_title(title, one, pair), one, index)
         for title, one in maps.items()
         for index, pair in enumerate(one.pairs)
     ]
     colours = _colours(maps.values())
     most = max(len(one.pairs) for one in maps.values())
-    columns = min(len(panels), most if most > 1 else 3)  # the pairs of a map side by side
+    columns = min(len(panels), columns or (most if most > 1 else 3))
     n_rows = -(-len(panels) // columns)
-    with single(3.4 * columns, 1.5 * n_rows + 0.9) as figure:
+    with single(width * columns, 1.5 * n_rows + 0.9) as figure:
         axes = figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
         for each in axes.flat[len(panels) :]:
             each.set_axis_off()
@@ -68,12 +73,18 @@ def answer_maps(maps: Mapping[str, AnswerMap]) -> "Figure":
         shown = {name: tint for name, tint in colours.items() if name in held}
         if held - set(colours):
             shown |= {_ANOTHER: _REST[_ANOTHER]}
+        beside = min(len(shown), int(width * columns // 1.7))
         figure.legend(
             handles=[Patch(color=c, label=_WORDS.get(name, name)) for name, c in shown.items()],
-            loc="outside lower center", ncols=min(len(shown), 2 * columns), frameon=False,
-            fontsize=9, columnspacing=1.2, handletextpad=0.4,
+            loc="outside lower center", ncols=beside, frameon=False, fontsize=9,
+            columnspacing=1.2, handletextpad=0.4,
         )  # fmt: skip
     return figure
+
+
+def _title(title: str, one: AnswerMap, pair: Pair) -> str:
+    """Of a panel; it names the pair if the map has several, or no title."""
+    return title if title and len(one.pairs) == 1 else ", ".join(filter(None, (title, str(pair))))
 
 
 def _colours(maps: Iterable[AnswerMap]) -> dict[str, str]:

@@ -5,8 +5,10 @@ a tap, or the keyboard) shows the cell's runs, a picked cell is marked in every 
 table of runs can be filtered.
 """
 
+import contextlib
 import csv
 import io
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.pages import diagram_maps, style
@@ -32,6 +35,7 @@ from anchor_interp.pages.page import (
 from anchor_interp.runs.phase import meanings
 from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
+from anchor_interp.sweeps.effects import LEVEL, Effect, effect
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
 
 if TYPE_CHECKING:
@@ -115,7 +119,7 @@ def render_diagrams(
     reports: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The page as HTML, without the overviews; ``reports`` are links by run id."""
-    first = found.diagrams[0]
+    first, rises = found.diagrams[0], effects(found)
     places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
     all_measures = (*MEASURES, *found.maps)
     measures = [m for m in all_measures if any(cell.measures[m].n for cell in found.cells)]
@@ -133,6 +137,8 @@ def render_diagrams(
     return fill_page(
         "diagrams.html.jinja",
         [],
+        conclusion=conclusion(rises),
+        effects=rises,
         styles=["diagrams.css"],
         title=f"Phases of {name}",
         script=template_text("diagrams.js"),
@@ -146,6 +152,9 @@ def render_diagrams(
         best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),
         where=_listed(found.where),
         follows=_listed(found.follows),
+        level=LEVEL,
+        setting=label,
+        measure_label=measure_label,
         columns=[label(column) for column in first.place(first.cells[0])],
         cells=[
             {"cell": cell, "place": list(map(word, place.values())), "words": words(place)}
@@ -155,6 +164,42 @@ def render_diagrams(
         statuses=sorted({run.status for run in found.runs}),
         parts=drawn,
     )
+
+
+def effects(found: Diagrams) -> list[Effect]:
+    """What every axis goes with, for each measure that is mapped: the runs of all diagrams.
+
+    Runs are compared where the other axis and all else that varies are equal.
+    """
+    first = found.diagrams[0]
+    axes = [axis.name for axis in (first.x, first.y) if axis]
+    others = [*axes, *first.facet]
+    rows = [
+        diagram.place(cell) | run.values | {"status": run.status, "censored": run.censored}
+        for diagram in found.diagrams
+        for cell in diagram.cells
+        for run in cell.runs
+    ]
+    mapped = [*_ACCURACIES, *get_args(RankMeasure), *found.maps]
+    measures = [m for m in mapped if any(has(diagram, m) for diagram in found.diagrams)]
+    measured = []
+    for measure, axis in itertools.product(measures, axes):
+        with contextlib.suppress(ConfigError):  # an axis of several texts has no direction
+            within = [name for name in others if name != axis]
+            measured.append(effect(rows, of=measure, on=axis, within=within, least=0))
+    return [one for one in measured if one.found is not None]
+
+
+def conclusion(rises: Sequence[Effect]) -> str | None:
+    """What OOD accuracy goes with, in a sentence."""
+    ways: dict[str, list[str]] = {"rises with": [], "falls with": [], "shows no trend with": []}
+    for one in rises:
+        if one.of == "ood_accuracy" and one.found is not None:
+            trend = "rises with" if one.found.effect > 0 else "falls with"
+            way = trend if one.found.p <= LEVEL else "shows no trend with"
+            ways[way].append(label(one.on))
+    parts = [f"{way} {' and '.join(axes)}" for way, axes in ways.items() if axes]
+    return f"OOD accuracy {', and '.join(parts)}." if parts else None
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:

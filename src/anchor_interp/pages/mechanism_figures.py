@@ -32,12 +32,15 @@ _ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}
 _ROLE_COLOURS = {"key": "#F0E442", "first": "#56B4E9", "second": "#009E73", "last": "#CC79A7"}
 
 
-def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) -> "Figure":
+def information_flow(
+    flow: "InformationFlow", circuit: "Circuit | None" = None, target: int | None = None
+) -> "Figure":
     """The attention graph with roles, layers upwards (NeurIPS paper, figures 3a and 3c).
 
-    The width of a line is the attention weight, its darkness the causal effect of the edge on the
-    answer. The edges of a pruned circuit have their own colour; edges that cannot reach the output
-    are faint. The heads of a layer share its lines: the largest weight, the summed effect.
+    The width of a line is the attention weight; the smaller the causal effect of the edge on the
+    answer, the fainter it is. The edges of a pruned circuit have their own colour. The heads of a
+    layer share its lines: the largest weight, the summed effect. The answer has a mark if the
+    ``target``, the right one, is given.
     """
     attention = flow.attention.max(1)  # [layer, query, key]
     effect = np.abs(flow.logit_difference.sum(1))
@@ -67,10 +70,17 @@ def information_flow(flow: "InformationFlow", circuit: "Circuit | None" = None) 
             below = f"{flow.tokens[0, position]}\n{name}" if one else name
             axes.text(position, -0.22, below, ha="center", va="top", fontsize=9)
             if one:
-                axes.text(position, n_layers + 0.18, str(flow.outputs[0, position]), ha="center",
-                          va="bottom", fontsize=9,
-                          weight="bold" if position == length - 1 else "normal")  # fmt: skip
-        axes.set(xlim=(-0.5, length - 0.5), ylim=(-0.75, n_layers + 0.45), xticks=[])
+                answers = position == length - 1
+                above = str(flow.outputs[0, position])
+                if answers and target is not None:
+                    above = f"{'right' if above == str(target) else f'not {target}'}\n{above}"
+                axes.text(position, n_layers + 0.18, above, ha="center", va="bottom", fontsize=9,
+                          weight="bold" if answers else "normal")  # fmt: skip
+        axes.set(
+            xlim=(-0.5, length - 0.5),
+            ylim=(-0.75, n_layers + (0.45 if target is None else 0.65)),
+            xticks=[],
+        )
         axes.set_yticks(
             [layer + 0.5 for layer in range(n_layers)], [f"L{layer}" for layer in range(n_layers)]
         )
@@ -164,13 +174,14 @@ def route_bars(scores: "RouteScores") -> "Figure":
     """The share of the tokens' effect that each route carries."""
     values = {name: getattr(scores, name) for name in ("symmetric", "inferential", "gathered")}
     with panel(4.0, 1.9) as (figure, axes):
-        axes.barh(
-            list(values), list(values.values()), color=[style.SYMMETRIC, style.INFERENTIAL, NEITHER]
-        )
+        colours = [style.SYMMETRIC, style.INFERENTIAL, NEITHER]
+        axes.barh(list(values), list(values.values()), color=colours)
+        for row, value in enumerate(values.values()):
+            axes.text(max(0, value) + 0.02, row, f"{value:z.2f}", va="center", fontsize=9)
         axes.invert_yaxis()
         axes.axvline(0, color=INK, linewidth=0.8)
         low, high = min(0, *values.values()), max(1, *values.values())
-        axes.set(xlabel="route score", xlim=(low - 0.02, high + 0.02))
+        axes.set(xlabel="route score", xlim=(low - 0.02, high + 0.15))
     return figure
 
 

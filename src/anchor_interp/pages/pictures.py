@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anchor_interp.pages import mechanism_figures, run_figures
+from anchor_interp.pages.answer_figures import answer_maps
 from anchor_interp.pages.error_figures import plane_of_errors
 from anchor_interp.pages.page import Picture, file_name
 
@@ -20,6 +21,13 @@ _DEVELOPMENT = {
 
 def of_run(run: "Findings") -> Iterator[Picture]:
     """How a run learned, and what it answers."""
+    if run.answers is not None:
+        yield Picture("answer-map", answer_maps({"": run.answers}, columns=1, width=4.0))
+    if run.answers_along:
+        along = {f"step {step:,}": one for step, one in run.answers_along.items()}
+        yield Picture("answers-along", answer_maps(along, columns=2, width=2.0))
+    if run.evaluation.unseen:
+        yield Picture("answers", run_figures.unseen_answers(run.config, run.evaluation))
     measured = {name for row in run.metrics for name in row}
     if "loss" in measured:
         network = run.config.task.network
@@ -40,8 +48,13 @@ def of_run(run: "Findings") -> Iterator[Picture]:
     if run.plane is not None:
         figure = plane_of_errors(run.plane.plane, run.plane.x, run.plane.y, run.plane.right)
         yield Picture("plane", figure)
-    if run.evaluation.unseen:
-        yield Picture("answers", run_figures.unseen_answers(run.config, run.evaluation))
+
+
+def of_answers(runs: Sequence["Findings"]) -> Iterator[Picture]:
+    """The maps of several runs in one figure."""
+    maps = {run.name: run.answers for run in runs if run.answers is not None}
+    if len(maps) > 1:
+        yield Picture("answer-maps", answer_maps(maps, columns=2, width=2.0))
 
 
 def of_comparison(runs: Sequence["Findings"], colours: Sequence[str]) -> Iterator[Picture]:
@@ -55,6 +68,8 @@ def of_comparison(runs: Sequence["Findings"], colours: Sequence[str]) -> Iterato
 
 def of_analysis(analysis: "Analysis") -> Iterator[Picture]:
     """How a model works."""
+    if analysis.answers is not None:
+        yield Picture("answer-map", answer_maps({"": analysis.answers}, columns=1, width=4.0))
     m = analysis.mechanism
     if m is not None:
         yield from _inside(m)
@@ -72,7 +87,8 @@ def of_analysis(analysis: "Analysis") -> Iterator[Picture]:
 
 def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
     if m.flow is not None:
-        yield Picture("flow", mechanism_figures.information_flow(m.flow, m.circuit))
+        figure = mechanism_figures.information_flow(m.flow, m.small_circuit, m.right_answer)
+        yield Picture("flow", figure)
     if m.routes is not None:
         yield Picture("routes", mechanism_figures.route_bars(m.routes))
     if m.comparison is not None:

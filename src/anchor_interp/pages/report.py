@@ -20,8 +20,8 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.pages.pictures import of_comparison, of_run
-from anchor_interp.pages.report_words import comparable, differences, measures, task_words
+from anchor_interp.pages.pictures import of_answers, of_comparison, of_run
+from anchor_interp.pages.report_words import comparable, differences, measures, sentence, task_words
 from anchor_interp.runs.phase import meanings, near_lines
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def write_report(
     written = []
     if pictures is not None:
         if len(runs) > 1:
-            written += save_pictures(of_comparison(runs, _colours(runs)), pictures)
+            both = [*of_answers(runs), *of_comparison(runs, _colours(runs))]
+            written += save_pictures(both, pictures)
         for number, run in enumerate(runs, 1):
             name = file_name(run.name) or f"run-{number}"
             prefix = f"{number}-{name}-" if len(runs) > 1 else f"{name}-"
@@ -73,22 +74,30 @@ def render(runs: Sequence["Findings"]) -> str:
     coloured = zip(runs, colours, strict=True)
     shown = [_run_content(run, n, colour) for n, (run, colour) in enumerate(coloured, 1)]
     tasks = dict.fromkeys(run.config.task for run in runs)
-    anchored = {task.anchored is not None for task in tasks}
     return fill_page(
         "report.html.jinja",
         [view for run in shown for entry in run["attention"] for view in entry.views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
-        meanings=[meanings(anchored=each) for each in (True, False) if each in anchored],
+        meanings=[
+            {phase: words for phase, words in meanings(anchored=each).items() if phase in phases}
+            for each in (True, False)
+            if (phases := {r.decision.phase for r in runs if _is_anchored(r) is each})
+        ],
         differences=differences([run.config for run in runs]),
         comparable=comparable(runs),
         compared=_compared(runs, colours),
+        maps=[draw_picture(picture, "c") for picture in of_answers(runs)],
         metrics=run_figures.COMPARED,
         script=template_text("report.js"),
         tasks=[(task_words(task), [r for r in runs if r.config.task == task]) for task in tasks],
-        has_anchors=True in anchored,
-        has_splits=False in anchored,
+        has_anchors=any(map(_is_anchored, runs)),
+        has_splits=not all(map(_is_anchored, runs)),
     )
+
+
+def _is_anchored(run: "Findings") -> bool:
+    return run.config.task.anchored is not None
 
 
 def _colours(runs: Sequence["Findings"]) -> list[str]:
@@ -119,7 +128,7 @@ def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
         "id": f"run-{number}",
         "found": run,
         "colour": colour.replace(style.INK, "currentColor"),
-        "meaning": meanings(anchored=run.config.task.anchored is not None)[run.decision.phase],
+        "sentence": sentence(run.decision.phase, run.evaluation),
         "near": near_lines(run.evaluation),
         "measures": measures(run.evaluation),
         "pictures": {picture.name: draw_picture(picture, f"r{number}") for picture in of_run(run)},

@@ -238,8 +238,9 @@ def _slim(svg: str) -> str:
     """
     root = ET.fromstring(svg)
     for element in root.iter():
-        if element.tag == f"{{{_SVG}}}g" and "_" in element.get("id", ""):
-            del element.attrib["id"]
+        numbered = element.tag == f"{{{_SVG}}}g" and "_" in element.get("id", "")
+        if numbered or element.tag == f"{{{_SVG}}}image":  # equal images have equal ids
+            element.attrib.pop("id", None)
         for name in {"d", "x", "y"}.intersection(element.keys()):
             element.set(name, " ".join(map(_rounded, element.get(name, "").split())))
         if element.tag != f"{{{_SVG}}}style" and not (element.text or "").strip():
