@@ -62,7 +62,7 @@ def train_batch(
 
     Yields a result for each run as it ends. A run that fails does not stop the others. Runs that do
     not fit into memory together start as others end. Closing the iterator early checkpoints the
-    unfinished runs.
+    unfinished runs. Takes gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
 
     Raises:
         ConfigError: the runs differ in shape or are too large for the memory; the precision, device
@@ -71,10 +71,8 @@ def train_batch(
     """
     shapes = len({shape_key(config) for config in configs.values()})
     if shapes > 1:
-        raise ConfigError(
-            f"the configurations have {shapes} shapes; expected one: put those into another batch "
-            "that differ in the model, the task's length or tokens, batch_size or precision"
-        )
+        differ = "the model, the task's length or tokens, batch_size or precision differ"
+        raise ConfigError(f"the configurations have {shapes} shapes; expected one: {differ}")
     target = environment.resolve_device(device)
     for config in configs.values():
         check_precision(config.train, target)
@@ -82,6 +80,8 @@ def train_batch(
     return _train(configs, folder, target, threads)
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def _train(
     configs: Mapping[str, RunConfig], folder: Path, device: torch.device, threads: int | None
 ) -> Generator[RunResult, None, None]:
@@ -215,10 +215,8 @@ class _Batch:
 
     def _check_stopped(self) -> None:
         if self._stopped():
-            raise InterruptedRunError(
-                f"stopped and checkpointed {len(self._sessions)} runs; give the same command again "
-                "to continue"
-            )
+            text = f"stopped and checkpointed {len(self._sessions)} runs"
+            raise InterruptedRunError(f"{text}; give the same command again to continue")
 
 
 def _fitting(configs: Sequence[RunConfig], device: torch.device) -> int:

@@ -18,13 +18,13 @@ import numpy as np
 from scipy.stats import norm, rankdata, t
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis import statistics
 from anchor_interp.analysis.comparisons import POWER
 from anchor_interp.analysis.statistics import Floats, permutation_p, student_quantile
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word
 from anchor_interp.sweeps.table import read_table
-from anchor_interp.sweeps.where import rows_where
+from anchor_interp.sweeps.where import check_column, rows_where
 
 Verdict = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
@@ -286,18 +286,15 @@ def _rows(table: Any) -> list[TableRow]:
     if hasattr(table, "to_dict"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
-        expected = "a sweep folder, its table, a DataFrame or rows (dictionaries)"
-        raise ConfigError(f"table is {shown(table)}; expected {expected}")
+        raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")
     return list(table)
 
 
 def _counted(rows: Sequence[TableRow], of: str, on: str, others: Sequence[str]) -> list[TableRow]:
     """The runs that converged and have both values."""
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in (of, on, *others):
-        if name not in columns:
-            hint = suggestion(name, columns)
-            raise ConfigError(f"the table has no column {shown(name)}{hint}; table --csv shows all")
+        check_column(rows, name, "column", columns)
     counted = [
         row
         for row in rows
@@ -319,8 +316,8 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
     """The two values of a setting to compare; None if it is a number with fewer or more values."""
     values = sorted({row[on] for row in rows}, key=str)
     if between is not None:
-        two = isinstance(between, Sequence) and len(set(between)) == 2
-        if not two or not set(between) <= set(values):
+        pair = set(between) if isinstance(between, Sequence) else set()
+        if len(pair) != 2 or not pair <= set(values):
             expected = f"expected two values of {on}: {listed(values)}"
             raise ConfigError(f"between is {shown(between)}; {expected}")
         return tuple(between)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,6 +101,46 @@ class Queue:
             return None
         self._next = None
         return job
+
+
+class Crew(Protocol):
+    """What does the jobs of an engine: processes, or the tasks of a cluster."""
+
+    @property
+    def busy(self) -> Sized:
+        """Those that have a job."""
+
+    def start(self, queue: Queue) -> None:
+        """Give out jobs while there is room."""
+
+    def running(self) -> list[str]:
+        """The runs in work that have no result yet."""
+
+    def wait(self) -> None:
+        """Wait a while, or until there is news."""
+
+    def news(self) -> Iterator[RunResult]:
+        """New results; the runs of a worker that died get an error."""
+
+    def close(self) -> None:
+        """Let everyone checkpoint, and wait until all have ended."""
+
+
+def drive(
+    crew: Callable[[], Crew], jobs: Iterator[Job | None], meters: "Meters"
+) -> Generator[RunResult, None, None]:
+    """Have a crew do all jobs, and yield its results as they come."""
+    from anchor_interp._util.environment import interruptible  # it loads torch
+
+    queue = Queue(jobs)
+    with interruptible(), contextlib.closing(crew()) as workers:
+        while True:
+            workers.start(queue)
+            if queue.has_ended and not len(workers.busy):
+                return
+            workers.wait()
+            meters.read(workers.running())
+            yield from workers.news()
 
 
 class Meters:

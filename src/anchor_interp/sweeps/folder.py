@@ -78,30 +78,17 @@ class SweepFolder:
             StoreError: the folder holds something else, cannot be written, or is locked.
             ConfigError: the existing ``spec.yaml`` is damaged, or the new one would be too large.
         """
-        try:
+        with self._writing():
             self._check_is_ours()
             self.runs.mkdir(parents=True, exist_ok=True)
             (self.path / "failures").mkdir(exist_ok=True)
             with self.locked():
-                before = self.spec() if files.is_there(self.spec_file) else None
-                grids = () if before is None else before.grids
+                grids = self.spec().grids if files.is_there(self.spec_file) else ()
                 new = [grid for grid in sweep.grids if grid not in grids]
-                if before is not None and not new:
-                    return before
                 whole = Sweep((*grids, *new))
-                plain = to_plain(whole)
-                text = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
-                if len(text) > MAX_BYTES:
-                    raise ConfigError(
-                        f"spec.yaml would have {len(text):,} bytes; expected at most "
-                        f"{MAX_BYTES:,}: give each part of the sweep its own folder"
-                    )
-                files.write_text(self.spec_file, text)
+                if new:
+                    files.write_text(self.spec_file, _yaml(whole))
                 return whole
-        except ConfigError:
-            raise
-        except (OSError, ValueError) as error:
-            raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
 
     def table(self) -> "pandas.DataFrame":
         """The :meth:`rows` as a DataFrame."""
@@ -125,12 +112,9 @@ class SweepFolder:
             StoreError: as :meth:`rows`, or the table cannot be written.
         """
         spec = self._spec_digest()
-        try:
-            with self.locked(needed=False):  # an older table must not replace a newer one
-                rows = self._rows(spec)
-                files.write_output(self._table_file, to_parquet(rows, spec=spec))
-        except OSError as error:
-            raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
+        with self._writing(), self.locked(needed=False):
+            rows = self._rows(spec)  # locked: an older table must not replace a newer one
+            files.write_output(self._table_file, to_parquet(rows, spec=spec))
         return rows
 
     def state(self, name: str) -> State:
@@ -165,10 +149,8 @@ class SweepFolder:
         when = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
         record = {"schema": SCHEMA, "run_id": name, "kind": type(error).__name__}
         record |= {"message": str(error), "when": when}
-        try:
+        with self._writing():
             files.write_json(self._failure_file(name), record)
-        except OSError as problem:
-            raise StoreError(f"cannot keep the error of {name}: {problem}") from problem
 
     def forget_failure(self, name: str) -> None:
         """Remove the error of a run, if there is one."""
@@ -189,6 +171,14 @@ class SweepFolder:
                 if needed:
                     raise
             yield
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """StoreError if the file system refuses something."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
 
     def _failure_file(self, name: str) -> Path:
         return self.path / "failures" / f"{name}.json"
@@ -233,10 +223,18 @@ class SweepFolder:
             raise StoreError(f"{self.path} is a file; give the sweep its own folder")
         names = set(os.listdir(self.path)) - _OURS
         if foreign := sorted(name for name in names if not name.startswith(".")):
-            raise StoreError(
-                f"{self.path} is not a sweep folder but holds {foreign[0]!r}; give the sweep a "
-                "folder of its own"
-            )
+            text = f"{self.path} is not a sweep folder but holds {foreign[0]!r}"
+            raise StoreError(f"{text}; give the sweep a folder of its own")
+
+
+def _yaml(sweep: Sweep) -> str:
+    """The text of ``spec.yaml``; ConfigError if it could not be read again."""
+    plain = to_plain(sweep)
+    text = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
+    if len(text) > MAX_BYTES:
+        expected = f"expected at most {MAX_BYTES:,}: give each part its own folder"
+        raise ConfigError(f"spec.yaml would have {len(text):,} bytes; {expected}")
+    return text
 
 
 def sweep_folder(path: str | Path) -> SweepFolder:

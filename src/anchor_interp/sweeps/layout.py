@@ -50,12 +50,9 @@ class Layout:
             name: max(len(values_of(same, name)) for _, same in group(rows, place))
             for name in self.best
         }
-        for name, most in counts.items():
-            if most == 1:
-                raise ConfigError(
-                    f"best_over is {shown(name)}, which has one value for every seed of a cell; "
-                    "expected a setting that varies within the cells and is not an axis"
-                )
+        if fixed := [name for name, most in counts.items() if most == 1]:
+            expected = "expected a setting that varies within the cells and is not an axis"
+            raise ConfigError(f"best_over is {shown(fixed[0])}; {expected}")
         return counts
 
 
@@ -117,23 +114,16 @@ def _axes(
     if x is None:
         x, y = (free.pop(0), y) if free else (y, None)
     if x is None:
-        advice = "name one with x, or add values to the sweep"
-        raise ConfigError(f"no setting varies between the runs: no axis for a diagram; {advice}")
+        raise ConfigError("no setting varies between the runs; name an axis with x")
     if y is None:  # a setting that follows x would fill only a diagonal of cells
         y = next((name for name in free if not follows(rows, name, [x])), None)
     return x, y
 
 
 def _too_many(rows: Sequence[TableRow], facets: list[str], n: int, axes: list[str]) -> str:
-    words = {name: [*map(word, values_of(rows, name))] for name in facets}
-    varying = ", ".join(
-        f"{name} ({', '.join([*values[:5], *(['...'] if values[5:] else [])])})"
-        for name, values in words.items()
-    )
-    name = facets[0]
+    name, first = facets[0], word(values_of(rows, facets[0])[0])
     return (
-        f"besides {' and '.join(axes)} these settings vary: {varying}, which makes {n} diagrams; "
-        f"expected at most {MAX_DIAGRAMS}: keep some runs with where, such as {name}="
-        f"{words[name][0]}, make {name} an axis with x or y, or take the best over it with "
-        f"best_over={name}"
+        f"besides {' and '.join(axes)} these settings vary: {', '.join(facets)}, which makes {n} "
+        f"diagrams; expected at most {MAX_DIAGRAMS}: keep some runs with where, such as "
+        f"{name}={first}, or take the best over it with best_over={name}"
     )

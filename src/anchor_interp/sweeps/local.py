@@ -27,7 +27,7 @@ from anchor_interp._util.limits import available_cores, memory_limit
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
 from anchor_interp.sweeps.worker import do_job, read_job
 from anchor_interp.tasks.registry import TASKS_VARIABLE, further_tasks
 
@@ -71,20 +71,7 @@ class LocalEngine:
     ) -> Generator[RunResult, None, None]:
         """See :meth:`anchor_interp.sweeps.engine.Engine.run`; ConfigError without the device."""
         workers = _Workers(folder, self.device, self.slots())
-        return _run(workers, Queue(jobs), Meters(folder, progress))
-
-
-def _run(workers: "_Workers", queue: Queue, meters: Meters) -> Generator[RunResult, None, None]:
-    from anchor_interp._util.environment import interruptible
-
-    with interruptible(), contextlib.closing(workers):
-        while True:
-            workers.start_jobs(queue)
-            if queue.has_ended and not workers.busy:
-                return
-            workers.wait()
-            meters.read(name for worker in workers.busy for name in worker.unfinished())
-            yield from workers.news()
+        return drive(lambda: workers, jobs, Meters(folder, progress))
 
 
 class _Workers:
@@ -100,7 +87,7 @@ class _Workers:
         """The workers that have a job."""
         return [worker for worker in self._all if worker.job is not None]
 
-    def start_jobs(self, queue: Queue) -> None:
+    def start(self, queue: Queue) -> None:
         """Give jobs to workers while there is room."""
         while len(self.busy) < self._slots and (job := queue.take(self._fits)) is not None:
             worker = next((worker for worker in self._all if worker.job is None), None)
@@ -108,6 +95,10 @@ class _Workers:
                 worker = _Worker(self._folder, self._device)
                 self._all.append(worker)
             worker.give(job)
+
+    def running(self) -> list[str]:
+        """The runs in work."""
+        return [name for worker in self.busy for name in worker.unfinished()]
 
     def wait(self) -> None:
         """Wait a while, or until a worker reports or dies, which closes its pipe."""

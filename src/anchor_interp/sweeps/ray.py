@@ -27,7 +27,7 @@ from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.lock import forget
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown, to_dict
-from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult
+from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 2.0
@@ -70,30 +70,24 @@ class RayEngine:
             raise ConfigError(f"{missing}: pip install 'anchor-interp[ray]'") from error
         _check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
-        return _run(ray, self, Queue(jobs), folder.absolute(), meters)
+        return _run(ray, self, jobs, folder.absolute(), meters)
 
     def _check(self) -> None:
         from anchor_interp._util.environment import DEVICES
 
         for name in ("cpus", "gpus"):
-            value = checked(getattr(self, name), float, name)
-            if not 0 <= value < float("inf") or (value > 1 and value != int(value)):
+            value = checked(getattr(self, name), float, name, low=0)
+            if value > 1 and value != int(value):
                 raise ConfigError(f"{name} is {value}; expected a share up to 1 or a whole number")
-        if not self.cpus and not self.gpus:
-            raise ConfigError("cpus and gpus are 0; give each task a share of one of them")
-        if "://" in (checked(self.address, str | None, "address") or ""):
-            raise ConfigError(
-                f"address is {shown(self.address)}; expected HOST:PORT of the cluster's head, "
-                "given on a machine of the cluster: runs are written there"
-            )
         kind = checked(self.device, str, "device").split(":")[0]
+        if "://" in (checked(self.address, str | None, "address") or ""):
+            expected = "expected HOST:PORT of the head, given on a machine of the cluster"
+            raise ConfigError(f"address is {shown(self.address)}; {expected}")
         if kind not in DEVICES:
             raise ConfigError(f"device is {shown(self.device)}; expected one of {DEVICES}")
-        if kind == "cuda" and not self.gpus:
-            raise ConfigError(
-                f"device is {shown(self.device)} and gpus is 0; give each task a share of a GPU, "
-                "such as gpus 0.25"
-            )
+        if not self.gpus and (not self.cpus or kind == "cuda"):
+            text = f"device is {shown(self.device)}, cpus is {self.cpus:g} and gpus is 0"
+            raise ConfigError(f"{text}; give each task a share, such as gpus 0.25")
 
 
 @dataclass
@@ -107,29 +101,15 @@ class _Task:
 
 
 def _run(
-    ray: Any, engine: RayEngine, queue: Queue, folder: Path, meters: Meters
+    ray: Any, engine: RayEngine, jobs: Iterator[Job | None], folder: Path, meters: Meters
 ) -> Generator[RunResult, None, None]:
-    from anchor_interp._util.environment import interruptible
-
-    with (
-        _connected(ray, engine.address),
-        interruptible(),
-        _probe(folder) as probe,
-        contextlib.closing(_Cluster(ray, engine, folder, probe)) as cluster,
-    ):
+    def cluster() -> _Cluster:
+        cluster = _Cluster(ray, engine, folder, probe)
         cluster.check_fits()
-        warned = False
-        while True:
-            room = cluster.room()
-            while len(cluster.tasks) < room and (job := queue.take()) is not None:
-                cluster.start(job)
-            if queue.has_ended and not cluster.tasks:
-                return
-            if not room and not warned:
-                _LOGGER.warning("the cluster has no room for a task; waiting for a machine")
-            warned = not room
-            yield from cluster.news()
-            meters.read(name for task in cluster.tasks if task.begun for name in task.left)
+        return cluster
+
+    with _connected(ray, engine.address), _probe(folder) as probe:
+        yield from drive(cluster, jobs, meters)
 
 
 class _Cluster:
@@ -138,7 +118,8 @@ class _Cluster:
     def __init__(self, ray: Any, engine: RayEngine, folder: Path, probe: Path) -> None:
         from anchor_interp.sweeps.ray_task import Order, task, task_files, versions  # loads torch
 
-        self.tasks: list[_Task] = []
+        self.busy: list[_Task] = []
+        self._has_warned = False
         self._ray, self._engine, self._folder = ray, engine, folder
         device, threads = engine.device, max(1, int(engine.cpus))
         if device == "auto":
@@ -155,46 +136,50 @@ class _Cluster:
             runtime_env={"env_vars": environment},
         )
 
-    def _machines(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
-
     def room(self) -> int:
         """How many tasks the machines have room for."""
         wanted = {"CPU": self._engine.cpus, "GPU": self._engine.gpus}
         needed = {kind: amount for kind, amount in wanted.items() if amount}
         return sum(
             min(int(node["Resources"].get(kind, 0.0) / n + 1e-6) for kind, n in needed.items())
-            for node in self._machines()
+            for node in self._ray.nodes()
+            if node["Alive"]
         )
 
     def check_fits(self) -> None:
         """Refuse a task that fits no machine."""
         if not self.room():
-            machines = ", ".join(
-                f"{node['NodeManagerHostname']} ({node['Resources'].get('CPU', 0):g} CPUs, "
-                f"{node['Resources'].get('GPU', 0):g} GPUs)"
-                for node in self._machines()
-            )
-            raise ConfigError(
-                f"a task asks for {self._engine.cpus:g} CPUs and {self._engine.gpus:g} GPUs, and "
-                f"no machine of the cluster has them: {machines}; ask for less, or let a larger "
-                "machine join first"
-            )
+            asked = f"a task asks for {self._engine.cpus:g} CPUs and {self._engine.gpus:g} GPUs"
+            raise ConfigError(f"{asked}; no machine of the cluster has them (see ray status)")
 
-    def start(self, job: Job) -> None:
-        """Give a job to the cluster."""
-        stream = self._work.remote(to_dict(job), self._order)
-        self.tasks.append(_Task(list(job.configs), stream))
+    def start(self, queue: Queue) -> None:
+        """Give jobs to the cluster while it has room."""
+        room = self.room()
+        while len(self.busy) < room and (job := queue.take()) is not None:
+            stream = self._work.remote(to_dict(job), self._order)
+            self.busy.append(_Task(list(job.configs), stream))
+        if not room and not self._has_warned:
+            _LOGGER.warning("the cluster has no room for a task; waiting for a machine")
+        self._has_warned = not room
+
+    def running(self) -> list[str]:
+        """The runs of the tasks that have begun."""
+        return [name for task in self.busy if task.begun for name in task.left]
+
+    def wait(self) -> None:
+        """Wait for messages, half a second at most."""
+        if self.busy:
+            self._ray.wait([task.stream for task in self.busy], timeout=_POLL_SECONDS)
+        else:
+            time.sleep(_POLL_SECONDS)
 
     def news(self) -> Iterator[RunResult]:
-        """The results that arrive within half a second."""
+        """The results that are there."""
         from anchor_interp.sweeps.ray_task import Begun, Ended
 
-        if not self.tasks:
-            time.sleep(_POLL_SECONDS)
+        if not self.busy:
             return
-        streams = {task.stream: task for task in self.tasks}
-        self._ray.wait(list(streams), timeout=_POLL_SECONDS)
+        streams = {task.stream: task for task in self.busy}
         ready, _ = self._ray.wait(list(streams), num_returns=len(streams), timeout=0)
         for task in map(streams.__getitem__, ready):
             match self._next(task):
@@ -206,14 +191,14 @@ class _Cluster:
                         _LOGGER.log(level, message)
                     yield result
                 case None:
-                    self.tasks.remove(task)
+                    self.busy.remove(task)
                     yield from self._unfinished(task)
 
     def close(self) -> None:
         """Let every task checkpoint, and wait until it has."""
-        for task in self.tasks:
+        for task in self.busy:
             self._ray.cancel(task.stream, force=False, recursive=False)
-        for task in self.tasks:
+        for task in self.busy:
             while self._next(task) is not None:
                 pass
 
@@ -237,9 +222,7 @@ class _Cluster:
         if isinstance(cause, ConfigError):
             raise cause
         if isinstance(task.failure, exceptions.RuntimeEnvSetupError):
-            raise ConfigError(
-                f"a machine of the cluster cannot use this package: {reason}; see Ray's logs there"
-            )
+            raise ConfigError(f"a machine cannot use this package: {reason}; see Ray's logs there")
         what = f"was lost with its worker or machine ({reason})"
         if failed and not isinstance(cause, errors.InterruptedRunError | exceptions.RayError):
             what = f"failed ({type(cause).__name__}: {cause})"
@@ -281,10 +264,9 @@ def _check_answers(address: str | None) -> None:
 
 def _unreachable(address: str | None, error: Exception) -> ConfigError:
     where = "on this machine" if address is None else f"at the address {shown(address)}"
-    return ConfigError(
-        f"no Ray cluster can be reached {where}: {_first_line(error).rstrip('.')}; start one with "
-        "ray start --head, or give the HOST:PORT of its head"
-    )
+    advice = "start one with ray start --head, or give the HOST:PORT of its head"
+    reason = _first_line(error).rstrip(".")
+    return ConfigError(f"no Ray cluster can be reached {where}: {reason}; {advice}")
 
 
 @contextlib.contextmanager
@@ -292,10 +274,8 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
     """Connect to a cluster; a connection that exists is used and kept."""
     if ray.is_initialized():
         if address is not None:
-            raise ConfigError(
-                f"address is {shown(address)}, but this process is connected to a Ray cluster "
-                "already; leave the address out, or call ray.shutdown() first"
-            )
+            text = f"address is {shown(address)}, but this process is connected to a Ray cluster"
+            raise ConfigError(f"{text}; leave the address out, or call ray.shutdown() first")
         yield
         return
     package = {"py_modules": [anchor_interp], "excludes": ["specimens/", "__pycache__/"]}

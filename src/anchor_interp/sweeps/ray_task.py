@@ -99,15 +99,11 @@ def _check_machine(order: Order) -> None:
     host, here = socket.gethostname(), versions()
     for package, wanted in order.versions.items():
         if here[package] != wanted:
-            raise ConfigError(
-                f"{host} has {package} {here[package]}, the driver's machine {wanted}; install the "
-                "same versions on every machine of the cluster"
-            )
+            text = f"{host} has {package} {here[package]}, the driver's machine {wanted}"
+            raise ConfigError(f"{text}; install the same versions on every machine")
     if not os.access(order.probe, os.F_OK):
-        raise ConfigError(
-            f"{host} does not see {order.folder} as the driver's machine does; give a sweep folder "
-            "that every machine of the cluster sees under the same path, such as one on NFS"
-        )
+        text = f"{host} does not see {order.folder} as the driver's machine does"
+        raise ConfigError(f"{text}; give a folder that all machines share, such as one on NFS")
 
 
 def _import_tasks(tasks: Mapping[str, bytes | None]) -> None:

@@ -97,28 +97,19 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
 def _result(path: Path, name: str) -> TableRow:
     """The phase and the measurements of a finished run."""
     result = files.read_json(path)
-    if result["schema"] != SCHEMA:
-        raise UnknownSchemaError(
-            f"{path} has schema {result['schema']!r:.40}; this version of anchor-interp reads "
-            f"schema {SCHEMA}: use the version that wrote it"
-        )
+    if (schema := result["schema"]) != SCHEMA:
+        advice = f"this version reads schema {SCHEMA}: use the version that wrote it"
+        raise UnknownSchemaError(f"{path} has schema {schema!r:.40}; {advice}")
     if result["run_id"] != name:
         raise ValueError(f"it belongs to the run {result['run_id']!r:.40}")
     evaluation = from_dict(Evaluation, result["evaluation"])
-    phase = str(result["phase"])
-    about: TableRow = {
-        "phase": phase,
-        "reason": str(result["reason"]),
-        "censored": phase == "undertrained",
-        "fitted_step": result.get("fitted_step"),
-    }
+    about: TableRow = {name: str(result[name]) for name in ("phase", "reason")}
+    about["censored"] = about["phase"] == "undertrained"
+    about["fitted_step"] = result.get("fitted_step")
     if about["fitted_step"] is not None:
         about["total_decay"] = result["total_decay"]  # up to its end, before the most steps
-    return (
-        about
-        | {key: getattr(evaluation, key) for key in MEASURED}
-        | {key: getattr(evaluation.cells, key) for key in CELLS}
-    )
+    about |= {key: getattr(evaluation, key) for key in MEASURED}
+    return about | {key: getattr(evaluation.cells, key) for key in CELLS}
 
 
 def _along_training(run: Path) -> TableRow:

@@ -72,22 +72,18 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
-        checked(self.start, RunConfig, "start")
         object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start))
         groups = tuple(_frozen(g, "zip", self.start, once=False) for g in self.together)
         object.__setattr__(self, "together", groups)
         for group in groups:
-            if not group:
-                raise ConfigError("zip has a group without fields; add fields or remove it")
-            if len(set(map(len, group.values()))) > 1:
+            if len({len(values) for values in group.values()}) != 1:
                 lengths = ", ".join(f"{name} has {len(values)}" for name, values in group.items())
-                raise ConfigError(f"zipped axes have different lengths ({lengths})")
+                raise ConfigError(f"zip has fields of different lengths, or none ({lengths})")
         object.__setattr__(self, "seeds", checked(self.seeds, tuple[int, ...], "seeds"))
+        checked(len(self.seeds), int, "the number of seeds", low=1)
         times = Counter((*self.axes, *itertools.chain(*groups), "seed"))
         if twice := sorted(name for name in times if times[name] > 1):
             raise ConfigError(f"{twice[0]} is on two axes; keep one of them")
-        if not self.seeds:
-            raise ConfigError("seeds is empty; give at least one")
 
     def _groups(self) -> list[Axes]:
         """All groups of fields that move together; an axis is a group of one."""
@@ -115,10 +111,8 @@ class Sweep:
     grids: tuple[Grid, ...]
 
     def __post_init__(self) -> None:
-        if not self.grids:
-            raise ConfigError("a sweep needs at least one grid")
-        if (n := sum(map(len, self.grids))) > MAX_RUNS:
-            raise ConfigError(f"the sweep has {n:,} runs; expected at most {MAX_RUNS:,}")
+        checked(len(self.grids), int, "the number of grids", low=1)
+        checked(sum(map(len, self.grids)), int, "the number of runs", high=MAX_RUNS)
 
     def configs(self) -> dict[str, RunConfig]:
         """Every configuration once, by its :func:`run_id`, in order."""
@@ -141,11 +135,9 @@ def read_sweep(path: str | Path) -> Sweep:
     try:
         text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
         return parse_sweep(yaml.load(text, Loader), folder=path.parent)
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ConfigError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"cannot read the sweep {path}: {reason}") from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
@@ -154,7 +146,7 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
     Paths of configurations are relative to ``folder``. ConfigError names an invalid entry.
     """
     if not data or not isinstance(data, Mapping):
-        raise ConfigError(f"the sweep is {shown(data)}; expected grids, or the entries of one grid")
+        raise ConfigError(f"the sweep is {shown(data)}; expected grids, or entries of one grid")
     if "grids" not in data:
         grid = {name: value for name, value in data.items() if name != "schema"}
         data = {"schema": data.get("schema", SCHEMA), "grids": [grid]}

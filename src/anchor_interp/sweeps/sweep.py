@@ -57,9 +57,9 @@ def sweep(
         StoreError: the folder cannot be used.
     """
     if (size := launched()) > 1:  # each would train every run
+        expected = "expected one: leave accelerate launch out, or unset WORLD_SIZE"
         raise ConfigError(
-            f"{size} processes were started for a sweep (WORLD_SIZE is {size}); expected one, "
-            "which starts workers by itself: leave accelerate launch out, or unset WORLD_SIZE"
+            f"{size} processes were started for a sweep (WORLD_SIZE is {size}); {expected}"
         )
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
     checked(batch, int, "batch", low=0)

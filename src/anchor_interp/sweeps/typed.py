@@ -28,10 +28,9 @@ def named_values(texts: Iterable[str], *, such_as: str) -> dict[str, list[Any]]:
             raise ConfigError(f"{shown(text)} is not NAME=VALUE; expected one like {such_as}")
         if name in values:
             raise ConfigError(f"{name} is given twice; give it once, as {name}=VALUE,VALUE")
-        parts = [part.strip() for part in listed.split(",")]
-        if not all(parts):
+        if not all(map(str.strip, listed.split(","))):
             raise ConfigError(f"{shown(text)} has an empty value; expected {name}=VALUE,VALUE")
-        values[name] = [_value(part) for part in parts]
+        values[name] = [_value(part.strip()) for part in listed.split(",")]
     return values
 
 
@@ -56,20 +55,16 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
     if file is not None:
         if changes or seeds is not None:
             first = changes[0] if changes else "seeds"
-            instead = f"copy {file} and edit that" if start in SWEEPS else "edit the file"
-            raise ConfigError(f"{first} changes a preset, and {start} is a file; {instead}")
+            raise ConfigError(f"{first} changes a preset, and {start} is a file; edit {file}")
         return read_sweep(file)
     if start not in RUNS:
         known = [*RUNS, *SWEEPS]
-        raise ConfigError(
-            f"no preset or sweep is called {shown(start)}{suggestion(start, known)}; known: "
-            f"{', '.join(known)}"
-        )
+        text = f"no preset or sweep is called {shown(start)}{suggestion(start, known)}"
+        raise ConfigError(f"{text}; known: {', '.join(known)}")
     values = named_values(map(_underscored, changes), such_as="gamma=0.3,0.5")
     own_seeds: Any = values.pop("seed", None)
     if own_seeds and seeds is not None:
-        typed = ",".join(map(str, own_seeds))
-        raise ConfigError(f"seed={typed} and seeds={seeds} both name seeds; use one of them")
+        raise ConfigError("seed=... and seeds both name seeds; use one of them")
     if own_seeds is None:
         own_seeds = [RUNS[start].seed] if seeds is None else seeds
     fixed = {name: of[0] for name, of in values.items() if len(of) == 1}

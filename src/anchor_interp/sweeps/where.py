@@ -5,7 +5,7 @@ from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown, suggestion
-from anchor_interp.sweeps.settings import TableRow, Value, listed, values_of, word
+from anchor_interp.sweeps.settings import TableRow, Value, listed, values_of
 from anchor_interp.sweeps.typed import named_values
 
 
@@ -37,9 +37,8 @@ def rows_where(
         check_column(rows, name, "where", columns)
         before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
         if not kept:
-            wrong = " or ".join(map(word, values))
             expected = listed(values_of(before, name)[:10])
-            raise ConfigError(f"no run has {name} {wrong}; expected one of {expected}")
+            raise ConfigError(f"no run has {name} {listed(values)}; expected one of {expected}")
         conditions[name] = values
     return kept, conditions
 
@@ -47,9 +46,7 @@ def rows_where(
 def check_column(rows: Sequence[TableRow], name: str, what: str, known: Sequence[str]) -> None:
     """Refuse a column that is not among the known ones; ``what`` is what it was given for."""
     if name not in known:
-        is_column = any(name in row for row in rows)
-        wanted = (
-            "a setting" if is_column else f"a column of the table{suggestion(str(name), known)}"
-        )
-        problem = f"{what} is {shown(name)}, which is not {wanted}"
+        close = suggestion(str(name), known)
+        kind = "a setting" if any(name in row for row in rows) else f"a column of the table{close}"
+        problem = f"{what} is {shown(name)}, which is not {kind}"
         raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
