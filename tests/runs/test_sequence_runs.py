@@ -286,7 +286,7 @@ def test_analyses_of_anchors_say_what_they_need(
     with pytest.raises(ConfigError, match=needs):
         anchor_interp.fingerprint(run)
     task: Any = START.task
-    with pytest.raises(ConfigError, match=r"task is Scan.*expected an AnchorTask"):
+    with pytest.raises(ConfigError, match=needs):
         anchor_interp.sample(task, "train", 3, seed=0)
     capsys.readouterr()
 
@@ -378,6 +378,6 @@ def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:
     ):
         train(config, tmp_path / "run", device="cpu", quiet=True)
     config = replace(config, task=Countless())
-    with pytest.raises(ConfigError, match=r"'size' of the task countless has \d+ values; expected"):
+    with pytest.raises(ConfigError, match=r"'size' of the task countless .* expected \d+ values"):
         train(config, tmp_path / "run", device="cpu", quiet=True)
     assert not (tmp_path / "run").exists()

@@ -90,10 +90,10 @@ def _padded(
         raise ConfigError(f"prompt {int(lengths.argmin())} is empty; expected at least one token")
     longest, there = int(lengths.max()), model.cfg.n_ctx
     if longest + most - 1 > there:
-        raise ConfigError(
-            f"prompts of up to {longest} tokens and {most} more take {longest + most - 1} "
-            f"positions; the model has {there}: shorten the prompts or lower most"
+        text = (
+            f"prompts of up to {longest} tokens and {most} more take {longest + most - 1} positions"
         )
+        raise ConfigError(f"{text}; the model has {there}")
     tokens = torch.zeros(len(prompts), longest, dtype=torch.int64)
     tokens[torch.arange(longest) < lengths[:, None]] = torch.tensor(
         [int(token) for prompt in prompts for token in prompt]

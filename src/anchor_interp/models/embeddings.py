@@ -90,9 +90,8 @@ def key_embeddings(model: Any, task: AnchorTask) -> Float[Tensor, "key d_model"]
     """The rows of W_E for a task's keys, ascending; ConfigError if the vocabulary lacks one."""
     rows: Tensor = model.embed.W_E.detach()
     if len(rows) <= task.key_max:
-        raise ConfigError(
-            f"the model embeds {len(rows)} tokens; the task has keys up to {task.key_max}"
-        )
+        text = f"the model embeds {len(rows)} tokens"
+        raise ConfigError(f"{text}; the task has keys up to {task.key_max}")
     return rows[task.key_min : task.key_max + 1]
 
 
@@ -109,9 +108,8 @@ def embedding_structure(
     """
     vectors = _vectors(rows)
     if initial is not None and initial.shape != rows.shape:
-        raise ConfigError(
-            f"the initial embedding has shape {tuple(initial.shape)}; expected {tuple(rows.shape)}"
-        )
+        given, fitting = tuple(initial.shape), tuple(rows.shape)
+        raise ConfigError(f"the initial embedding has shape {given}; expected {fitting}")
     centred = vectors - vectors.mean(0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
     eigenvalues = covariance_eigenvalues(rows)

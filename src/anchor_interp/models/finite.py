@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 
+_ADVICE = "restore the file, or take an earlier checkpoint of the run (Run.at)"
 Numbers = TypeVar("Numbers", bound=np.ndarray | Tensor)
 
 
@@ -20,10 +21,7 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     """The values themselves; ConfigError if one of ``the model's logits``, say, is not finite."""
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not finite.all():
-        raise ConfigError(
-            f"{what} are not finite; look for NaN weights, or take an earlier checkpoint if it "
-            "is a run (Run.at)"
-        )
+        raise ConfigError(f"{what} are not finite; {_ADVICE}")
     return values
 
 
@@ -36,10 +34,6 @@ def check_weights(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if weight.is_meta:  # left out of a model whose weights are only looked at
             continue
-        finite = torch.isfinite(weight)
-        if not finite.all():
-            raise ConfigError(
-                f"{name} holds {int((~finite).sum()):,} of {weight.numel():,} values that are not "
-                "finite; expected finite weights: restore the file, or take an earlier checkpoint "
-                "if it is a run (Run.at)"
-            )
+        if wrong := int((~torch.isfinite(weight)).sum()):
+            text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
+            raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")

@@ -56,8 +56,6 @@ def place(network: Network, device: str | torch.device) -> Network:
 def as_transformer(network: Network) -> HookedTransformer:
     """The network itself; ConfigError if it is one that a task brings."""
     if not transformer.is_transformer(network):
-        raise ConfigError(
-            f"this needs a HookedTransformer; the run has a {type(network).__name__}, the network "
-            "that its task brings"
-        )
+        text = f"this needs a HookedTransformer; the run has a {type(network).__name__}"
+        raise ConfigError(f"{text}, the network that its task brings")
     return network

@@ -30,8 +30,8 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -117,8 +117,7 @@ class PostLNTransformer(HookedTransformer):
         super().__init__(cfg, move_to_device=False)
         for index in range(cfg.n_layers):
             self.blocks[index] = PostLNBlock(self.cfg, index)
-        register_hooks: Callable[[], None] = self.setup  # of the new blocks
-        register_hooks()
+        cast(Any, self).setup()  # names the hooks of the new blocks
 
 
 def build_model(
@@ -176,10 +175,8 @@ def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
     sizes = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
     needed = task.n_input_tokens, task.n_tokens, task.length
     if any(has < needs for has, needs in zip(sizes, needed, strict=True)):
-        raise ConfigError(
-            "the model has {} tokens, {} output tokens and {} positions; the task needs {}, {} "
-            "and {}: take a model of the task".format(*sizes, *needed)
-        )
+        has, needs = "{} tokens, {} outputs and {} positions".format(*sizes), "{}, {} and {}"
+        raise ConfigError(f"the model has {has}; the task needs {needs.format(*needed)}")
     check_weights(model)
 
 
@@ -252,14 +249,12 @@ def model_of_weights(
     if settings is None:
         named = model.named_parameters()
         expected = {name: part for name, part in named if ".b_" not in name}
+    if lacking := [name for name in expected if name not in weights]:
+        raise ConfigError(_NO_MODEL.format(f"have no {lacking[0]!r}"))
     for name, part in expected.items():
-        if name not in weights:
-            raise ConfigError(_NO_MODEL.format(f"have no {name!r}"))
-        if weights[name].shape != part.shape:
-            given, fitting = tuple(weights[name].shape), tuple(part.shape)
-            raise ConfigError(
-                f"the weight {name!r} is {given}; expected {fitting} beside the others"
-            )
+        given, fitting = tuple(weights[name].shape), tuple(part.shape)
+        if given != fitting:
+            raise ConfigError(f"{name!r} is {given}; expected {fitting} beside the others")
     known = {name: weights[name] for name in model.state_dict() if name in weights}
     model.load_state_dict(known, strict=False, assign=True)
     return model.eval()
@@ -329,15 +324,14 @@ def token_rows(
         if isinstance(tokens, Tensor | np.ndarray):
             description = f"has shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
         raise ConfigError(f"tokens {description}; expected integers of shape (batch, pos)")
-    if not 1 <= tokens.shape[1] <= model.cfg.n_ctx:
-        n_pos, most = tokens.shape[1], model.cfg.n_ctx
+    n_pos, most = tokens.shape[1], model.cfg.n_ctx
+    if not 1 <= n_pos <= most:
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
     rows = tokens.long().to(device(model))
     bound = n_input_tokens or model.cfg.d_vocab
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < bound:
-        raise ConfigError(
-            f"tokens run from {int(rows.min())} to {int(rows.max())}; expected 0 to {bound - 1}"
-        )
+        low, high = int(rows.min()), int(rows.max())
+        raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {bound - 1}")
     return rows
 
 
