@@ -62,31 +62,11 @@ class _Run:
         return not lacking(runs / self.name, self.measures)
 
 
-class _Batches:
-    """How many runs train together at most; 0 stands for as many as are fastest."""
-
-    def __init__(self, most: int, device: str, runs: Mapping[str, _Run]) -> None:
-        self._most, self._device, self._runs = most, device, runs
-        self._fastest: dict[Hashable, int] = {}
-
-    def most(self, run: _Run) -> int:
-        """How many runs may train together with this one, itself included."""
-        if run.is_kept_alone:
-            return 1
-        if self._most:
-            return self._most
-        if run.shape not in self._fastest:
-            from anchor_interp.sweeps.batch import batch_size  # it loads torch
-
-            alike = [other.config for other in self._runs.values() if other.shape == run.shape]
-            self._fastest[run.shape] = batch_size(alike, self._device)
-        return self._fastest[run.shape]
-
-
 class Todo:
     """The runs of a sweep: those that wait, those in jobs, those of other processes.
 
-    Call :meth:`begin` before the first job is taken.
+    At most ``batch`` runs train together; 0 stands for as many as are fastest on the device. Call
+    :meth:`begin` before the first job is taken.
     """
 
     def __init__(
@@ -100,7 +80,8 @@ class Todo:
     ) -> None:
         self._folder = folder
         self._runs = {name: _Run(name, config, measures[name]) for name, config in configs.items()}
-        self._batches = _Batches(batch, device, self._runs)
+        self._batch, self._device = batch, device
+        self._fastest: dict[Hashable, int] = {}
         self._waiting: dict[str, _Run] = {}
         self._running: dict[str, _Run] = {}
         self._elsewhere: dict[str, _Run] = {}  # another process trains them
@@ -204,11 +185,22 @@ class Todo:
             f"that {lock} names; if it is gone, remove that file"
         )
 
+    def _most(self, run: _Run) -> int:
+        """How many runs may train together with this one, itself included."""
+        if run.is_kept_alone or self._batch:
+            return 1 if run.is_kept_alone else self._batch
+        if run.shape not in self._fastest:
+            from anchor_interp.sweeps.batch import batch_size  # it loads torch
+
+            alike = [other.config for other in self._runs.values() if other.shape == run.shape]
+            self._fastest[run.shape] = batch_size(alike, self._device)
+        return self._fastest[run.shape]
+
     def _next(self) -> list[_Run]:
         """The runs of the next job, by what the folder shows now."""
         chosen: list[_Run] = []
         for run in list(self._waiting.values()):
-            if chosen and len(chosen) >= self._batches.most(chosen[0]):
+            if chosen and len(chosen) >= self._most(chosen[0]):
                 break
             if chosen and (run.is_kept_alone or run.shape != chosen[0].shape):
                 continue

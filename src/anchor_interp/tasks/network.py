@@ -1,23 +1,8 @@
 """What a task brings whose answers a network of its own gives, not a transformer.
 
 Its class inherits :class:`OwnNetwork` before :class:`anchor_interp.tasks.task.Task`. It is
-trained, resumed, evaluated, swept and reported as every task is, and asked these questions beside a
-task's:
-
-==================  ==================  ============================================================
-question            type                meaning
-==================  ==================  ============================================================
-``config_class``    ``type``            the class of ``RunConfig.model``, a :class:`NetworkConfig`
-``loss_unit``       ``str``             what its loss is measured in
-``part``            ``str``             what a part of an answer is called, such as ``attribute``
-``most_judged``     ``int``             most examples of a split that an evaluation judges
-``most_probes``     ``int``             most examples of a split that are judged along training
-``check(...)``                          ConfigError if a network does not fit the task
-``objective(...)``  ``Objective``       what training minimises (:mod:`anchor_interp.runs.loop`)
-``judge(...)``      ``Mapping``         which parts of each answer are right
-``loss(...)``       ``float``           the loss on examples of a split
-``figures(...)``    ``Sequence``        what a report draws of a run, beside its curves
-==================  ==================  ============================================================
+trained, resumed, evaluated, swept and reported as every task is, and asked what
+:class:`OwnNetwork` lists beside a task's questions.
 
 Its network is made of linear maps, convolutions and group normalisations: these are what the
 initialisation by gamma and the measures of complexity know. ``experiments/concepts``, a diffusion
@@ -85,13 +70,18 @@ class OwnFigure:
 
 
 class OwnNetwork(ABC):
-    """Inherited by a task with a network of its own; the module's docstring is its contract."""
+    """Inherited by a task with a network of its own."""
 
     config_class: ClassVar[type[NetworkConfig]]
+    """The class of ``RunConfig.model``."""
     loss_unit: ClassVar[str]
+    """What its loss is measured in."""
     part: ClassVar[str]
+    """What a part of an answer is called, such as ``attribute``."""
     most_judged: ClassVar[int]
+    """Most examples of a split that an evaluation judges."""
     most_probes: ClassVar[int]
+    """Most examples of a split that are judged along training."""
 
     @property
     def network(self) -> "OwnNetwork":
