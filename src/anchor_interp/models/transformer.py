@@ -363,5 +363,5 @@ def has_hooks(model: HookedTransformer) -> bool:
 
 def device(model: HookedTransformer) -> torch.device:
     """The device of the model's embedding."""
-    found: torch.device = model.embed.W_E.device
-    return found
+    embedding: Tensor = model.embed.W_E
+    return embedding.device

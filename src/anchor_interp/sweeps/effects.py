@@ -149,8 +149,8 @@ def _basis(columns: Floats) -> Floats:
     lengths = np.linalg.norm(centred, axis=0)
     varying = lengths > 1e-9 * np.abs(columns).max(0, initial=1e-300)
     u, s, _ = np.linalg.svd(np.hstack([level, centred[:, varying] / lengths[varying]]), False)
-    found: Floats = u[:, s > 1e-9 * s[0]]
-    return found
+    basis: Floats = u[:, s > 1e-9 * s[0]]
+    return basis
 
 
 def _without(basis: Floats, values: Floats) -> Floats:
@@ -159,24 +159,24 @@ def _without(basis: Floats, values: Floats) -> Floats:
     return rest if np.linalg.norm(rest) > 1e-9 * np.linalg.norm(values) else np.zeros_like(rest)
 
 
-def decide(found: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
+def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
     """The verdict on an effect, positive as claimed, and its reason.
 
     ``p`` is an adjusted one, if there is one. An effect that is there decides, whichever way it
     points. Runs that could not find the least effect that counts decide nothing else. A least
     effect of 0 asks for the direction alone, which has no power.
     """
-    p = found.p if p is None else p
-    if p <= LEVEL and found.effect >= least:
+    p = estimate.p if p is None else p
+    if p <= LEVEL and estimate.effect >= least:
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
-    if p <= LEVEL and found.high < 0:
+    if p <= LEVEL and estimate.high < 0:
         return "reversed", "the effect is the other way round"
-    if least and found.finds > least:
+    if least and estimate.finds > least:
         return "not answerable here", (
-            f"too few runs: an effect of {found.finds:.2g} is found with {POWER:.0%}; for "
-            f"{least:.2g}, which counts, it takes {(found.finds / least) ** 2:.1f} times as many"
+            f"too few runs: an effect of {estimate.finds:.2g} is found with {POWER:.0%}; for "
+            f"{least:.2g}, which counts, it takes {(estimate.finds / least) ** 2:.1f} times as many"
         )
-    if found.high < least:
+    if estimate.high < least:
         return "not supported", f"the interval ends below {least:.2g}, the least that counts"
     if p <= LEVEL:
         return "inconclusive", f"it is there, and perhaps as large as {least:.2g}, which counts"
@@ -268,12 +268,12 @@ def effect(
     def judged(strata: Sequence[list[TableRow]], parts: Mapping[str, Effect]) -> Effect:
         n = sum(map(len, strata))
         kept = [_stratum(some, of, on, between, cluster) for some in strata]
-        found = line(kept) if between else trend(kept)
+        estimate = line(kept) if between else trend(kept)
         verdict: Verdict = "nothing comparable"
         reason = f"no stratum has {FEWEST} runs to compare"
-        if found is not None:
-            verdict, reason = decide(found, least)
-        return Effect(of, on, kind, n, len(rows) - n, found, least, verdict, reason, parts)
+        if estimate is not None:
+            verdict, reason = decide(estimate, least)
+        return Effect(of, on, kind, n, len(rows) - n, estimate, least, verdict, reason, parts)
 
     parts = {at: judged([some], {}) for at, some in enough.items()} if within else {}
     return judged([*enough.values()], parts)

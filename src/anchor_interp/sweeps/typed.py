@@ -67,8 +67,8 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
         raise ConfigError("seed=... and seeds both name seeds; use one of them")
     if own_seeds is None:
         own_seeds = [RUNS[start].seed] if seeds is None else seeds
-    fixed = {name: of[0] for name, of in values.items() if len(of) == 1}
-    axes = {name: of for name, of in values.items() if len(of) > 1}
+    fixed = {name: several[0] for name, several in values.items() if len(several) == 1}
+    axes = {name: several for name, several in values.items() if len(several) > 1}
     return parse_sweep({"preset": start, "set": fixed, "axes": axes, "seeds": own_seeds})
 
 

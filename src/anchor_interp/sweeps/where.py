@@ -15,7 +15,7 @@ def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
     """
     values = named_values(texts, such_as="lr=0.001 or gamma=0.5,0.6")
-    return {name: tuple(of) for name, of in values.items()}
+    return {name: tuple(several) for name, several in values.items()}
 
 
 def rows_where(

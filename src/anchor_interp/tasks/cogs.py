@@ -92,14 +92,14 @@ class Cogs(Task):
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N sentences with their forms: the whole set in random order, then in another order."""
-        found = _examples(self, split)
-        return found.rows(shuffled_rows(n, len(found), seed=seed, stream=f"cogs/{split}"))
+        corpus = _examples(self, split)
+        return corpus.rows(shuffled_rows(n, len(corpus), seed=seed, stream=f"cogs/{split}"))
 
     def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """The type of generalisation of every example, and how many tokens its answer has."""
         types, rows = _types(self), zip(examples.tokens, examples.starts, strict=True)
-        found = [types.get(tuple(row[:start].tolist()), "in distribution") for row, start in rows]
-        return {"type": found, **super().aspects(examples)}
+        kinds = [types.get(tuple(row[:start].tolist()), "in distribution") for row, start in rows]
+        return {"type": kinds, **super().aspects(examples)}
 
 
 TASKS = {"cogs": Cogs(), "cogs-official": Cogs(data="official")}
@@ -120,8 +120,8 @@ def _examples(task: Cogs, split: str) -> Dataset:
     """A split as tokens, in the order of the corpus."""
     rows = corpus_rows(task, split)
     prompts = [task.encode(f"{row.sentence} ->") for row in rows]
-    found = Dataset.of(prompts, [task.encode(f"{_spelled(row.form)} <end>") for row in rows])
-    return Dataset(found.tokens.astype(np.int16), found.mask, found.lengths)
+    corpus = Dataset.of(prompts, [task.encode(f"{_spelled(row.form)} <end>") for row in rows])
+    return Dataset(corpus.tokens.astype(np.int16), corpus.mask, corpus.lengths)
 
 
 @functools.lru_cache(maxsize=2)

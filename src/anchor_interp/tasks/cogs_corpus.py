@@ -227,10 +227,10 @@ def _sentences(
         noun = one(options[slot])
         if noun[0].isupper():
             return [noun]
-        found = [one(DETERMINERS), noun]
+        phrase = [one(DETERMINERS), noun]
         for _ in range(one(phrases.get(slot, (0,)))):
-            found += [one(PREPOSITIONS), one(DETERMINERS), one(PLACES)]
-        return found
+            phrase += [one(PREPOSITIONS), one(DETERMINERS), one(PLACES)]
+        return phrase
 
     while True:
         text: list[str] = []

@@ -173,7 +173,7 @@ _ROLES = {
     "N was V N by N .": "recipient theme agent",
 }
 """The roles of the noun phrases (N) in every clause, in their order; V is a verb."""
-_Said = tuple[int, str]
+_Conjunct = tuple[int, str]
 """A conjunct, with the place of its first variable, by which a form sorts them."""
 
 
@@ -196,23 +196,25 @@ def logical_form(sentence: str) -> str:
     words = sentence.split()
     if len(words) == 1:
         return _form_of_word(words[0])
-    definite: list[_Said] = []
-    said: list[_Said] = []
-    events = [_relate(clause, said) for clause in _clauses(words, definite, said)]
+    definite: list[_Conjunct] = []
+    conjuncts: list[_Conjunct] = []
+    events = [_relate(clause, conjuncts) for clause in _clauses(words, definite, conjuncts)]
     for (verb, place), (_, inner) in itertools.pairwise(events):
-        said.append((place, f"{verb} . ccomp ( x _ {place} , x _ {inner} )"))
-    conjuncts = [text for _, text in sorted(said, key=lambda each: each[0])]
-    return " ; ".join([*(f"* {text}" for _, text in definite), " AND ".join(conjuncts)])
+        conjuncts.append((place, f"{verb} . ccomp ( x _ {place} , x _ {inner} )"))
+    ordered = [text for _, text in sorted(conjuncts, key=lambda each: each[0])]
+    return " ; ".join([*(f"* {text}" for _, text in definite), " AND ".join(ordered)])
 
 
-def _clauses(words: list[str], definite: list[_Said], said: list[_Said]) -> list[list[_Part]]:
+def _clauses(
+    words: list[str], definite: list[_Conjunct], conjuncts: list[_Conjunct]
+) -> list[list[_Part]]:
     """The parts of every clause; adds what its nouns say."""
     clauses: list[list[_Part]] = [[]]
     place, before = 0, ""
     while place < len(words):
         word, start = words[place], place
         if word in (DETERMINERS if place else ("A", "The")):
-            text, place = _noun_phrase(words, place, definite, said)
+            text, place = _noun_phrase(words, place, definite, conjuncts)
             part = _Part("N", text, start)
         elif word in _NAME:
             part = _Part("N", word, start)
@@ -230,7 +232,7 @@ def _clauses(words: list[str], definite: list[_Said], said: list[_Said]) -> list
 
 
 def _noun_phrase(
-    words: list[str], place: int, definite: list[_Said], said: list[_Said]
+    words: list[str], place: int, definite: list[_Conjunct], conjuncts: list[_Conjunct]
 ) -> tuple[str, int]:
     """The variable of the noun whose determiner is at a place, and the place after its phrases."""
     first = place + 1
@@ -240,16 +242,16 @@ def _noun_phrase(
         if noun not in _NOUN:
             raise _unexpected(words, head, "a noun")
         is_definite = words[place].lower() == "the"
-        (definite if is_definite else said).append((head, f"{noun} ( x _ {head} )"))
+        (definite if is_definite else conjuncts).append((head, f"{noun} ( x _ {head} )"))
         if not rest or rest[0] not in PREPOSITIONS:
             return f"x _ {first}", after
         if rest[-1] not in DETERMINERS:
             raise _unexpected(words, after + 1, "a determiner")
-        said.append((head, f"{noun} . nmod . {rest[0]} ( x _ {head} , x _ {after + 2} )"))
+        conjuncts.append((head, f"{noun} . nmod . {rest[0]} ( x _ {head} , x _ {after + 2} )"))
         place = after + 1
 
 
-def _relate(clause: list[_Part], said: list[_Said]) -> tuple[str, int]:
+def _relate(clause: list[_Part], conjuncts: list[_Conjunct]) -> tuple[str, int]:
     """Say who has which role in a clause; returns its verb and the place of that."""
     shape = " ".join(part.symbol for part in clause)
     if shape not in _ROLES:
@@ -260,16 +262,16 @@ def _relate(clause: list[_Part], said: list[_Said]) -> tuple[str, int]:
     nouns = [part.text for part in clause if part.symbol == "N"]
     roles = "theme" if shape == "N V ." and verb in VERBS["unaccusative"] else _ROLES[shape]
     for role, who in zip(roles.split(), nouns, strict=True):
-        said.append((place, f"{verb} . {role} ( x _ {place} , {who} )"))
+        conjuncts.append((place, f"{verb} . {role} ( x _ {place} , {who} )"))
     for _, other, event in bare:
-        said.append((place, f"{verb} . xcomp ( x _ {place} , x _ {event} )"))
-        said.append((event, f"{other} . agent ( x _ {event} , {nouns[0]} )"))
+        conjuncts.append((place, f"{verb} . xcomp ( x _ {place} , x _ {event} )"))
+        conjuncts.append((event, f"{other} . agent ( x _ {event} , {nouns[0]} )"))
     return verb, place
 
 
 def _unexpected(words: list[str], place: int, wanted: str) -> ConfigError:
-    found = f"word {place} is {shown(words[place] if place < len(words) else '')}"
-    return ConfigError(f"{shown(' '.join(words))} is not of COGS: {found}; expected {wanted}")
+    what = f"word {place} is {shown(words[place] if place < len(words) else '')}"
+    return ConfigError(f"{shown(' '.join(words))} is not of COGS: {what}; expected {wanted}")
 
 
 def _form_of_word(word: str) -> str:

@@ -64,8 +64,8 @@ class Corpus(Task):
 
     @property
     def _tokens(self) -> CorpusTokens:
-        of = (self.source, self.part, self.tokenizer, self.vocabulary, self.limit)
-        return corpus_tokens(CorpusSpec(*of))
+        settings = (self.source, self.part, self.tokenizer, self.vocabulary, self.limit)
+        return corpus_tokens(CorpusSpec(*settings))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ class Corpus(Task):
 
     def n_bytes(self, examples: Dataset) -> Int[np.ndarray, " n"]:
         """Bytes of the predicted tokens."""
-        found: Int[np.ndarray, " n"] = self._tokens.tokenizer.widths[examples.tokens[:, 1:]].sum(1)
-        return found
+        widths: Int[np.ndarray, "n pos"] = self._tokens.tokenizer.widths[examples.tokens[:, 1:]]
+        return widths.sum(1)
 
     @property
     def data(self) -> str:
@@ -147,9 +147,9 @@ class Corpus(Task):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; ConfigError if one is outside the vocabulary."""
-        found = list(map(int, tokens))
-        super().decode(found)  # refuses others
-        return self.written(found)
+        numbers = list(map(int, tokens))
+        super().decode(numbers)  # refuses others
+        return self.written(numbers)
 
     def written(self, tokens: Iterable[int]) -> str:
         """The text of tokens that a model writes."""

@@ -184,18 +184,18 @@ def _of_files(
     if len(ordered) < 2:
         raise ConfigError(f"{root} has one file, {ordered[0]}; expected two: one is held out")
     held_out = {name for name in ordered if _is_held_out(name)} or {ordered[0]}
-    told = hashlib.sha256(what.encode())
+    state = hashlib.sha256(what.encode())
     for name in ordered:
         about = (root / name).stat()
-        told.update(f"{name}\0{about.st_size}\0{about.st_mtime_ns}\n".encode("utf-8", "replace"))
+        state.update(f"{name}\0{about.st_size}\0{about.st_mtime_ns}\n".encode("utf-8", "replace"))
 
     def stream(position: int | None) -> Stream:
         for number, name in enumerate(ordered[position or 0 :], (position or 0) + 1):
             kinds, out = texts(name), name in held_out
-            found = [Document(kind, text, out) for kind, text in kinds.items() if text]
-            yield found, functools.partial(int, number)
+            documents = [Document(kind, text, out) for kind, text in kinds.items() if text]
+            yield documents, functools.partial(int, number)
 
-    return Source(told.hexdigest(), stream)
+    return Source(state.hexdigest(), stream)
 
 
 def _hub(name: str, position: Mapping[str, Any] | None) -> Stream:
@@ -208,9 +208,8 @@ def _hub(name: str, position: Mapping[str, Any] | None) -> Stream:
     except ConfigError:
         raise
     except Exception as error:  # of the network and of datasets, which have no class in common
-        said = (str(error).splitlines() or [""])[0][:200]
-        reason = f"{type(error).__name__}: {said}"
-        text = f"cannot read {name} from the Hugging Face hub ({reason})"
+        reason = (str(error).splitlines() or [""])[0][:200]
+        text = f"cannot read {name} from the Hugging Face hub ({type(error).__name__}: {reason})"
         raise ConfigError(f"{text}; the same command goes on where it stopped") from error
 
 

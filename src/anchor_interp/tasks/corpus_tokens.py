@@ -193,8 +193,8 @@ class _Writer:
         """Take up what is committed, and cut off what a killed process wrote after it."""
         state = self.folder / "state.json"
         if files.is_there(state):
-            found = files.read_json(state, advice=f"remove {self.folder}")
-            self.position, self.sizes = found["position"], found["tokens"]
+            committed = files.read_json(state, advice=f"remove {self.folder}")
+            self.position, self.sizes = committed["position"], committed["tokens"]
         for path in self.folder.glob("*.bin"):
             os.truncate(path, self.sizes.get(path.stem, 0) * np.dtype(self.spec.dtype).itemsize)
 
@@ -210,10 +210,10 @@ class _Writer:
         most = self.spec.limit if name == "train" else -(-self.spec.limit // 10)
         if name is None or (room := most - self.sizes.get(name, 0)) <= 0:
             return
-        found = np.append(tokenizer.encode(document.text), tokenizer.end)[:room]
-        self._waiting.setdefault(name, []).append(found.astype(self.spec.dtype))
-        self.sizes[name] = self.sizes.get(name, 0) + len(found)
-        self.new += len(found)
+        tokens = np.append(tokenizer.encode(document.text), tokenizer.end)[:room]
+        self._waiting.setdefault(name, []).append(tokens.astype(self.spec.dtype))
+        self.sizes[name] = self.sizes.get(name, 0) + len(tokens)
+        self.new += len(tokens)
 
     def commit(self, position: Any) -> None:
         """Bring everything to disk, and then what tells that it counts."""
@@ -233,11 +233,11 @@ class _Writer:
                 raise ConfigError(
                     f"the corpus {self.spec.words} has no text {what}; expected more files of text"
                 )
-        told = hashlib.sha256("\0".join(tokenizer.words).encode())
+        digest_of_all = hashlib.sha256("\0".join(tokenizer.words).encode())
         for name in sorted(self.sizes):
-            told.update(f"\0{name} {self.sizes[name]}\0".encode())
+            digest_of_all.update(f"\0{name} {self.sizes[name]}\0".encode())
             with open(self.folder / f"{name}.bin", "rb") as file:
                 while block := file.read(1 << 24):
-                    told.update(block)
-        about = {"digest": told.hexdigest()[:16], "tokens": self.sizes}
+                    digest_of_all.update(block)
+        about = {"digest": digest_of_all.hexdigest()[:16], "tokens": self.sizes}
         files.write_json(self.folder / "corpus.json", about)

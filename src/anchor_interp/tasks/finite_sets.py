@@ -16,12 +16,11 @@ Sets = Mapping[str, Ints]
 def finite_splits(sets: Sets) -> tuple[Split, ...]:
     """The splits ``train``, ``id`` and ``ood`` with their sizes, without the empty ones."""
     train, id_, ood = (len(sets[name]) for name in ("train", "id", "ood"))
-    found = (Split("train", "train", train), Split("id", "id", id_), Split("ood", "ood", ood))
-    return tuple(split for split in found if split.size)
+    splits = (Split("train", "train", train), Split("id", "id", id_), Split("ood", "ood", ood))
+    return tuple(split for split in splits if split.size)
 
 
 def drawn_rows(sets: Sets, split: str, n: int, *, seed: int, stream: str) -> Ints:
     """N rows of a split: all of them in random order, then all in another order, and so on."""
     rows = sets[split]
-    found: Ints = rows[shuffled_rows(n, len(rows), seed=seed, stream=f"{stream}/{split}")]
-    return found
+    return rows[shuffled_rows(n, len(rows), seed=seed, stream=f"{stream}/{split}")]

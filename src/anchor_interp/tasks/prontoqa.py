@@ -172,8 +172,8 @@ def _slots(
         parts.append(drawn.written(rules, proof=task.chain_of_thought)[fits])
         kept.append(left[fits])
         left, attempt = left[~fits], attempt + 1
-    found: Int[np.ndarray, "n slots"] = np.concatenate(parts)[np.concatenate(kept).argsort()]
-    return found
+    slots: Int[np.ndarray, "n slots"] = np.concatenate(parts)[np.concatenate(kept).argsort()]
+    return slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,8 +272,8 @@ def _where(
     there: Bool[np.ndarray, "*some"], sentences: Int[np.ndarray, "*some words"]
 ) -> Int[np.ndarray, "*some words"]:
     """The sentences that are there, and nothing for the others."""
-    found: Int[np.ndarray, "*some words"] = np.where(there[..., None], sentences, _ABSENT)
-    return found
+    words: Int[np.ndarray, "*some words"] = np.where(there[..., None], sentences, _ABSENT)
+    return words
 
 
 def _token(word: str) -> int:

@@ -154,8 +154,8 @@ def _all_examples() -> Dataset:
     """Every pair as tokens, in the order of :func:`pairs`."""
     task = Scan()
     prompts = [task.encode(f"{command} ->") for command, _ in pairs()]
-    found = Dataset.of(prompts, [task.encode(f"{actions} .") for _, actions in pairs()])
-    return Dataset(found.tokens.astype(np.uint8), found.mask, found.lengths)
+    commands = Dataset.of(prompts, [task.encode(f"{actions} .") for _, actions in pairs()])
+    return Dataset(commands.tokens.astype(np.uint8), commands.mask, commands.lengths)
 
 
 @functools.lru_cache(maxsize=64)
