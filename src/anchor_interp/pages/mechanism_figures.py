@@ -151,11 +151,12 @@ def cluster_map(clusters: "Clusters") -> "Figure":
 
 
 def patch_map(result: "PatchResult") -> "Figure":
-    """Mean recovery of every patch: activations and layers down, positions across."""
+    """Mean recovery of every patch: activations in the order of computation, positions across."""
     sites: Sequence[Any] = result.sites
     by_head = any(getattr(site, "head", None) for site in sites)
     cells = {}
-    for site, value in zip(sites, np.nanmean(result.recovery(), axis=1), strict=True):
+    values = zip(sites, np.nanmean(result.recovery(), axis=1), strict=True)
+    for site, value in sorted(values, key=lambda of: of[0].depth):
         row = f"{site.activation} L{site.layer}"
         row += f"H{site.head}" if by_head and site.head is not None else ""
         cells[row, str(site.position)] = value
