@@ -33,6 +33,8 @@ FOLDERS = {"experiments/notebooks": "notebooks.md"}
 """Folders of the root that documents link to and the pages about them."""
 WIDE = ("index.md", "guide.md", "questions.md")
 """Pages whose pictures take the room of the table of contents, beside notebooks."""
+PHONE = 358
+"""The width of a phone's column in CSS pixels: wider pictures say that they scroll."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -90,10 +92,14 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         if not text and not file.is_file():
             return match[0]
         width = _readable_width(BytesIO(b64decode(text)) if text else file)
-        picture = f'<img style="min-width: {width}px" {match[0][5:]}'
+        size = f"min-width: {width}px"
+        if text:  # two dots a pixel: without a width the letters would be twice the page's
+            size += f"; width: {1.3 * width:.0f}px"
+        picture = f'<img style="{size}" {match[0][5:]}'
+        kind = "picture wide" if width > PHONE else "picture"
         if text:
-            return f'<span class="picture">{picture}</span>'
-        return f'<a class="picture" href="{source}">{picture}</a>'
+            return f'<span class="{kind}">{picture}</span>'
+        return f'<a class="{kind}" href="{source}">{picture}</a>'
 
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
     return re.sub(rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>', framed, html)
