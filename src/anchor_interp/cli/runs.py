@@ -58,7 +58,7 @@ def train(
         out: The run folder; give the same command again to resume.
         preset: Named run to start from (see the presets command); the flags below change it.
         config: Configuration file to start from instead, such as RUN/config.json.
-        task: Named task (see the presets command) instead of that of the preset or file.
+        task: Named task (see the presets command) instead of the task of the preset or file.
         threads: CPU threads; if none, one for a narrow model, else PyTorch's choice.
         track: Show the metrics there as well; needs the package of that name.
     """

@@ -37,7 +37,7 @@ class Measure:
     threshold: float
     """Where one phase ends and another begins."""
     asked: bool
-    """Whether the phase hangs on it."""
+    """Whether another value of it would change the phase."""
 
 
 def sentence(phase: Phase, e: Evaluation) -> str:
