@@ -136,8 +136,7 @@ _RULES = (
     ),
     _Rule(
         "value + answer", "equal values are parallel",
-        "how much more parallel states of equal g(x; a1), and of equal answers, are than those of "
-        "near misses",
+        "cosine of states of equal g(x; a1), and of equal answers, minus the cosine of near misses",
         "inferential", least=True, threshold="equal", reason="value and answer {:.2f}",
     ),
 )  # fmt: skip
