@@ -30,7 +30,7 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -237,20 +237,19 @@ def model_of_weights(
     LayerNorms and buffers are then left out. A matrix that is missing or does not fit, or a setting
     that TransformerLens refuses, is a ConfigError.
     """
+    _check_there(weights, ("blocks.0.attn.W_Q", "embed.W_E", "unembed.W_U"))
     try:
-        shape = _shape_of(weights)
+        all_settings = _settings(_shape_of(weights), settings)
         with torch.device("meta"):
-            model = _built(HookedTransformerConfig(**_settings(shape, settings)))
-    except KeyError as error:
-        raise ConfigError(_NO_MODEL.format(f"have no {error}")) from error
-    except (ValueError, IndexError, TypeError, AssertionError) as error:  # TransformerLens's too
-        raise ConfigError(_NO_MODEL.format(f"do not fit: {error}")) from error
+            model = _built(HookedTransformerConfig(**all_settings))
+    except (ValueError, LookupError, TypeError, AssertionError) as error:  # TransformerLens's too
+        text = f"the weights do not fit: {error}"
+        raise ConfigError(f"{text}; expected a HookedTransformer's state dict") from error
     expected: Mapping[str, Tensor] = model.state_dict()
     if settings is None:
         named = model.named_parameters()
         expected = {name: part for name, part in named if ".b_" not in name}
-    if lacking := [name for name in expected if name not in weights]:
-        raise ConfigError(_NO_MODEL.format(f"have no {lacking[0]!r}"))
+    _check_there(weights, expected)
     for name, part in expected.items():
         given, fitting = tuple(weights[name].shape), tuple(part.shape)
         if given != fitting:
@@ -260,7 +259,10 @@ def model_of_weights(
     return model.eval()
 
 
-_NO_MODEL = "the weights {}; expected a HookedTransformer's state dict"
+def _check_there(weights: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    if lacking := [name for name in names if name not in weights]:
+        text = f"the weights have no {lacking[0]!r}"
+        raise ConfigError(f"{text}; expected a HookedTransformer's state dict")
 
 
 def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -138,11 +138,10 @@ class SweepFolder:
         path = self._failure_file(name)
         if not files.is_there(path):
             return None
-        try:
+        with contextlib.suppress(StoreError, LookupError, TypeError):
             data = files.read_json(path)
             return Failure(str(data["kind"]), str(data["message"]))
-        except (StoreError, LookupError, TypeError) as error:
-            return Failure("StoreError", f"{path} is damaged ({error}); remove it")
+        return Failure("StoreError", f"{path} is damaged; remove it")
 
     def note_failure(self, name: str, error: AnchorInterpError) -> None:
         """Keep a run's error; StoreError if it cannot be written."""
@@ -204,12 +203,10 @@ class SweepFolder:
 
     def _table_rows(self, spec: str) -> list[TableRow] | None:
         """The rows of the existing table, if it has all columns and this spec."""
-        try:
-            data = files.read_bytes(self._table_file, limit=MAX_TABLE_BYTES)
-            rows, of_spec = from_parquet(data)
-        except (StoreError, ValueError):
-            return None  # the table is derived, so a missing or damaged one is rebuilt
-        return rows if of_spec == spec else None
+        with contextlib.suppress(StoreError, ValueError):  # a missing or damaged one is rebuilt
+            rows, of_spec = from_parquet(files.read_bytes(self._table_file, limit=MAX_TABLE_BYTES))
+            return rows if of_spec == spec else None
+        return None
 
     def _updated(self, row: TableRow, state: State) -> TableRow:
         name = row["run_id"]
@@ -217,13 +214,11 @@ class SweepFolder:
         return updated_row(row, self.runs / name, state, failure.message if failure else None)
 
     def _check_is_ours(self) -> None:
-        if not files.is_there(self.path) or files.is_there(self.spec_file):
-            return
-        if not self.path.is_dir():
+        if files.is_there(self.path) and not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; give the sweep its own folder")
-        names = set(os.listdir(self.path)) - _OURS
-        if foreign := sorted(name for name in names if not name.startswith(".")):
-            text = f"{self.path} is not a sweep folder but holds {foreign[0]!r}"
+        names = {name for name in _names(self.path) if not name.startswith(".")} - _OURS
+        if names and not files.is_there(self.spec_file):
+            text = f"{self.path} is not a sweep folder but holds {min(names)!r}"
             raise StoreError(f"{text}; give the sweep a folder of its own")
 
 

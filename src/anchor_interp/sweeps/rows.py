@@ -1,5 +1,6 @@
 """The row of one run in a sweep's table, from its configuration and the files of its run folder."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 from datetime import datetime
@@ -114,32 +115,29 @@ def _result(path: Path, name: str) -> TableRow:
 
 def _along_training(run: Path) -> TableRow:
     """The best along training; empty if the metrics are damaged, which costs no other number."""
-    try:
-        metrics = RunFolder(run).metrics()
-    except StoreError:
-        return {}
     curves = {name: name.removeprefix("best_") for name in ALONG}
-    return {
-        name: max((row[curve] for row in metrics if curve in row), default=None)
-        for name, curve in curves.items()
-    }
+    with contextlib.suppress(StoreError):
+        metrics = RunFolder(run).metrics()
+        return {
+            name: max((row[curve] for row in metrics if curve in row), default=None)
+            for name, curve in curves.items()
+        }
+    return {}
 
 
 def _measured(run: Path, run_id: str, step: int) -> TableRow:
     """The numbers of the mechanism and a user's own measures, as far as the run keeps them."""
-    fingerprint = kept_fingerprint(run, run_id, step)
-    own: TableRow = dict(kept_columns(run))
-    if fingerprint is None:
-        return own
-    return own | {name: getattr(fingerprint, name) for name in MECHANISM}
+    row: TableRow = dict(kept_columns(run))
+    if (fingerprint := kept_fingerprint(run, run_id, step)) is not None:
+        row |= {name: getattr(fingerprint, name) for name in MECHANISM}
+    return row
 
 
 def _written(path: Path) -> int | None:
     """When a file was written, in nanoseconds; None if it does not exist."""
-    try:
+    with contextlib.suppress(OSError):
         return path.stat().st_mtime_ns
-    except OSError:
-        return None
+    return None
 
 
 def _seconds(session: Mapping[str, str]) -> float:
@@ -150,7 +148,7 @@ def _seconds(session: Mapping[str, str]) -> float:
 
 def _circumstances(run: Path) -> TableRow:
     """The :data:`CIRCUMSTANCES` of a run; empty if its provenance is damaged."""
-    try:
+    with contextlib.suppress(StoreError, LookupError, TypeError, ValueError):
         sessions = files.read_json(run / "provenance.json")["sessions"]
         last = sessions[-1]
         spans = [_seconds(session) for session in sessions if "ended" in session]
@@ -163,5 +161,4 @@ def _circumstances(run: Path) -> TableRow:
             **{key: last[key] for key in LAST_SESSION},
             **{key: last["versions"][key.replace("_", "-")] for key in VERSIONS},
         }
-    except (StoreError, LookupError, TypeError, ValueError):
-        return {}
+    return {}

@@ -143,9 +143,8 @@ def _rows(table: "pyarrow.Table") -> list[TableRow]:
         raise ValueError(f"it lacks the column {shown(lacking[0])}")
     kinds: dict[Any, Kind] = {pa.type_for_alias(kind): kind for kind in get_args(Kind)}
     own = {f.name: kinds.get(f.type, "string") for f in table.schema if f.name not in COLUMNS}
-    for name, kind in own.items():
-        if not name.startswith(OWN) and kind not in NUMERIC:
-            raise ValueError(f"the column {shown(name)} holds no numbers, as a user's measure does")
+    if odd := [n for n, kind in own.items() if not n.startswith(OWN) and kind not in NUMERIC]:
+        raise ValueError(f"the column {shown(odd[0])} holds no numbers, as a user's measure does")
     schema = _schema(with_own(own))
     table = table.select(schema.names)
     if not table.schema.equals(schema):
