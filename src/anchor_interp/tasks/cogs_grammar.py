@@ -15,117 +15,34 @@ sentence of the official files has its official form (``tests/tasks/test_cogs.py
 """
 
 import itertools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown, suggestion
 
+_LISTS = json.loads(Path(__file__).with_name("cogs_words.json").read_text(encoding="utf-8"))
 
-def _listed(words: str) -> tuple[str, ...]:
-    return tuple(words.split())
+
+def _listed(lines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(" ".join(lines).split())
 
 
 DETERMINERS = ("a", "the")
 PREPOSITIONS = ("in", "on", "beside")
-BEINGS = _listed(
-    "girl boy cat dog baby child teacher frog mouse lion bear monkey horse giraffe sailor duck "
-    "bird monster penguin lawyer princess professor customer student"
-)
-THINGS = _listed(
-    "cake donut cookie box rose drink raisin melon strawberry sandwich ball balloon block book "
-    "doll chalk game glue hamburger crayon lollipop banana pretzel biscuit"
-)
-PLACES = _listed(
-    "house room car garden cup glass bag hole table stage bed chair stool road tree rock"
-)
-NAMES = _listed(
-    "Emma Liam Olivia Noah Ava William Isabella James Sophia Oliver Benjamin Mia Elijah Amelia "
-    "Lucas Harper Mason Evelyn Logan Abigail Alexander Emily Ethan Grace"
+BEINGS, THINGS, PLACES, NAMES = (
+    _listed(_LISTS[name]) for name in ("beings", "things", "places", "names")
 )
 """These four lists are the nouns and names in sentences of our own."""
-HELD_NOUNS = ("shark", "hedgehog", "cockroach", "cobra", "hippo")
-HELD_NAMES = ("Paula", "Lina", "Charlie")
+HELD_NOUNS, HELD_NAMES = _listed(_LISTS["held nouns"]), _listed(_LISTS["held names"])
 """Words that training shows in one role only, or by themselves."""
-_NOUNS = _listed(
-    "backpack backyard bakery baron barrel basin basket bat bathtub beach bean beast bee beer bell "
-    "bench bible bicycle bike bin blanket blender board boat booklet bookstore bottle boulder bowl "
-    "brain branch brick broker brush bucket bun bunker bunny bush butterfly button buyer cabinet "
-    "cafe cage can canvas captain carpet cart casket cassette castle champion chemical chemist "
-    "chessboard chicken chief china citizen clock closet cloth cloud coach coffin coin computer "
-    "condo consumer container corner corpse cot couch counter cow crack cracker crate creature "
-    "crib crocodile crown crystal cubicle cupboard cushion cylinder dealer deck deer desk device "
-    "director dish doctor donkey dragon drawer driver duke dumpster dungeon envelope farmer father "
-    "fig fish fishbowl flag floor flower fly foreigner fox fridge friend fruit futon gardner "
-    "genius giant glacier goose governor gravel guard guest guitar gumball guy hammer hammock "
-    "hanger hat haystack headmaster hedge helicopter hen hero host human jacket jar jeep jigsaw "
-    "journalist judge kennel key keyboard kid king kitty knife ladder lamb lamp landlord leaf "
-    "leaflet lemon liver log machine manager mandarin mattress microwave mirror molecule monastery "
-    "monk moose mother mound muffin mug murderer nail napkin needle nest newspaper notebook "
-    "package pad painting palace pancake panel paper parcel passenger patient pedestal pen pencil "
-    "penny penthouse pepper philosopher piano pickle pig pile pillar pillow pit pizza plant plaque "
-    "plate platter pod podium poet politician pony pool poster pot potato present president priest "
-    "prince prisoner producer puddle pumpkin pupil puppy purse pyramid queen rack radio rag "
-    "refrigerator researcher resident ring rod rug sack saucepan scarf scientist sculpture seat "
-    "seed servant sheep sheet shelf shell shirt shoe shoebox sink skull soap sock sofa soldier "
-    "soup spaceship speaker sphere spokesman spoon squirrel stack stadium stand statue storage "
-    "surface surgeon swamp sweetcorn sword tabletop taxi teapot tenant tent throne tiger tin tomb "
-    "tool toothbrush torch tourist towel tower toy trailer train trainee trampoline trap tray "
-    "tripod trophy truck trunk tub tube turkey turntable turtle tv valve van vase vehicle vessel "
-    "visitor wagon wardrobe warrior watch weapon well whale windowsill wine wolf worm writer yacht "
-    "yogurt zebra"
-)
-_NAMES = _listed(
-    "Addison Aiden Andrew Anthony Aria Asher Aubrey Audrey Aurora Avery Bella Brooklyn Caleb "
-    "Camila Carter Charlotte Chloe Christopher Claire Daniel David Dylan Eleanor Elizabeth Ella "
-    "Ellie Gabriel Grayson Hannah Hazel Henry Isaac Jack Jackson Jacob Jaxon Jayden John Joseph "
-    "Joshua Julian Layla Leah Leo Levi Lillian Lily Lincoln Luke Luna Madison Mateo Matthew "
-    "Michael Mila Natalie Nathan Nora Owen Penelope Riley Ryan Samuel Savannah Scarlett Sebastian "
-    "Skylar Sofia Stella Theodore Thomas Victoria Violet Wyatt Zoe Zoey"
-)
-VERBS = {
-    "unergative": _listed(
-        "cry dance frown gasp giggle jog laugh nap run scoff scream sleep smile smirk sneeze "
-        "snooze snore stutter talk walk crawl"
-    ),
-    "omissible": _listed(
-        "call clean cook draw dust eat hunt paint sketch study examine hear investigate juggle "
-        "know notice nurse observe pack see read bake"
-    ),
-    "unaccusative": _listed(
-        "break burn change collapse crumple double float freeze grow roll decompose disintegrate "
-        "enlarge improve inflate redden shorten slide snap split shatter"
-    ),
-    "transitive": _listed(
-        "adore discover find help hold miss poke stab throw touch admire appreciate like love "
-        "pierce respect tolerate toss value worship bless squeeze"
-    ),
-    "dative": _listed(
-        "award bring feed forward give hand lend mail offer sell loan pass post promise rent "
-        "return send serve slip wire ship teleport"
-    ),
-    "clause": _listed(
-        "believe confess declare hope imagine prove say support think wish admire appreciate "
-        "dream expect like mean notice respect tolerate value"
-    ),
-    "infinitive": _listed(
-        "attempt crave enjoy hate intend need plan prefer try want dream expect hope itch like "
-        "long love mean wish yearn"
-    ),
-}
+VERBS = {kind: _listed(verbs) for kind, verbs in _LISTS["verbs"].items()}
 """Verbs by what they take; an "omissible" object may be left out. The first ten of a class are in
 sentences of our own, and a verb that is held out is one of the last."""
-_IRREGULAR = {
-    "break": "broke broken", "bring": "brought", "cry": "cried", "draw": "drew drawn",
-    "eat": "ate eaten", "feed": "fed", "find": "found", "freeze": "froze frozen",
-    "give": "gave given", "grow": "grew grown", "hear": "heard", "hold": "held",
-    "jog": "jogged", "know": "knew known", "mean": "meant", "nap": "napped", "plan": "planned",
-    "prefer": "preferred", "read": "read", "run": "ran", "say": "said", "see": "saw seen",
-    "sell": "sold", "send": "sent", "ship": "shipped", "sleep": "slept", "slide": "slid",
-    "slip": "slipped", "snap": "snapped", "split": "split", "stab": "stabbed", "study": "studied",
-    "think": "thought", "throw": "threw thrown", "try": "tried", "worship": "worshipped",
-}  # fmt: skip
+_IRREGULAR = dict(forms.split(" ", 1) for forms in _LISTS["irregular"])
 
 
 def past(verb: str) -> str:
@@ -139,8 +56,8 @@ def participle(verb: str) -> str:
 
 
 _ALL_VERBS = tuple(dict.fromkeys(verb for verbs in VERBS.values() for verb in verbs))
-_NOUN = frozenset((*BEINGS, *THINGS, *PLACES, *HELD_NOUNS, *_NOUNS))
-_NAME = frozenset((*NAMES, *HELD_NAMES, *_NAMES))
+_NOUN = frozenset((*BEINGS, *THINGS, *PLACES, *HELD_NOUNS, *_listed(_LISTS["other nouns"])))
+_NAME = frozenset((*NAMES, *HELD_NAMES, *_listed(_LISTS["other names"])))
 _AFTER: Mapping[str, Mapping[str, str]] = {
     "N": {past(verb): verb for verb in _ALL_VERBS},
     "was": {participle(verb): verb for verb in _ALL_VERBS},
