@@ -265,7 +265,7 @@ def test_aspects_are_those_of_the_text(task: Prontoqa) -> None:
     ("changes", "message"),
     [
         ({"hops": 6}, r"task.hops is 6; expected at most 5"),
-        ({"least_hops": 4}, r"task.least_hops is 4; expected at most hops \(3\)"),
+        ({"least_hops": 4}, r"task.least_hops is 4; expected at most 3"),
         (
             {"distribution": "fair"},
             r"task.distribution is 'fair'; expected one of 'faithful', 'bal",
