@@ -33,7 +33,8 @@ from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.interventions.masks import mask_edges, token_edges
-from anchor_interp.interventions.patching import logit_difference, patch
+from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.patching import patch
 from anchor_interp.interventions.sites import site_grid
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.runs.run import load

@@ -25,11 +25,8 @@ from anchor_interp.interventions.interchange import (
 )
 from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.counterfactuals import (
-    InterchangePairs,
-    interchange_pairs,
-    renamed_answers,
-)
+from anchor_interp.tasks.counterfactuals import interchange_pairs
+from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
 from measured import Measured, experiment, spread, table, tell_filled
 from papers.rows import Row
 

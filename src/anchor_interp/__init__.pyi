@@ -18,9 +18,14 @@ from .interventions.masks import edge as edge
 from .interventions.masks import mask_edges as mask_edges
 from .interventions.masks import mask_first_anchor as mask_first_anchor
 from .interventions.masks import mask_key_token as mask_key_token
+from .interventions.masks import mask_position as mask_position
 from .interventions.masks import mask_second_anchor as mask_second_anchor
-from .interventions.patching import logit_difference as logit_difference
+from .interventions.metrics import log_prob as log_prob
+from .interventions.metrics import logit_difference as logit_difference
+from .interventions.metrics import rank as rank
 from .interventions.patching import patch as patch
+from .interventions.patching import path_patch as path_patch
+from .interventions.sites import Connection as Connection
 from .interventions.sites import Site as Site
 from .interventions.sites import site_grid as site_grid
 from .models.complexity import complexity as complexity
@@ -55,6 +60,7 @@ from .tasks.examples import Dataset as Dataset
 from .tasks.examples import Examples as Examples
 from .tasks.examples import Plane as Plane
 from .tasks.examples import Split as Split
+from .tasks.exchanges import exchange_label as exchange_label
 from .tasks.functions import Affine as Affine
 from .tasks.functions import Anchor as Anchor
 from .tasks.functions import Override as Override

@@ -19,7 +19,8 @@ from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.interchange import interchange
-from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
+from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.patching import PatchResult, patch
 from anchor_interp.interventions.sites import Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity

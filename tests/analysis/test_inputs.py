@@ -21,8 +21,9 @@ from anchor_interp.analysis.similarity import answer_similarity, block_similarit
 from anchor_interp.interventions.ablation import EdgeAblation, edge_outputs
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_leakage
-from anchor_interp.interventions.patching import patch, path_patch, probability
-from anchor_interp.interventions.sites import Connection, Site, site_mask
+from anchor_interp.interventions.metrics import probability
+from anchor_interp.interventions.patching import patch, path_patch
+from anchor_interp.interventions.sites import Connection, Site
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.runs.evaluation import accuracy, predict
@@ -53,7 +54,6 @@ TAKES_TOKENS: dict[str, Callable[[Any], np.ndarray | Tensor]] = {
     "attention_patterns": lambda tokens: attention_patterns(MODEL, tokens).patterns,
     "information_flow": lambda tokens: information_flow(MODEL, tokens).log_probability,
     "EdgeAblation": lambda tokens: EdgeAblation(MODEL, tokens, references=tokens).full,
-    "site_mask": lambda tokens: site_mask(SITES[0], tokens, (6, 9, 1)),
     "patch": patched,
 }
 

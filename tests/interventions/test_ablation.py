@@ -171,12 +171,12 @@ def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
     with pytest.raises(ZeroDivisionError), ablate_edges(model, everything(model), found):
         print(model(rows).shape[0] / 0)
     with (
-        pytest.raises(ConfigError, match="4 references and the forward pass has 3 sequences"),
+        pytest.raises(ConfigError, match="there are 3 sequences and 4 references"),
         ablate_edges(model, everything(model), found),
     ):
         model(rows[:3])
     with (
-        pytest.raises(ConfigError, match="3 sequences and there are 4 references"),
+        pytest.raises(ConfigError, match="there are 3 sequences and 4 references"),
         ablate_edges(model, everything(model).expand(-1, 3, -1, -1, -1), found),
     ):
         pass
@@ -350,14 +350,14 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"position": 2}, "know their key's position; leave position out"),
         ({"sequences": SEQUENCES.tokens[0]}, "resample ablation of one sequence needs references"),
         ({"sequences": SEQUENCES.tokens[0], "ablation": "mean"}, "mean ablation of one sequence"),
-        ({"sequences": np.ones((2, 9))}, r"expected token indices \(n, length\)"),
-        ({"sequences": np.ones((0, 9), np.int64)}, r"expected token indices \(n, length\)"),
+        ({"sequences": np.ones((2, 9))}, r"expected integers \[n, pos\]"),
+        ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),
         ({"sequences": SEQUENCES.tokens + 100}, "expected 0 to 119"),
-        ({"references": BETWEEN}, "key at position 3; the sequences have 9 and 2"),
-        ({"references": SEQUENCES.tokens[:, :8]}, "the references have 8 tokens"),
+        ({"references": BETWEEN}, "have the positions noise, noise, noise, key"),
+        ({"references": SEQUENCES.tokens[:, :8]}, "the references have the positions noise"),
         ({"references": SEQUENCES, "ablation": "zero"}, "zero ablation takes no references"),
-        ({"answers": np.zeros(4)}, "expected 4 integers"),
-        ({"answers": np.zeros(3, np.int64)}, "expected 4 integers"),
+        ({"answers": np.zeros(4)}, "float64; expected integers"),
+        ({"answers": np.zeros(3, np.int64)}, "there are 4 sequences and 3 answers"),
         ({"answers": np.array([0, 1, 2, 120])}, "answers run from 0 to 120"),
     ],
 )  # fmt: skip

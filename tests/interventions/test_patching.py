@@ -19,15 +19,14 @@ from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.patching import (
-    Direction,
-    PatchResult,
+from anchor_interp.interventions.metrics import (
     answer_probability,
+    log_prob,
     logit_difference,
-    patch,
-    path_patch,
     probability,
+    rank,
 )
+from anchor_interp.interventions.patching import Direction, PatchResult, patch, path_patch
 from anchor_interp.interventions.sites import (
     PLACES,
     Activation,
@@ -41,6 +40,7 @@ from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.counterfactuals import ContrastPairs, Perturbation
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import draw
 
 EVERY: list[Activation] = [
@@ -91,7 +91,7 @@ def test_patching_the_whole_first_stream_exchanges_the_runs(model: HookedTransfo
     directions: dict[Direction, int] = {"denoise": 1, "noise": 0}
     for direction, expected in directions.items():
         result = patch(model, *pair, [site], logit_difference(*pair), direction=direction)
-        np.testing.assert_allclose(result.recovery(), expected, atol=1e-9)
+        np.testing.assert_allclose(result.ratios(), expected, atol=1e-9)
 
 
 @pytest.mark.usefixtures("all_told_apart")
@@ -103,7 +103,7 @@ def test_exchanging_clean_and_corrupted_exchanges_the_directions(model: HookedTr
     other = patch(model, corrupted, clean, sites, other_way, direction="noise")
     np.testing.assert_allclose(one.values, -other.values, atol=1e-12)
     np.testing.assert_allclose(one.clean, -other.corrupted, atol=1e-12)
-    np.testing.assert_allclose(one.recovery(), 1 - other.recovery(), atol=1e-9)
+    np.testing.assert_allclose(one.ratios(), 1 - other.ratios(), atol=1e-9)
     connections = [Connection(Site("z", 0, "first")), Connection(Site("mlp_out", 1, "last"))]
     one = path_patch(model, clean, corrupted, connections, one_way)
     other = path_patch(model, corrupted, clean, connections, other_way, direction="noise")
@@ -223,7 +223,7 @@ def test_patching_finds_the_known_carriers_and_nothing_else(
     for direction in ("denoise", "noise"):
         result = patch(model, *pair, sites, logit_difference(*pair), direction=direction)
         assert result.told_apart().all()
-        for site, values in zip(sites, result.recovery(), strict=True):
+        for site, values in zip(sites, result.ratios(), strict=True):
             carries = CARRIERS[mechanism][kind][site.activation][site.layer] == site.position
             expected = carries if direction == "denoise" else not carries
             np.testing.assert_allclose(values, expected, atol=1e-3, err_msg=str(site))
@@ -238,13 +238,13 @@ def test_negative_controls_have_no_effect(mechanism: Mechanism, kind: Perturbati
     second, the model sees (1, 1).
     """
     model, pair = small_exact(mechanism, "post", torch.float64), twins(kind, 8)
-    refused(lambda: logit_difference(*pair), "same target in all 8")
+    refused(lambda: logit_difference(*pair), "the same in all 8")
     metric = answer_probability(FEW_KEYS, pair.clean, "inferential")
     places: tuple[Position, ...] = ("all",) if kind == "order" else (*PLACES, "noise", "all")
     sites = site_grid(model, ["resid_pre", "resid_post"], positions=places)
     result = patch(model, *pair, sites, metric)
     np.testing.assert_allclose(result.values, 1, atol=1e-4)
-    refused(result.recovery, r"at least 0\.1 in only 0 of 8")
+    refused(result.recovery, "nothing to recover: the metric is on average 1.00 in clean and 1.00")
 
 
 # Metrics and results
@@ -261,10 +261,17 @@ def test_the_metrics_follow_from_the_logits() -> None:
     symmetric = answer_probability(task, clean, "symmetric")(logits)
     np.testing.assert_allclose(inferential, shares[rows, x - 10])
     np.testing.assert_allclose(symmetric, shares[rows, x - 6])
+    log = log_prob(clean)(logits)
+    np.testing.assert_allclose(log, np.log(shares[rows, clean.targets]))
+    ahead = (logits.numpy() > logits.numpy()[rows, clean.targets][:, None]).sum(1)
+    assert rank(clean)(logits).tolist() == (-ahead).tolist()
     twin = dataclasses.replace(clean, targets=(x - 6).astype(np.uint8))
     difference = logit_difference(clean, twin)(logits)
     picked = logits.numpy()[rows[:, None], np.stack([x - 10, x - 6], 1)]
     np.testing.assert_allclose(difference, picked[:, 0] - picked[:, 1])
+    both = Examples(clean.tokens, clean.targets, twin.targets)
+    for same in (logit_difference(both), logit_difference(x - 10, torch.from_numpy(x - 6))):
+        assert torch.equal(same(logits), difference)
     for half in (torch.float16, torch.bfloat16):
         assert probability(clean.targets)(logits.to(half)).dtype == torch.float32
 
@@ -285,16 +292,36 @@ def result_of(values: list[list[float]], clean: list[float], corrupted: list[flo
     return PatchResult((Site("resid_pre", 0),) * len(values), "denoise", *arrays)
 
 
-def test_a_recovery_is_not_clamped() -> None:
+def test_both_recoveries_follow_from_the_metric_and_are_not_clamped() -> None:
     result = result_of([[6, 2, -3], [0, 1, 7]], [4, 3, 1], [-4, 1, -1])
-    np.testing.assert_allclose(result.recovery(), [[1.25, 0.5, -1], [0.5, 0, 4]])
+    np.testing.assert_allclose(result.ratios(), [[1.25, 0.5, -1], [0.5, 0, 4]])
+    np.testing.assert_allclose(result.recovery(), [(5 + 4) / (8 + 4), (8 + 4) / (8 + 4)])
+    table = result.to_frame()
+    np.testing.assert_allclose(table["recovery"], [0.75, 1])
+    np.testing.assert_allclose(table["mean_of_ratios"], [0.25, 1.5])
 
 
 def test_a_recovery_needs_a_difference() -> None:
     result = result_of([[1, 2, 3]], [1, 2, 0.05], [0, 1, 0])
     np.testing.assert_array_equal(result.told_apart(), [True, True, False])
-    np.testing.assert_allclose(result.recovery(), [[1, 1, np.nan]])
-    refused(result_of([[1, 2, 3]], [1, 2, 0.05], [0, 1.95, 0]).recovery, "in only 1 of 3")
+    np.testing.assert_allclose(result.ratios(), [[1, 1, np.nan]])
+    worse = result_of([[1, 2, 3]], [0.47] * 3, [0.57] * 3)
+    refused(worse.recovery, "nothing to recover: the metric is on average 0.47 in clean and 0.57")
+    assert "nothing to recover" in repr(worse)
+    assert worse.to_frame()["recovery"].isna().all()
+
+
+def test_an_interval_is_that_of_the_mean() -> None:
+    """With clean 1 and corrupted 0 a recovery is a mean, whose standard error is known."""
+    values = np.random.default_rng(0).normal(0.5, 0.2, 400)
+    result = result_of([values.tolist(), [0.3] * 400], [1.0] * 400, [0.0] * 400)
+    (low, constant), (high, same) = result.interval()
+    error = values.std() / 20
+    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.3 * error)
+    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.3 * error)
+    assert constant == pytest.approx(0.3) == same
+    assert (result.interval() == result.interval(seed=0)).all()
+    assert (result.interval() != result.interval(seed=1))[:, 0].all()
 
 
 # Hooks, other models, bad input
@@ -312,7 +339,7 @@ def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
             patch(model, *pair, [Site("z", 1)], metric)
         with pytest.raises(ZeroDivisionError):
             path_patch(model, *pair, [Connection(Site("z", 0))], metric)
-    refused(lambda: patch(model, *pair, [Site("z", 1), Site("z", 1, 9)], metric), "position 9")
+    refused(lambda: patch(model, *pair, [Site("z", 1), Site("z", 1, 9)], metric), "position is 9")
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
@@ -379,7 +406,7 @@ def test_an_example_with_one_target_is_left_out_of_the_panel() -> None:
     np.testing.assert_array_equal(found.values[:, kept], whole.values[:, kept])
     assert np.isnan(found.values[:, 2]).all()
     assert found.told_apart().tolist() == kept.tolist()
-    np.testing.assert_array_equal(found.recovery()[:, kept], whole.recovery()[:, kept])
+    np.testing.assert_array_equal(found.ratios()[:, kept], whole.ratios()[:, kept])
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,5 +431,14 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: patch(model, *pair, sites, metric, direction=nothing), "direction")
     refused(lambda: patch(model, *pair, sites, lambda x: x.sum()), r"returned \(\)")
     refused(lambda: patch(model, *pair, sites, number), "metric returned 4")
+    habits: list[Any] = [lambda x: x[:, -1], lambda x: x[:, -1, 3], lambda x: x[..., -1, :]]
+    for habit in habits:  # of [batch, pos, d_vocab]
+        refused(
+            functools.partial(patch, model, *pair, sites, habit),
+            r"reads the last token of the vocabulary.*where each example is answered, \(4, 120\)",
+        )
+    refused(lambda: patch(model, *pair, sites, lambda x: x[:, 0, 0]), r"too many.*\(4, 120\)")
+    refused(lambda: patch(model, *pair, sites, lambda x: x[:, 0] * torch.nan), "is NaN in all 4")
+    refused(lambda: logit_difference(pair.clean), "have no wrong; give Examples")
     model.unembed.W_U[:] = np.nan
     refused(lambda: patch(model, *pair, sites, metric), "unembed.W_U holds .* not finite")

@@ -6,25 +6,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 from twins import twins
 from versions import only_3
 
 from anchor_interp._util.errors import ConfigError, HookError
-from anchor_interp.interventions.patching import logit_difference, patch, path_patch
+from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.patching import patch, path_patch
 from anchor_interp.interventions.sites import (
     PLACES,
     Activation,
     Connection,
     Position,
     Site,
+    check_path,
     site_grid,
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.tasks.counterfactuals import Perturbation
+from anchor_interp.tasks.sequences import draw
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 CHANGES: list[Perturbation] = ["key", "first", "second"]
@@ -89,7 +92,7 @@ def test_path_patching_finds_the_known_paths(
         connections = [connection for _, connection, _ in known]
         pair = twins(kind, 6)
         result = path_patch(model, *pair, connections, logit_difference(*pair))
-        for (_, connection, expected), values in zip(known, result.recovery(), strict=True):
+        for (_, connection, expected), values in zip(known, result.ratios(), strict=True):
             np.testing.assert_allclose(values, expected, atol=1e-3, err_msg=str(connection))
 
 
@@ -105,12 +108,13 @@ def test_a_connection_stays_at_its_position() -> None:
         (8, -1),
         ("second", -1),
     )
+    examples = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 60, seed=0, stream="paths").examples()
     for sent, received in apart:
         receiver = Site("v", 1, received)
         with pytest.raises(ConfigError, match="is at another position than the sender"):
-            Connection(Site("z", 0, sent), (receiver,))
-    for sent, received in (*same, ("all", "key"), ("noise", 8), (3, "key")):
-        Connection(Site("z", 0, sent), (Site("q", 1, received),))
+            check_path(Connection(Site("z", 0, sent), (receiver,)), examples)
+    for sent, received in (*same, ("all", "key"), ("noise", 0), (3, "key")):
+        check_path(Connection(Site("z", 0, sent), (Site("q", 1, received),)), examples)
 
 
 def linear_stream() -> HookedTransformer:

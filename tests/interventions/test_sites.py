@@ -17,14 +17,15 @@ from anchor_interp.interventions.sites import (
     site_grid,
     site_mask,
 )
-from anchor_interp.tasks.sequences import draw
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import as_examples, draw
 
 
 def test_places_by_meaning() -> None:
     sequences = draw(FEW_KEYS, FEW_KEYS.seen, "all", 60, seed=3, stream="places")
 
     def at(position: Position) -> list[list[int]]:
-        mask = site_mask(Site("resid_pre", 0, position), sequences, (60, 9, 16))[:, :, 0]
+        mask = site_mask(Site("resid_pre", 0, position), sequences.examples(), (60, 9, 16))[:, :, 0]
         return [row.nonzero()[:, 0].tolist() for row in mask]
 
     starts = sequences.position.tolist()
@@ -38,7 +39,7 @@ def test_places_by_meaning() -> None:
 
 
 def test_the_masks_of_heads_partition_the_mask_of_all_heads() -> None:
-    clean, _ = twins()
+    clean = twins().clean.examples()
     names: list[Activation] = ["q", "k", "v", "z", "pattern"]
     for name in names:
         shape = (12, 2, 9, 9) if name == "pattern" else (12, 9, 2, 5)
@@ -49,11 +50,11 @@ def test_the_masks_of_heads_partition_the_mask_of_all_heads() -> None:
 
 
 def test_a_pattern_has_rows_and_edges() -> None:
-    clean, _ = twins(n=3)
+    clean = twins(n=3).clean.examples()
     shape = (3, 2, 9, 9)
     row = site_mask(Site("pattern", 0, "last", 1), clean, shape)
     edge = site_mask(Site("pattern", 0, "last", 1, "key"), clean, shape)
-    for i, p in enumerate(clean.position.tolist()):
+    for i, p in enumerate(clean.places["key"].tolist()):
         assert row.expand(shape)[i].nonzero().tolist() == [[1, 8, j] for j in range(9)]
         assert edge.expand(shape)[i].nonzero().tolist() == [[1, 8, p]]
 
@@ -70,6 +71,10 @@ def site(*args: Any, **options: Any) -> Site:
     return Site(*args, **options)
 
 
+def masked(position: Position, examples: Examples | None = None) -> object:
+    return site_mask(Site("z", 0, position), examples or twins().clean.examples(), (12, 9, 2, 5))
+
+
 def grid(names: Any) -> tuple[Site, ...]:
     return site_grid(random_model(), names)
 
@@ -77,23 +82,20 @@ def grid(names: Any) -> tuple[Site, ...]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Site("resid_pre", 0, head=0), "resid_pre has no heads"),
-        (lambda: Site("z", 0, key_position="key"), "only a pattern has one"),
+        (lambda: Site("resid_pre", 0, head=0), "resid_pre L0H0 all has a head; only q, k"),
+        (lambda: Site("z", 0, key_position="key"), "has a key position; only a pattern has one"),
         (lambda: site("zz", 0), "activation"),
-        (lambda: site("resid_pre", 0, "frist"), r"did you mean 'first'\?"),
         (lambda: Site("z", -1), "layer"),
-        (lambda: Connection(Site("v", 0)), "connection.sender is v L0 all"),
-        (lambda: Connection(Site("z", 0), ()), "connection.receivers is empty"),
-        (lambda: Connection(Site("z", 0), (Site("attn_out", 1),)), "expected q, k, v or post"),
-        (lambda: Connection(Site("z", 1), (Site("v", 0),)), "computed before the sender"),
+        (lambda: Connection(Site("v", 0)), "the sender v L0 all does not write"),
+        (lambda: Connection(Site("z", 0), ()), "not all receivers in .* read"),
+        (lambda: Connection(Site("z", 0), (Site("attn_out", 1),)), "not all receivers in"),
+        (lambda: Connection(Site("z", 1), (Site("v", 0),)), "read the stream after the sender"),
         (lambda: check_sites(random_model(), [Site("z", 3)]), "3 layers"),
         (lambda: check_sites(random_model(), [Site("z", 0, head=2)]), "2 heads for z"),
         (lambda: grid(["zz"]), "names"),
-        (lambda: site_mask(Site("z", 0, 9), twins().clean, (12, 9, 2, 5)), "-9 to 8"),
-        (
-            lambda: site_mask(Site("z", 0, "key"), twins().clean.tokens, (12, 9, 2, 5)),
-            "position 'key' needs Sequences",
-        ),
+        (lambda: masked(9), "position is 9 in row 0; expected 0 to 8, or -9 to -1"),
+        (lambda: masked("frist"), r"did you mean 'first'\?"),
+        (lambda: masked("key", as_examples(twins().clean.tokens)), "the examples have last"),
     ],
 )
 def test_sites_that_do_not_exist_are_refused(make: Any, message: str) -> None:

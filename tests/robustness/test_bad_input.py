@@ -271,15 +271,15 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
         lambda: given(mask_key_token, tiny_model(), None),
-        "sequences is None; expected a Sequences",
+        "tokens has shape () and dtype object; expected integers [n, pos]",
     ),
     (
-        lambda: given(mask_first_anchor, tiny_model(), [1]),
-        "sequences is [1]; expected a Sequences",
+        lambda: given(mask_first_anchor, tiny_model(), [[1]]),
+        "'first' is not a place; the examples have last",
     ),
     (
-        lambda: given(mask_second_anchor, tiny_model(), None),
-        "sequences is None; expected a Sequences",
+        lambda: given(mask_second_anchor, tiny_model(), [1]),
+        "tokens has shape (1,) and dtype int64; expected integers [n, pos]",
     ),
     (
         lambda: given(exact_model, "symetric", TASK),
@@ -318,11 +318,11 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(site_grid, tiny_model(), ["zz"]), "names[0] is 'zz'; expected one of"),
     (
         lambda: given(logit_difference, *[sample(TASK, "id", 3, seed=0)] * 2),
-        "clean and corrupted have the same target in all 3 examples",
+        "right and wrong are the same in all 3 examples",
     ),
     (
         lambda: EdgeAblation(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
-        "sequences holds no sequence; expected at least one",
+        "tokens has shape (0, 9) and dtype uint8; expected integers [n, pos], of at least one",
     ),
     (
         lambda: given(Site, "hook_z", 0),
@@ -331,11 +331,11 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: patched([]), "sites is empty; name at least one Site"),
     (
         lambda: given(patched, Site("resid_pre", 0)),
-        "sites is one Site, resid_pre L0 all; expected several: put it in a list",
+        "sites is Site(activation='resid_pre', layer=0",
     ),
     (
         lambda: patched([Site("resid_pre", 0)], n=5),
-        "the metric is of 5 examples and 3 are patched; make it from the sequences",
+        "the metric is of 5 examples and 3 are patched",
     ),
     (lambda: given(analyze, 3, step=None), "the path of the run is 3; expected a path"),
     (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),

@@ -25,7 +25,8 @@ from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.interventions.interchange import interchange, random_subspace
-from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
+from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.patching import PatchResult, patch
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.complexity import complexity
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
@@ -113,7 +114,7 @@ def test_the_numbers_are_those_of_the_result() -> None:
 
 def test_tables_have_one_row_each() -> None:
     found: Any = results()
-    recovery = patched().recovery().mean(1)
+    recovery = patched().recovery()
     frame = patched().to_frame()
     assert frame["site"].tolist() == ["resid_pre L0 key", "resid_pre L1 key", "resid_pre L1 all"]
     assert frame["layer"].tolist() == [0, 1, 1]
@@ -182,7 +183,7 @@ def test_what_is_not_told_apart_has_no_recovery() -> None:
     found = patched()
     same = dataclasses.replace(found, corrupted=found.clean)
     assert "30 examples, 0 told apart" in repr(same)
-    assert "recovery" not in repr(same)
+    assert "nothing to recover" in repr(same)
     assert same.to_frame()["recovery"].isna().all()
 
 

@@ -165,10 +165,11 @@ def attention_patterns(
 
 def attention_rollout(
     patterns: Float[Tensor, "layer batch head query key"],
+    read: Int64[Tensor, " batch"] | None = None,
 ) -> Float[np.ndarray, "layer head query key"]:
-    """How much attention runs through every edge to the last position.
+    """How much attention runs through every edge to the position that is read, by default the last.
 
-    An edge's weight times the weight of all ways from its query on to the last position of the
+    An edge's weight times the weight of all ways from its query on to this position of the
     last layer. From layer to layer a way follows the mean attention of the heads, or stays in
     place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
     section 3, here by edge and from the end on). Values do not enter, so attention that the model
@@ -176,7 +177,7 @@ def attention_rollout(
     """
     weights = patterns.double()
     onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
-    onward[:, -1] = 1
+    onward[torch.arange(len(onward)), -1 if read is None else read] = 1
     through = []
     for layer in reversed(weights):
         flow = layer * onward[:, None, :, None]

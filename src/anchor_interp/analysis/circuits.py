@@ -31,7 +31,7 @@ from anchor_interp.interventions.ablation import (
     single_parts,
 )
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.sequences import Place, PositionRole, position_roles
+from anchor_interp.tasks.sequences import Place, position_roles
 
 _NAMED = 6
 """Parts that a circuit's text names."""
@@ -60,7 +60,7 @@ class Circuit(Readable):
 
     edges: Bool[np.ndarray, "layer head query key"]
     """With MLPs they are the last head, whose edges lead from each position to itself."""
-    roles: tuple[PositionRole, ...]
+    roles: tuple[str, ...]
     finished: bool = True
     """False if :func:`prune` took ``max_seconds`` while parts were left that might go."""
     parts: Parts = "edges"
@@ -363,7 +363,7 @@ def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, .
     A size below 1 or above the number of edges that can reach the output is left out.
     """
     checked(bench, EdgeAblation, "bench")
-    share = attention_rollout(edge_outputs(bench.model, bench.tokens).patterns)
+    share = attention_rollout(edge_outputs(bench.model, bench.tokens).patterns, bench.at)
     by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
     fitting = [n for n in dict.fromkeys(sizes) if 1 <= n <= bench.reachable.sum()]
     circuits = np.zeros((len(fitting), *bench.reachable.shape), np.bool_)

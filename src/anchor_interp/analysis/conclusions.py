@@ -8,8 +8,6 @@ counts if its p is 0.05 or less.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
 from anchor_interp.analysis.circuits import CircuitScores
 from anchor_interp.analysis.mask_leakage import MaskLeakage
@@ -145,9 +143,9 @@ def _shares_before_last_layer(patched: Patched) -> dict[str, float]:
     sites: Sequence[Any] = patched.result.sites
     last = max(site.layer for site in sites)
     return {
-        site.position: float(row[np.isfinite(row)].mean())
-        for site, row in zip(sites, patched.result.recovery(), strict=True)
-        if (site.activation, site.layer) == ("resid_pre", last) and np.isfinite(row).any()
+        site.position: share
+        for site, share in zip(sites, patched.result.recovery().tolist(), strict=True)
+        if (site.activation, site.layer) == ("resid_pre", last)
     }
 
 

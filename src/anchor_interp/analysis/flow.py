@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int64
 
 from anchor_interp.interventions.ablation import BATCH, Ablation, EdgeAblation, Tokens, single_parts
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.sequences import PositionRole
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,7 @@ class InformationFlow:
     """The model's prediction at every position; the last one is its answer."""
     answers: Int64[np.ndarray, " n"]
     """The answers that the effects refer to."""
-    roles: tuple[PositionRole, ...]
+    roles: tuple[str, ...]
     attention: Float[np.ndarray, "layer head query key"]
     reachable: Bool[np.ndarray, "layer head query key"]
     ablation: Ablation

@@ -10,7 +10,8 @@ import torch
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.masks import Paths, mask_edges, mask_leakage, token_edges
-from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE, logit_difference
+from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.forward import last_logits
 from anchor_interp.tasks.counterfactuals import contrast_pairs

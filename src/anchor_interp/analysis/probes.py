@@ -11,7 +11,8 @@ from anchor_interp.analysis.circuits import Circuit, prune
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.interventions.ablation import EdgeAblation
 from anchor_interp.interventions.interchange import InterchangeResult, interchange_of
-from anchor_interp.interventions.patching import PatchResult, logit_difference, patch
+from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.patching import PatchResult, patch
 from anchor_interp.interventions.sites import Activation, Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings

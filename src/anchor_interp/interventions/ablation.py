@@ -24,12 +24,12 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.interventions.passes import check_answers
 from anchor_interp.models.finite import check_finite
-from anchor_interp.models.forward import last_logits
+from anchor_interp.models.forward import answer_logits, answer_positions
 from anchor_interp.models.transformer import (
     Edges,
     HookedTransformer,
@@ -37,18 +37,20 @@ from anchor_interp.models.transformer import (
     check_causal,
     finite_rows,
 )
-from anchor_interp.tasks.sequences import Sequences, position_roles
+from anchor_interp.tasks.examples import Examples, as_integers
+from anchor_interp.tasks.sequences import Sequences, as_examples
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
 Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
 """What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
-Tokens = Sequences | np.ndarray | Tensor | Sequence[int]
-"""Sequences of a task, token indices (n, length), or one sequence's tokens."""
+Tokens = Inputs | Sequence[int]
+"""Sequences, examples, token indices (n, length), or one sequence's tokens."""
 Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
 """Indices of sequences and of the reference of each."""
 BATCH = 1024
 """Sequences of one forward pass."""
+_UNEVEN = "there are {} sequences and {} references; give each sequence its reference"
 LEAST_CHANGE = 0.1
 """A ratio needs at least this share of the answers to change in its denominator."""
 
@@ -132,8 +134,7 @@ def ablate_edges(
         edits = {}
         if reference is not None:
             if isinstance(reference, EdgeOutputs) and edges.shape[1] not in (1, len(reference)):
-                given = f"edges are for {edges.shape[1]} sequences and there are {len(reference)}"
-                raise ConfigError(f"{given} references; give each sequence its reference")
+                raise ConfigError(_UNEVEN.format(edges.shape[1], len(reference)))
             edits = {
                 f"blocks.{layer}.attn.hook_z": _adding(reference.through(layer, cut))
                 for layer, cut in enumerate(edges)
@@ -149,18 +150,25 @@ def ablate_edges(
 
 
 def reachable_edges(
-    model: HookedTransformer, length: int, *, mlps: bool = False
+    model: HookedTransformer,
+    length: int,
+    *,
+    read: Int64[np.ndarray, " n"] | None = None,
+    mlps: bool = False,
 ) -> Bool[np.ndarray, "layer head query key"]:
-    """The edges, and MLPs, whose information can reach the last position's output.
+    """The edges, and MLPs, whose information can reach the output where it is read.
 
-    These are the last layer's edges to the last position and all causal edges below it: 54 of 90
-    for two layers, one head and nine positions. Raises ConfigError if attention is not causal.
+    These are the last layer's edges to the positions in ``read`` (the last one if None), and all
+    causal edges below it that do not lie behind: 54 of 90 for two layers, one head and nine
+    positions. Raises ConfigError if attention is not causal.
     """
     check_causal(model)
+    queries = np.unique([length - 1] if read is None else read)
     shape = (model.cfg.n_layers, model.cfg.n_heads + mlps, length, length)
     edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
     edges[:, model.cfg.n_heads :] &= np.eye(length, dtype=np.bool_)
-    edges[-1, :, :-1] = False
+    edges[:, :, queries.max() + 1 :] = False
+    edges[-1, :, np.setdiff1d(np.arange(length), queries)] = False
     return edges
 
 
@@ -180,10 +188,11 @@ def single_parts(
 
 
 class EdgeAblation(Readable):
-    """A model on aligned sequences, ready to be measured with sets of edges ablated.
+    """A model on aligned examples, ready to be measured with sets of edges ablated.
 
     Args:
-        sequences: :func:`anchor_interp.tasks.sequences.aligned_sequences`, or one sequence.
+        sequences: examples whose positions mean the same in all, such as
+            :func:`anchor_interp.tasks.sequences.aligned_sequences`, or one sequence.
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
@@ -212,15 +221,17 @@ class EdgeAblation(Readable):
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
         self.parts: Parts = checked(parts, Parts, "parts")
         self._seed = checked(seed, int, "seed", low=0)
-        tokens, position = _aligned(sequences, position, "sequences")
+        examples = _aligned(sequences, position)
         self.model = model
-        self.tokens = finite_rows(model, tokens)
-        self.roles = position_roles(tokens.shape[1], position)
-        self.reachable = reachable_edges(model, tokens.shape[1], mlps=self._mlps)
+        self.tokens = finite_rows(model, examples)
+        self.at = answer_positions(model, examples)
+        self.roles = examples.names
+        length = self.tokens.shape[1]
+        self.reachable = reachable_edges(model, length, read=examples.at, mlps=self._mlps)
         self.answers, self._own = self._answers(answers), answers is None
         own = edge_outputs(model, self.tokens, mlps=self._mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
-        self._reference, self._pairs = self._references(own, position, references)
+        self._reference, self._pairs = self._references(own, references)
         none, every = np.zeros_like(self.reachable), self.reachable
         self.full, self.nothing = self.measure(np.stack([none, every])).T
 
@@ -264,7 +275,9 @@ class EdgeAblation(Readable):
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
         edges = torch.from_numpy(ablated)[:, None]
-        scores = run_ablated(self.model, self.tokens, edges, self._pairs, self._reference, score)
+        scores = run_ablated(
+            self.model, self.tokens, edges, self._pairs, self._reference, score, read=self.at
+        )
         means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
         return means
 
@@ -278,11 +291,8 @@ class EdgeAblation(Readable):
         """
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
-            raise ConfigError(
-                f"with every edge ablated {self.nothing[0]:.2f} of the answers are right, with "
-                f"none {self.full[0]:.2f}: they hardly depend on attention; use another model or "
-                "other answers"
-            )
+            right = f"{self.nothing[0]:.2f} of the answers are right, with none {self.full[0]:.2f}"
+            raise ConfigError(f"with every edge ablated {right}: they hardly depend on attention")
         left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
@@ -290,17 +300,18 @@ class EdgeAblation(Readable):
     def _answers(self, given: np.ndarray | None) -> Int64[Tensor, " n"]:
         """The answers given, or the model's own."""
         with torch.no_grad():
-            logits = check_finite(last_logits(self.model, self.tokens), "the model's logits")
+            logits = answer_logits(self.model, self.tokens, self.at)
+        check_finite(logits, "the model's logits")
         if given is None:
             return logits.argmax(-1)
-        answers, n = np.asarray(given), len(self.tokens)
-        if answers.shape != (n,) or answers.dtype.kind not in "iu":
-            raise ConfigError(f"answers is {shown(given)}; expected {n} integers")
+        answers = as_integers(given, "answers", 1).astype(np.int64)
+        if len(answers) != len(self.tokens):
+            raise ConfigError(f"there are {len(self.tokens)} sequences and {len(answers)} answers")
         check_answers(answers, self.model.cfg.d_vocab_out)
-        return torch.from_numpy(answers.astype(np.int64)).to(logits.device)
+        return torch.from_numpy(answers).to(logits.device)
 
     def _references(
-        self, own: EdgeOutputs, position: int | None, references: Tokens | None
+        self, own: EdgeOutputs, references: Tokens | None
     ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
         n = len(self.tokens)
@@ -311,24 +322,19 @@ class EdgeAblation(Readable):
             return None, (each, each)
         if references is None:
             if n < 2:
-                raise ConfigError(
-                    f"{self.ablation} ablation of one sequence needs references with the key at "
-                    "the same position; see aligned_sequences"
-                )
+                raise ConfigError(f"{self.ablation} ablation of one sequence needs references")
             order, others = np.random.default_rng(self._seed).permutation(n), np.empty_like(each)
             others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
             outputs, pairs = own, (each, others)
         else:
-            tokens, at = _aligned(references, None, "references")
-            if tokens.shape[1] != self.tokens.shape[1] or (at is not None and at != position):
-                raise ConfigError(
-                    f"the references have {tokens.shape[1]} tokens and the key at position {at}; "
-                    f"the sequences have {self.tokens.shape[1]} and {position}: give aligned "
-                    "references"
-                )
-            outputs = edge_outputs(self.model, tokens, mlps=self._mlps)
-            around = np.arange(max(n, len(tokens)))
-            pairs = around % n, around % len(tokens)
+            donors = _aligned(references, None)
+            differ = donors.names != self.roles if donors.places else False
+            if differ or len(donors.names) != len(self.roles):
+                there, here = ", ".join(donors.names), ", ".join(self.roles)
+                raise ConfigError(f"the references have the positions {there}; expected {here}")
+            outputs = edge_outputs(self.model, donors, mlps=self._mlps)
+            around = np.arange(max(n, len(donors)))
+            pairs = around % n, around % len(donors)
         return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
 
 
@@ -340,11 +346,14 @@ def run_ablated(
     pairs: Pairs,
     reference: EdgeOutputs | MeanEdgeOutputs | None,
     score: Callable[[Tensor, Tensor], Tensor],
+    *,
+    read: Int64[Tensor, " n"] | None = None,
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference under every set of ablated edges.
 
-    ``score`` takes logits in float64 with the sequence of each row and returns (row, metric). A
-    batch of 1 in ``ablated`` stands for every sequence.
+    ``score`` takes logits in float64, at the position of each sequence in ``read`` (the last one
+    if None), with the sequence of each row, and returns (row, metric). A batch of 1 in ``ablated``
+    stands for every sequence.
     """
     sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
     n = len(sequence)
@@ -354,37 +363,27 @@ def run_ablated(
         rows = sequence[pair]
         edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
         donors = None if reference is None else reference.rows(other[pair])
-        # without edges to ablate no hook is attached, and last_logits takes its fast path
+        # without edges to ablate no hook is attached, and the fast path is taken
         heads, mlps = edges[:, :, : model.cfg.n_heads], edges[:, :, model.cfg.n_heads :]
         at = mlps.diagonal(dim1=-2, dim2=-1).any(2)  # [layer, batch, position]
         with ablate_edges(model, heads, donors, mlps=at):
-            logits = last_logits(model, tokens[rows])
+            logits = answer_logits(model, tokens[rows], None if read is None else read[rows])
         parts.append(score(logits.double(), rows).double().cpu())
     return torch.cat(parts).view(len(ablated), n, -1).numpy()
 
 
-def _aligned(
-    sequences: Tokens, position: int | None, where: str
-) -> tuple[Int64[np.ndarray, "n length"], int | None]:
-    """Token indices and the one position of their keys."""
-    if isinstance(sequences, Sequences):
+def _aligned(sequences: Tokens, position: int | None) -> Examples:
+    """Examples; of tokens alone, with the places of a key at this position."""
+    if isinstance(sequences, Sequences | Examples):
         if position is not None:
-            raise ConfigError(f"{where} know their key's position; leave position out")
-        positions = np.unique(sequences.position)
-        if not len(positions):
-            raise ConfigError(f"{where} holds no sequence; expected at least one")
-        if len(positions) != 1:
-            raise ConfigError(
-                f"{where} have the key at {len(positions)} positions; expected one, so that an "
-                "edge means the same in all: draw aligned_sequences, or take "
-                "sequences.where(position=2)"
-            )
-        return sequences.tokens.astype(np.int64), int(positions[0])
-    given = sequences.cpu() if isinstance(sequences, Tensor) else sequences
-    tokens = np.atleast_2d(np.asarray(given))
-    if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
-        raise ConfigError(f"{where} is {shown(sequences)}; expected token indices (n, length)")
-    return tokens.astype(np.int64), position
+            raise ConfigError("the sequences know their key's position; leave position out")
+        n = len(np.unique(sequences.position)) if isinstance(sequences, Sequences) else 1
+        if n > 1:
+            raise ConfigError(f"the sequences have the key at {n} positions; expected one")
+        return as_examples(sequences)
+    names = () if position is None else ("key", "first", "second")
+    rows: Any = sequences if getattr(sequences, "ndim", 1) > 1 else [sequences]
+    return Examples(rows, places={name: (position or 0) + i for i, name in enumerate(names)})
 
 
 def _replacing(
@@ -397,8 +396,7 @@ def _replacing(
 def _adding(substitute: Float[Tensor, "batch query head d_head"]) -> Edit:
     def add(z: Tensor) -> Tensor:
         if len(substitute) not in (1, len(z)):
-            given = f"there are {len(substitute)} references and the forward pass has {len(z)}"
-            raise ConfigError(f"{given} sequences; give each sequence its reference")
+            raise ConfigError(_UNEVEN.format(len(z), len(substitute)))
         return z + substitute
 
     return add

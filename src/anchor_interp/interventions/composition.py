@@ -119,10 +119,8 @@ def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs,
     ]
     beside = [b for b in anchors if all({(a, b), (b, a)} <= set(known) for a in anchors)]
     if not virtual or not beside:
-        raise ConfigError(
-            "the task has no virtual anchors: they need three anchors or more, and one that "
-            "follows the rule with each anchor in both orders"
-        )
+        needed = "three anchors, and one that follows the rule with each anchor in both orders"
+        raise ConfigError(f"the task has no virtual anchors: they need {needed}")
     adds = _added(task)
     trained, unseen = ({adds[a] + adds[b] for a, b in of if adds} for of in (known, task.unseen))
     pairs: list[tuple[Signs, int | None]] = []

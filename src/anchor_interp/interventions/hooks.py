@@ -11,16 +11,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.lens import is_bridge
-from anchor_interp.models.transformer import HookedTransformer, check_model, has_hooks, token_rows
-from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.models.transformer import (
+    HookedTransformer,
+    Inputs,
+    check_model,
+    has_hooks,
+    token_rows,
+)
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
@@ -58,15 +61,11 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
             edited: Any = edit(activation)
             if not isinstance(edited, Tensor) or _kind(edited) != _kind(activation):
                 returned = _kind(edited) if isinstance(edited, Tensor) else shown(edited)
-                raise HookError(
-                    f"the edit of {name} returned {returned}; expected {_kind(activation)}, the "
-                    "shape, dtype and device of its input"
-                )
+                expected = f"expected {_kind(activation)}, as its input"
+                raise HookError(f"the edit of {name} returned {returned}; {expected}")
             if deaf and edited is not activation and _is_pattern(name):
-                raise HookError(
-                    f"an edit of {name} has no effect: this TransformerBridge leaves attention to "
-                    "the model that it wraps; edit hook_z, or take a HookedTransformer"
-                )
+                without = f"an edit of {name} has no effect in this TransformerBridge"
+                raise HookError(f"{without}; edit hook_z, or take a HookedTransformer")
             return edited
 
         return hook
@@ -78,8 +77,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
         yield
     missed = [name for name in edits if name not in fired]
     if missed:
-        advice = "run the model within the block, through every layer that is edited"
-        raise HookError(f"the hook {missed[0]} did not fire; {advice}")
+        raise HookError(f"the hook {missed[0]} did not fire; run the model within the block")
 
 
 def _is_pattern(name: str) -> bool:
@@ -132,7 +130,7 @@ def _deaf_to_patterns(model: HookedTransformer) -> bool:
 
 def activations(
     model: HookedTransformer,
-    tokens: Sequences | Int[Tensor, "batch pos"] | np.ndarray,
+    tokens: Inputs,
     names: Sequence[str],
     *,
     batch: int | None = None,
@@ -191,10 +189,8 @@ def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
     check_model(model)
     for name in names:
         if name not in model.hook_dict:
-            raise HookError(
-                f"the model has no hook {shown(name)}{suggestion(str(name), model.hook_dict)}; "
-                "model.hook_dict lists them"
-            )
+            close = suggestion(str(name), model.hook_dict)
+            raise HookError(f"the model has no hook {shown(name)}{close}; see model.hook_dict")
         if model.cfg.attn_only and name.endswith((".hook_mlp_in", ".hook_mlp_out")):
             raise HookError(f"{name} never fires: the model has attention only, no MLPs")
         gate = _GATES.get(name.rpartition(".")[2])

@@ -1,17 +1,20 @@
-"""Interchange interventions: is this activation the model's g(x; a1)?
+"""Interchange interventions: does this activation stand for a value that the model computes?
 
-If an activation stands for the intermediate value v = g(x; a1), taking it from another sequence
-changes v and nothing else, and the new answer is known in advance (Geiger et al. 2021). A *base*
-sequence (x; a1, a2) gets the activation of a *source* (x'; a1', a2'), whose value is
-v' = g(x'; a1'). An inferential model then answers g(v'; a2), the *counterfactual*: it composes the
-source's key and anchor with the base's second anchor, which appear together in neither sequence.
-The share of counterfactual answers is the interchange accuracy.
+If it does, taking it from another sequence changes the value and nothing else, and the new answer
+is known in advance (Geiger et al. 2021). A *base* gets the activation of a *source*. The share
+answered as expected, with the *counterfactual*, is the interchange accuracy. The value is any label
+of examples.
+
+In an anchor task it is v = g(x; a1). The base (x; a1, a2) gets the activation of the source
+(x'; a1', a2'), whose value is v' = g(x'; a1'). An inferential model then answers g(v'; a2): it
+composes the source's key and anchor with the base's second anchor, which appear together in
+neither sequence.
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
 places. So judge it on sequences that it was not fitted on, beside three controls: a random subspace
 of the same k (:func:`random_subspace`), the same search with arbitrary labels
-(:func:`anchor_interp.tasks.counterfactuals.renamed_answers`), and the same search in an untrained
+(:func:`anchor_interp.tasks.exchanges.renamed_answers`), and the same search in an untrained
 model (:attr:`anchor_interp.runs.run.Run.initial`). ``docs/mechanism.md`` has an example.
 """
 
@@ -34,9 +37,11 @@ from anchor_interp.interventions.passes import Replacement, check_answers, repla
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.forward import answer_positions
 from anchor_interp.models.transformer import HookedTransformer, token_rows
-from anchor_interp.tasks.counterfactuals import InterchangePairs
+from anchor_interp.tasks.exchanges import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
+from anchor_interp.tasks.sequences import as_examples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,17 +78,17 @@ class InterchangeResult(Readable):
     """Along how many directions; None for all of it."""
     n: int
     counterfactual: float
-    """Share answered with g(g(x'; a1'); a2): the interchange accuracy."""
+    """Share answered as expected: the interchange accuracy."""
     base: float
-    """Share still answered with the base's target."""
+    """Share still answered as the base."""
     source: float
-    """Share answered with the source's target."""
-    anchor_moved: float
-    """Share answered as (x; a1', a2)."""
-    key_moved: float
-    """Share answered as (x'; a1, a2)."""
+    """Share answered as the source."""
+    anchor_moved: float | None
+    """Share answered as (x; a1', a2); None without anchors."""
+    key_moved: float | None
+    """Share answered as (x'; a1, a2); None without anchors."""
     untouched: float
-    """Share of base sequences answered with their target when nothing is exchanged."""
+    """Share of base sequences answered rightly when nothing is exchanged."""
     cross_entropy: float
     """Mean cross-entropy of the counterfactual, in nats."""
     answers: Int64[np.ndarray, " n"]
@@ -112,15 +117,14 @@ def interchange(
     """Run the base sequences with an activation of their sources, or its part in a subspace.
 
     Hooks attached to the model act in every run. ``pairs`` come from
-    :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`.
+    :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`, or, for any labels of examples,
+    :func:`anchor_interp.tasks.exchanges.exchange_label`.
 
     Raises:
         ConfigError: a site that the model does not have or whose size depends on the sequence, a
             subspace of another width, answers that are not output tokens, or weights or logits that
             are not finite.
     """
-    checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
-    checked(batch_size, int, "batch_size", low=1)
     checked(subspace, Subspace | None, "subspace")
     return interchange_of(Subject(model), pairs, site, subspace=subspace, batch_size=batch_size)
 
@@ -140,27 +144,28 @@ def interchange_of(
     basis = None
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
-            size = f"the subspace has {len(subspace.basis)} dimensions"
-            raise ConfigError(f"{size}; expected {exchange.width}, as {site} has")
+            expected = f"expected {exchange.width}, as {site} has"
+            raise ConfigError(f"the subspace has {len(subspace.basis)} dimensions; {expected}")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")
-    untouched, _ = replaced_run(model, exchange.rows, (), batch_size=batch_size)
+    untouched, _ = replaced_run(model, exchange.rows, (), exchange.at, batch_size=batch_size)
     answers = logits.argmax(-1).cpu().numpy()
+    moved = (pairs.anchor_moved, pairs.key_moved)
 
-    def share(expected: np.ndarray, given: np.ndarray = answers) -> float:
-        return float((given == expected).mean())
+    def share(expected: np.ndarray | None, given: np.ndarray = answers) -> float:
+        return float(np.equal(given, expected).mean())
 
     return InterchangeResult(
         site=site,
         dimensions=None if subspace is None else subspace.basis.shape[1],
         n=len(answers),
         counterfactual=share(pairs.counterfactual),
-        base=share(pairs.base.targets),
-        source=share(pairs.source.targets),
-        anchor_moved=share(pairs.anchor_moved),
-        key_moved=share(pairs.key_moved),
-        untouched=share(pairs.base.targets, untouched.argmax(-1).cpu().numpy()),
+        base=share(exchange.answers),
+        source=share(as_examples(pairs.source).answers),
+        anchor_moved=None if moved[0] is None else share(moved[0]),
+        key_moved=None if moved[1] is None else share(moved[1]),
+        untouched=share(exchange.answers, untouched.argmax(-1).cpu().numpy()),
         cross_entropy=float(F.cross_entropy(at_least_float32(logits), exchange.counterfactual)),
         answers=answers,
     )
@@ -181,7 +186,7 @@ def learn_subspace(
     max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Subspace:
-    """Distributed alignment search (DAS): the k directions of a site that carry g(x; a1).
+    """Distributed alignment search (DAS): the k directions of a site that carry what is exchanged.
 
     Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
     counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
@@ -199,15 +204,10 @@ def learn_subspace(
     checked(steps, int, "steps", low=1)
     checked(lr, float, "lr", above=0)
     checked(max_seconds, float | None, "max_seconds", above=0)
-    checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
-    checked(batch_size, int, "batch_size", low=1)
     began = time.monotonic()
     exchange = _Exchange(Subject(model), pairs, site, batch_size)
     if any(parameter.is_inference() for parameter in model.parameters()):
-        raise ConfigError(
-            "the model was made within torch.inference_mode, and no gradient can pass its weights; "
-            "make or load it outside"
-        )
+        raise ConfigError("the model was made within torch.inference_mode; load it outside")
     start = random_subspace(exchange.width, dimensions, seed=seed)
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)
@@ -245,8 +245,11 @@ class _Exchange:
     def __init__(
         self, subject: Subject, pairs: InterchangePairs, site: Site, batch_size: int
     ) -> None:
-        model = subject.model
-        self.rows = token_rows(model, pairs.base)
+        checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
+        checked(batch_size, int, "batch_size", low=1)
+        model, base = subject.model, as_examples(pairs.base)
+        self.rows, self.at = token_rows(model, base), answer_positions(model, base)
+        self.answers = base.answers
         check_sites(model, [site])
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
@@ -255,13 +258,11 @@ class _Exchange:
             for sequences in (pairs.base, pairs.source)
         )
         shape = self._whole.shape
-        self._mask = site_mask(site, pairs.base, shape).to(self.rows.device).expand(shape)
+        self._mask = site_mask(site, base, shape).to(self.rows.device).expand(shape)
         sizes = self._mask.flatten(1).sum(1)
         if len(sizes) and sizes.min() != sizes.max():
-            raise ConfigError(
-                f"{site} has {int(sizes.min())} to {int(sizes.max())} numbers, depending on the "
-                "sequence; exchange one position"
-            )
+            low, high = int(sizes.min()), int(sizes.max())
+            raise ConfigError(f"{site} has {low} to {high} numbers; exchange one position")
         self.base, self._source = (x[self._mask].view(len(x), -1) for x in (self._whole, source))
         self.width = self.base.shape[1]
         self.counterfactual = torch.from_numpy(pairs.counterfactual).to(self.rows.device)
@@ -273,5 +274,6 @@ class _Exchange:
         along = difference if basis is None else difference @ basis @ basis.mT
         mask = self._mask[chosen]
         value = self._whole[chosen].masked_scatter(mask, base + along)
-        exchanged = Replacement(self._hook, value, mask, self._pairs)
-        return replaced_run(self._model, self.rows[chosen], [exchanged], batch_size=batch_size)[0]
+        exchanged = [Replacement(self._hook, value, mask, self._pairs)]
+        rows, at = self.rows[chosen], None if self.at is None else self.at[chosen]
+        return replaced_run(self._model, rows, exchanged, at, batch_size=batch_size)[0]

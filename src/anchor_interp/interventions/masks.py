@@ -33,15 +33,19 @@ from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import (
     Edges,
     HookedTransformer,
+    Inputs,
     check_model,
     device,
     finite_rows,
 )
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.sequences import Place, Sequences, places
+from anchor_interp.tasks.examples import Integers
+from anchor_interp.tasks.sequences import Place, Sequences, as_examples, places
 
 Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""
+Hidden = str | int | Integers | Bool[np.ndarray, "n pos"]
+"""Positions to hide; see :func:`token_edges`."""
 _BATCH = 1024
 _LOGGER = logging.getLogger(__name__)
 
@@ -67,12 +71,8 @@ def mask_edges(
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
     if not is_mask or given.shape[::2] != (n_layers, n_heads, given.shape[3]):
         shape = f"{tuple(given.shape)} {given.dtype}" if hasattr(given, "dtype") else shown(given)
-        raise ConfigError(
-            f"edges is {shape}; expected a tensor of booleans, shape (layer, batch, head, query, "
-            f"key) with the model's {n_layers} layers and {n_heads} heads, and as many "
-            "queries as keys; a batch of 1 cuts the same in every sequence; torch.from_numpy "
-            "makes them of an array"
-        )
+        axes = f"({n_layers} layers, batch, {n_heads} heads, query, key)"
+        raise ConfigError(f"edges is {shape}; expected a tensor of booleans {axes}")
     edges = edges.to(device(model))
     edits = {
         f"blocks.{layer}.attn.hook_pattern": _zeroing(cut, renormalise)
@@ -83,6 +83,23 @@ def mask_edges(
         yield
 
 
+def mask_position(
+    model: HookedTransformer,
+    examples: Inputs,
+    positions: Hidden,
+    *,
+    paths: Paths = "all",
+    renormalise: bool = False,
+) -> contextlib.AbstractContextManager[None]:
+    """Hide positions of every example from all later ones.
+
+    The forward pass must be given these examples in this order. See :func:`token_edges` and
+    :func:`mask_edges` for the options and errors.
+    """
+    edges = token_edges(model, examples, positions, paths)
+    return mask_edges(model, edges, renormalise=renormalise)
+
+
 def mask_key_token(
     model: HookedTransformer,
     sequences: Sequences,
@@ -90,12 +107,8 @@ def mask_key_token(
     paths: Paths = "all",
     renormalise: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
-    """Hide the key of every sequence (complexity-control paper, figures 4A and 4C).
-
-    The forward pass must be given these sequences in this order. See :func:`token_edges` and
-    :func:`mask_edges` for the options and errors.
-    """
-    return mask_edges(model, token_edges(model, sequences, "key", paths), renormalise=renormalise)
+    """Hide the key of every sequence (complexity-control paper, figures 4A and 4C)."""
+    return mask_position(model, sequences, "key", paths=paths, renormalise=renormalise)
 
 
 def mask_first_anchor(
@@ -105,8 +118,8 @@ def mask_first_anchor(
     paths: Paths = "all",
     renormalise: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
-    """Hide the first anchor of every sequence, as :func:`mask_key_token` hides the key."""
-    return mask_edges(model, token_edges(model, sequences, "first", paths), renormalise=renormalise)
+    """Hide the first anchor of every sequence."""
+    return mask_position(model, sequences, "first", paths=paths, renormalise=renormalise)
 
 
 def mask_second_anchor(
@@ -117,33 +130,37 @@ def mask_second_anchor(
     renormalise: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
     """Hide the second anchor of every sequence (complexity-control paper, figures 4B and 4D)."""
-    edges = token_edges(model, sequences, "second", paths)
-    return mask_edges(model, edges, renormalise=renormalise)
+    return mask_position(model, sequences, "second", paths=paths, renormalise=renormalise)
 
 
 def token_edges(
-    model: HookedTransformer, sequences: Sequences, place: Place, paths: Paths = "all"
+    model: HookedTransformer, inputs: Inputs, positions: Hidden, paths: Paths = "all"
 ) -> Edges:
-    """The edges of every layer that carry one token's information away from its position.
+    """The edges of every layer that carry information away from hidden positions.
+
+    ``positions`` is a place of the examples by its name, one position for all or one each, or
+    booleans [n, pos], such as ``examples.tokens == 5`` for a token wherever it stands.
 
     Raises:
-        ConfigError: a token at the last position, which no attention mask can hide.
+        ConfigError: the position where an answer is read, which no attention mask can hide.
     """
     checked(paths, Paths, "paths")
-    at = torch.from_numpy(places(sequences, place))
-    length = sequences.tokens.shape[1]
-    at_end = np.flatnonzero(at.numpy() == length - 1)
-    if len(at_end):
-        raise ConfigError(
-            f"the {place} token of sequence {at_end[0]} (and of {len(at_end) - 1} more) is at the "
-            f"last position, {length - 1}, where no attention mask hides it; leave these out: "
-            f"sequences.where(position=range({length - 3}))"
-        )
-    edges = no_edges(model, length, len(at))
-    row = torch.arange(len(at))
-    for query in range(length) if paths == "all" else (length - 1,):
-        edges[:, row, :, query, at] = (query > at)[:, None, None]
-    return edges
+    examples = as_examples(inputs)
+    column = np.arange(examples.tokens.shape[1])
+    if isinstance(positions, np.ndarray) and positions.dtype == np.bool_:
+        hidden = positions
+    else:
+        hidden = column == examples.positions(positions)[:, None]
+    read = column == examples.at[:, None]
+    bare = (hidden & read).any(1)
+    if bare.any():
+        kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
+        where = f"where the answer is read, in {bare.sum()} of {len(bare)} examples"
+        raise ConfigError(f"no attention mask hides {shown(positions)} {where}; {kept}")
+    away = column[:, None] > column  # [query, key]
+    cut = hidden[:, None, :] & (away if paths == "all" else away & read[:, :, None])
+    edges = torch.from_numpy(cut)[None, :, None]
+    return edges.repeat(model.cfg.n_layers, 1, model.cfg.n_heads, 1, 1)
 
 
 def edge(
@@ -160,11 +177,11 @@ def edge(
     ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of ``n_pos``
     positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
     """
-    checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
-    checked(head, int | None, "head", low=0, high=model.cfg.n_heads - 1)
-    checked(n_pos, int, "n_pos", low=1, high=model.cfg.n_ctx)
-    checked(query, int, "query", low=0, high=n_pos - 1)
-    checked(key, int, "key", low=0, high=query)
+    cfg, one = model.cfg, 0 if head is None else head
+    given = {"layer": (layer, cfg.n_layers - 1), "head": (one, cfg.n_heads - 1)}
+    given |= {"n_pos": (n_pos, cfg.n_ctx), "query": (query, n_pos - 1), "key": (key, query)}
+    for name, (value, most) in given.items():
+        checked(value, int, name, low=0, high=most)
     edges = no_edges(model, n_pos)
     edges[layer, 0, slice(None) if head is None else head, query, key] = True
     return edges
@@ -203,8 +220,6 @@ def mask_leakage(
         _LOGGER.warning(left_out, place, at_end.sum(), len(sequences))
         sequences = sequences[~at_end]
     edges = token_edges(model, sequences, place, paths)
-    if not len(sequences):
-        raise ConfigError("there are no sequences; expected at least one, as sample draws them")
     rows = finite_rows(model, sequences)
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
@@ -232,10 +247,8 @@ def mask_leakage(
 def _zeroing(edges: Bool[Tensor, "batch head query key"], renormalise: bool) -> Edit:
     def zero(pattern: Tensor) -> Tensor:
         if pattern.shape[1:] != edges.shape[1:] or len(edges) not in (1, len(pattern)):
-            raise ConfigError(
-                f"the mask is for patterns {tuple(edges.shape)} (batch, head, query, key); this "
-                f"forward pass has {tuple(pattern.shape)}: mask the sequences that are run"
-            )
+            masked, run = tuple(edges.shape), tuple(pattern.shape)  # batch, head, query, key
+            raise ConfigError(f"the mask is for patterns {masked}; this forward pass has {run}")
         kept = pattern.masked_fill(edges, 0)
         if not renormalise:
             return kept

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, hooked, recording
-from anchor_interp.models.forward import last_logits
+from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.functions import Pair
 
@@ -50,7 +50,7 @@ def declare(pairs: Iterable[Pair] | None) -> None:
     if refused is None:
         return
     if pairs is None:
-        raise AssertionError("a replaced activation does not say which pairs of anchors it makes")
+        raise AssertionError("a replaced activation does not say which pairs it makes")
     if made := refused.intersection(pairs):
         raise AssertionError(f"an intervention makes the refused pair {min(made)}")
 
@@ -59,15 +59,17 @@ def replaced_run(
     model: HookedTransformer,
     rows: Int[Tensor, "n pos"],
     replacements: Sequence[Replacement],
+    at: Int[Tensor, " n"] | None = None,
     *,
     record: Iterable[str] = (),
     batch_size: int,
 ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
-    """Logits at the last position of a run with activations replaced, and recorded activations.
+    """Logits of a run with activations replaced, and recorded activations.
 
-    Replacements apply in order, so the last of two at one place holds. Hooks attached to the model
-    act. ``rows`` are on the model's device, ``record`` names hooks. Raises HookError if the model
-    does not have a hook or a value has the wrong shape.
+    The logits are those at one position of each row, the last if ``at`` is None. Replacements
+    apply in order, so the last of two at one place holds. Hooks attached to the model act. ``rows``
+    are on the model's device, ``record`` names hooks. Raises HookError if the model does not have a
+    hook or a value has the wrong shape.
     """
     for replacement in replacements:
         declare(replacement.pairs)
@@ -81,7 +83,8 @@ def replaced_run(
         for hook in dict.fromkeys(each.hook for each in replacements):
             edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
         with hooked(model, edits):
-            logits.append(last_logits(model, rows[part]))
+            here = None if at is None else at[part]
+            logits.append(answer_logits(model, rows[part], here))
         passes.append(recorded)
     return torch.cat(logits), {hook: torch.cat([p[hook] for p in passes]) for hook in hooks}
 
@@ -89,10 +92,8 @@ def replaced_run(
 def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:
     """Raise a ConfigError if answers are not among a model's ``d_vocab`` output tokens."""
     if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
-        raise ConfigError(
-            f"answers run from {answers.min()} to {answers.max()}; the model's output tokens are 0 "
-            f"to {d_vocab - 1}: take a model of the task"
-        )
+        given = f"answers run from {answers.min()} to {answers.max()}"
+        raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
 def _replace(replacements: Sequence[Replacement], rows: slice) -> Edit:

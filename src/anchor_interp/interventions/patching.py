@@ -7,32 +7,33 @@ Run one with an activation of the other in its place and see how far the answer 
 * ``denoise`` (TransformerLens's direction): the corrupted run with a clean activation. What
   restores the clean answer is *sufficient* for it, given the rest of the corrupted run;
 * ``noise``: the clean run with a corrupted activation. What breaks the answer is *necessary*.
+
+What is measured is a metric of the logits where each example is answered
+(:mod:`anchor_interp.interventions.metrics`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
-from anchor_interp.interventions.sites import Connection, Site, check_sites, site_mask
-from anchor_interp.models.finite import at_least_float32, check_finite
-from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows
-from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.interventions.metrics import Metric, measure
+from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
+from anchor_interp.models.forward import answer_positions
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model, finite_rows
+from anchor_interp.tasks.examples import Examples, check_aligned
+from anchor_interp.tasks.sequences import as_examples
 
 Direction = Literal["denoise", "noise"]
-Answer = Literal["inferential", "symmetric"]
-Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
-"""Maps the last-position logits of all n examples, in order, to one value each."""
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio divides by."""
 _BATCH = 512
@@ -42,7 +43,17 @@ _MOST_TOLD = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PatchResult(Readable):
-    """A metric after each patch, example by example."""
+    """A metric after each patch, example by example, and two ways to say how far it went.
+
+    ``recovery`` is a ratio of means over the examples, and ``mean_of_ratios`` the mean of
+    :meth:`ratios`, each::
+
+        (patched - corrupted) / (clean - corrupted)
+
+    It is 1 where the patched run behaves as the clean one, 0 as the corrupted one, and not clamped:
+    a patch without effect has 0 when denoising and 1 when noising. Examples without a metric (NaN)
+    are left out.
+    """
 
     sites: tuple[Site, ...] | tuple[Connection, ...]
     direction: Direction
@@ -55,30 +66,36 @@ class PatchResult(Readable):
         apart = self.told_apart()
         examples = f"{len(apart)} examples, {apart.sum()} told apart"
         about = f"{self.direction}, {len(self.sites)} sites, {examples}"
-        rows = [row for row in self._rows() if row["recovery"] is not None]
+        if self._nothing:
+            return f"{about}\n{self._nothing}"
+        rows = zip(self.sites, self.recovery().tolist(), strict=True)
         # exchanging the embedding exchanges the sequence
-        embedding = {str(site) for site in self.sites if isinstance(site, Site)
-                     and (site.activation, site.layer) == ("resid_pre", 0)}  # fmt: skip
-        inside = [row for row in rows if row["site"] not in embedding]
+        inside = [(site, share) for site, share in rows if not (isinstance(site, Site)
+                  and (site.activation, site.layer) == ("resid_pre", 0))]  # fmt: skip
         if not inside:
             return about
         sign = -1 if self.direction == "denoise" else 1
-        most = sorted(inside, key=lambda row: sign * row["recovery"])[:_MOST_TOLD]
-        largest = ", ".join(f"{row['recovery']:.2f} at {row['site']}" for row in most)
+        most = sorted(inside, key=lambda row: sign * row[1])[:_MOST_TOLD]
+        largest = ", ".join(f"{share:.2f} at {site}" for site, share in most)
         return f"{about}\nlargest effects after the embedding: recovery {largest}"
 
     def _rows(self) -> list[dict[str, Any]]:
-        apart, values = self.told_apart(), np.nanmean(self.values, 1)
-        shares: Sequence[float | None] = [None] * len(self.sites)
-        if apart.any() and 2 * apart.sum() >= len(apart):
-            shares = self.recovery()[:, apart].mean(1).tolist()
+        none: Sequence[None] = [None] * len(self.sites)
+        columns: dict[str, Sequence[Any]] = {"value": self._means(self.values).tolist()}
+        columns |= dict.fromkeys(("recovery", "low", "high"), none)
+        if not self._nothing:
+            low, high = self.interval().tolist()
+            columns |= {"recovery": self.recovery().tolist(), "low": low, "high": high}
+        apart = self.told_apart()
+        enough = apart.any() and 2 * apart.sum() >= len(apart)
+        columns["mean_of_ratios"] = np.nanmean(self.ratios(), 1).tolist() if enough else none
         rows = []
-        for site, value, share in zip(self.sites, values, shares, strict=True):
+        for site, *numbers in zip(self.sites, *columns.values(), strict=True):
             at = site.sender if isinstance(site, Connection) else site
             where = {
                 name: getattr(at, name) for name in ("activation", "layer", "head", "position")
             }
-            rows.append({"site": str(site), **where, "value": value, "recovery": share})
+            rows.append({"site": str(site), **where, **dict(zip(columns, numbers, strict=True))})
         return rows
 
     def told_apart(self) -> Bool[np.ndarray, " example"]:
@@ -87,73 +104,50 @@ class PatchResult(Readable):
         apart: Bool[np.ndarray, " example"] = difference >= SMALLEST_DIFFERENCE
         return apart
 
-    def recovery(self) -> Float[np.ndarray, "site example"]:
-        """(patched - corrupted) / (clean - corrupted): 1 where the run behaves as the clean one.
-
-        Not clamped. A patch without effect has recovery 0 when denoising and 1 when noising.
-        Examples whose clean and corrupted metric differ by less than ``SMALLEST_DIFFERENCE`` are
-        NaN.
+    def recovery(self) -> Float[np.ndarray, " site"]:
+        """The ratio of means; see the class.
 
         Raises:
-            ConfigError: more than half of the examples are NaN; the others would be a selection.
+            ConfigError: nothing to recover: the clean metric is on average not larger than the
+                corrupted one by ``SMALLEST_DIFFERENCE``.
         """
-        apart = self.told_apart()
-        if 2 * apart.sum() < len(apart) or not len(apart):
-            raise ConfigError(
-                f"clean and corrupted differ by at least {SMALLEST_DIFFERENCE:g} in only "
-                f"{apart.sum()} of {len(apart)} examples, and a recovery divides by this "
-                "difference; look at the values, or patch a contrast that changes the model's "
-                "answer (contrast_pairs)"
-            )
-        gap = np.where(apart, self.clean - self.corrupted, np.nan)
-        recovery: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
-        return recovery
+        if self._nothing:
+            raise ConfigError(f"{self._nothing}; patch a contrast that changes the answer")
+        patched, clean, corrupted = map(self._means, (self.values, self.clean, self.corrupted))
+        shares: Float[np.ndarray, " site"] = (patched - corrupted) / (clean - corrupted)
+        return shares
 
+    def interval(self, *, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, "2 site"]:
+        """The 2.5 % and 97.5 % points of :meth:`recovery` over bootstrap draws of the examples."""
+        n = int(self._measured.sum())
+        weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws) / n
+        runs = (self.values, self.clean, self.corrupted)
+        patched, clean, corrupted = (x[..., self._measured] @ weights.T for x in runs)
+        shares = (patched - corrupted) / (clean - corrupted)
+        ends: Float[np.ndarray, "2 site"] = np.quantile(shares, [0.025, 0.975], axis=-1)
+        return ends
 
-def logit_difference(clean: Sequences, corrupted: Sequences) -> Metric:
-    """Logit of the clean target minus logit of the corrupted target.
+    def ratios(self) -> Float[np.ndarray, "site example"]:
+        """The ratio of every example; NaN where it is not told apart. Errors as in recovery."""
+        gap = np.where(self.told_apart(), self.clean - self.corrupted, np.nan)
+        shares: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
+        return shares
 
-    An example that has the same target twice has none (NaN): :meth:`PatchResult.told_apart` leaves
-    it out. Raises ConfigError if all have, as in a negative control.
-    """
-    same = clean.targets == corrupted.targets
-    if same.all():
-        raise ConfigError(
-            f"clean and corrupted have the same target in all {len(same)} examples, so there is no "
-            "difference; measure the probability of an answer instead: answer_probability"
-        )
-    none = torch.from_numpy(np.where(same, np.nan, 0.0))
-    return lambda logits: (
-        _picked(logits, clean.targets) - _picked(logits, corrupted.targets) + none.to(logits)
-    )
+    @property
+    def _measured(self) -> Bool[np.ndarray, " example"]:
+        return ~np.isnan(self.clean - self.corrupted)
 
+    def _means(self, metric: Float[np.ndarray, "*site example"]) -> Float[np.ndarray, "*site"]:
+        return metric[..., self._measured].mean(-1)
 
-def probability(answers: Integer[np.ndarray, " n"]) -> Metric:
-    """Probability of a given answer of every example, in at least float32."""
-    return lambda logits: _picked(at_least_float32(logits).softmax(-1), answers)
-
-
-def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
-    """Probability of the answer that a mechanism gives to each sequence.
-
-    ``inferential`` is the composition. ``symmetric`` is the training target of the other order,
-    which only unseen pairs have.
-    """
-    checked(answer, Answer, "answer")
-    answers = np.empty(len(sequences), np.int64)
-    for index in np.unique(sequences.pair):
-        pair, rows = task.pairs[index], sequences.pair == index
-        keys = sequences.key[rows].astype(np.int64)
-        expected = (
-            task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
-        )
-        if expected is None:
-            raise ConfigError(
-                f"the pair {pair} ({task.role(pair)}) has no symmetric answer; choose sequences of "
-                "an unseen pair whose other order has another target: sequences.where(pair=...)"
-            )
-        answers[rows] = expected
-    return probability(answers)
+    @property
+    def _nothing(self) -> str:
+        """Why there is nothing to recover; empty if there is something."""
+        clean, corrupted = self._means(self.clean), self._means(self.corrupted)
+        if clean - corrupted >= SMALLEST_DIFFERENCE:
+            return ""
+        means = f"{clean:.2f} in clean and {corrupted:.2f} in corrupted runs"
+        return f"nothing to recover: the metric is on average {means}"
 
 
 @torch.no_grad()
@@ -169,15 +163,15 @@ def patch(
 ) -> PatchResult:
     """Replace one activation at a time and measure what the model answers.
 
-    Hooks attached to the model act in every run. Corrupted sequences have the key and the anchors
-    at the same positions as the clean ones. Several sites share a forward pass of ``batch_size``
-    sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one site in order,
-    which attached hooks made for these n sequences need. The activations at all sites of the
-    donors are in memory at once.
+    Hooks attached to the model act in every run. Corrupted examples are answered, and have their
+    places, at the same positions as the clean ones. Several sites share a forward pass of
+    ``batch_size`` sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one
+    site in order, which attached hooks made for these n sequences need. The activations at all
+    sites of the donors are in memory at once.
 
     Raises:
-        ConfigError: sequences that do not match or are all equal, sites that the model does not
-            have, a metric of the wrong shape, or weights or logits that are not finite.
+        ConfigError: sequences that do not match or are all equal, sites that are not there, a
+            metric of the wrong shape or without a value, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
     twins = _twins(model, clean, corrupted, metric, direction, batch_size)
@@ -192,7 +186,7 @@ def patch(
             masks = torch.cat([twins.mask(sites[i], donated) for i in part])
             logits, _ = twins.run([Replacement(hook, copies, masks)], copies=len(part))
             for i, logits_of_site in zip(part, logits.chunk(len(part)), strict=True):
-                values[i] = _measured(metric, logits_of_site)
+                values[i] = measure(metric, logits_of_site)
     return twins.result(sites, values)
 
 
@@ -224,12 +218,12 @@ def path_patch(
     """
     twins = _twins(model, clean, corrupted, metric, direction, batch_size)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
-    if not connections:
-        raise ConfigError("connections is empty; name at least one Connection")
     senders = tuple(dict.fromkeys(each.sender for each in connections))
     check_sites(model, [*senders, *(site for each in connections for site in each.receiving)])
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)
     outputs = [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
+    for each in connections:
+        check_path(each, twins.base)
     own = activations(model, twins.rows, outputs, batch=batch_size)
     frozen = [Replacement(name, value) for name, value in own.items()]
     donated = twins.donated(senders)
@@ -237,11 +231,11 @@ def path_patch(
     for sender in senders:
         sent = [i for i, each in enumerate(connections) if each.sender == sender]
         record = {site.hook for i in sent for site in connections[i].receiving}
-        direct, arrived = twins.run([*frozen, twins.at(sender, donated)], record=record)
+        direct, arrived = twins.run([*frozen, twins.put(sender, donated)], record=record)
         for i in sent:
-            received = [twins.at(site, arrived) for site in connections[i].receiving]
+            received = [twins.put(site, arrived) for site in connections[i].receiving]
             logits = twins.run(received)[0] if received else direct
-            values[i] = _measured(metric, logits)
+            values[i] = measure(metric, logits)
     return twins.result(connections, values)
 
 
@@ -250,9 +244,11 @@ class _Twins:
     """Sequences that are patched, and those that activations come from, their donors."""
 
     model: HookedTransformer
-    base: Inputs
+    base: Examples
     rows: Int64[Tensor, "n pos"]
     donors: Int64[Tensor, "n pos"]
+    at: Int64[Tensor, " n"] | None
+    """Where both are answered; at the last position if None."""
     metric: Metric
     direction: Direction
     batch_size: int
@@ -266,7 +262,7 @@ class _Twins:
         """Where a site lies in an activation."""
         return site_mask(site, self.base, value.shape).to(value.device)
 
-    def at(self, site: Site, given: Mapping[str, Tensor]) -> Replacement:
+    def put(self, site: Site, given: Mapping[str, Tensor]) -> Replacement:
         """Put the given activations, by hook, at one site."""
         value = given[site.hook]
         return Replacement(site.hook, value, self.mask(site, value))
@@ -275,19 +271,18 @@ class _Twins:
         self, replacements: Sequence[Replacement], *, copies: int = 1, record: Iterable[str] = ()
     ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
         """Logits of the patched sequences, the same ones several times in a row, and records."""
+        at = None if self.at is None else self.at.repeat(copies)
         rows, size = self.rows.repeat(copies, 1), self.batch_size
-        return replaced_run(self.model, rows, replacements, record=record, batch_size=size)
+        return replaced_run(self.model, rows, replacements, at, record=record, batch_size=size)
 
     def result(
         self, sites: tuple[Site, ...] | tuple[Connection, ...], values: np.ndarray
     ) -> PatchResult:
-        """The patched metric beside the metric of the two runs."""
-        unpatched = [
-            _measured(
-                self.metric, replaced_run(self.model, rows, (), batch_size=self.batch_size)[0]
-            )
-            for rows in (self.donors, self.rows)
-        ]
+        """The patched metric beside that of the two runs themselves."""
+        unpatched = []
+        for rows in (self.donors, self.rows):
+            logits, _ = replaced_run(self.model, rows, (), self.at, batch_size=self.batch_size)
+            unpatched.append(measure(self.metric, logits))
         clean, corrupted = unpatched if self.direction == "denoise" else unpatched[::-1]
         return PatchResult(sites, self.direction, values, clean, corrupted)
 
@@ -303,48 +298,17 @@ def _twins(
     """What both kinds of patching are given, checked."""
     checked(direction, Direction, "direction")
     checked(batch_size, int, "batch_size", low=1)
-    inputs = (clean, corrupted)
-    rows = [finite_rows(model, x) for x in inputs]
+    check_model(model)
     if not callable(metric):
-        made = "logit_difference(clean, corrupted) or a function of the last position's logits"
-        raise ConfigError(f"metric is {shown(metric)}; expected {made}")
-    if rows[0].shape != rows[1].shape or not len(rows[0]):
-        shapes = f"clean has shape {tuple(rows[0].shape)} and corrupted {tuple(rows[1].shape)}"
-        raise ConfigError(f"{shapes}; expected the same shape, of at least one sequence")
+        raise ConfigError(f"metric is {shown(metric)}; expected logit_difference(clean, corrupted)")
+    inputs = as_examples(clean), as_examples(corrupted)
+    check_aligned(clean=inputs[0], corrupted=inputs[1])
+    rows = [finite_rows(model, x) for x in inputs]
     if torch.equal(*rows):
-        raise ConfigError(
-            f"clean and corrupted have the same tokens in all {len(rows[0])} sequences, so a patch "
-            "exchanges nothing; give twins that differ in one thing, as contrast_pairs draws them"
-        )
-    if isinstance(clean, Sequences) and isinstance(corrupted, Sequences):
-        elsewhere = (clean.position != corrupted.position).sum()
-        if elsewhere:
-            raise ConfigError(
-                f"the key is elsewhere in {elsewhere} of {len(clean)} corrupted sequences; "
-                "patch sequences whose positions agree, as contrast_pairs draws them"
-            )
+        n = len(rows[0])
+        raise ConfigError(f"clean and corrupted have the same tokens in all {n} sequences")
     base = direction == "denoise"  # which of the two is patched
-    return _Twins(model, inputs[base], rows[base], rows[not base], metric, direction, batch_size)
-
-
-def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
-    """The value of one answer of every example."""
-    if len(answers) != len(values):
-        raise ConfigError(
-            f"the metric is of {len(answers)} examples and {len(values)} are patched; make it from "
-            "the sequences that are patched"
-        )
-    check_answers(answers, values.shape[-1])
-    index = torch.from_numpy(answers.astype(np.int64)).to(values.device)
-    return values.gather(1, index[:, None])[:, 0]
-
-
-def _measured(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
-    measured: object = metric(check_finite(logits, "the model's logits"))
-    if not isinstance(measured, Tensor) or measured.shape != logits.shape[:1]:
-        shape = tuple(measured.shape) if isinstance(measured, Tensor) else shown(measured)
-        raise ConfigError(
-            f"the metric returned {shape}; expected a tensor with one value for each of the "
-            f"{len(logits)} examples"
-        )
-    return measured.detach().double().cpu().numpy()
+    at = answer_positions(model, inputs[0])
+    return _Twins(
+        model, inputs[base], rows[base], rows[not base], at, metric, direction, batch_size
+    )

@@ -11,9 +11,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import bounded, check_fields, checked, shown
-from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model
-from anchor_interp.tasks.sequences import Place, Sequences, places
+from anchor_interp._util.schema import bounded, check_fields, checked
+from anchor_interp.models.transformer import HookedTransformer, check_model
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import Place
 
 Activation = Literal[
     "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "post", "mlp_out",
@@ -21,9 +22,9 @@ Activation = Literal[
 ]  # fmt: skip
 """TransformerLens's short name of an activation, in the order in which a layer computes them;
 ``post`` is the MLP's neurons."""
-Position = Place | Literal["noise", "all"] | int
-"""A place by its meaning, or a position of all sequences (negative: from the end). ``noise`` is
-every position except the key, the anchors and the last one."""
+Position = str | int
+"""A place of the examples by its name, ``last`` (where the answer is read), ``all``, or a 0-based
+position of all examples (negative: from the end). ``noise`` is every position without a name."""
 PLACES: tuple[Place, ...] = get_args(Place)
 _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
@@ -47,13 +48,9 @@ class Site:
     def __post_init__(self) -> None:
         check_fields(self, "site")
         if self.head is not None and self.activation not in _PER_HEAD:
-            raise ConfigError(
-                f"site.head is {self.head}, but {self.activation} has no heads; only "
-                f"{', '.join(_PER_HEAD)} do"
-            )
+            raise ConfigError(f"{self} has a head; only {', '.join(_PER_HEAD)} have heads")
         if self.key_position != "all" and self.activation != "pattern":
-            position = f"site.key_position is {shown(self.key_position)}"
-            raise ConfigError(f"{position}; only a pattern has one, {self.activation} does not")
+            raise ConfigError(f"{self} has a key position; only a pattern has one")
 
     @property
     def hook(self) -> str:
@@ -83,27 +80,10 @@ class Connection:
     def __post_init__(self) -> None:
         check_fields(self, "connection")
         if self.sender.activation in (*_RECEIVERS, "pattern"):
-            raise ConfigError(
-                f"connection.sender is {self.sender}; expected z, attn_out, mlp_out or a resid, "
-                "which write to the residual stream"
-            )
-        if self.receivers == ():
-            raise ConfigError("connection.receivers is empty; name sites or give 'logits'")
-        for receiver in self.receiving:
-            if receiver.activation not in _RECEIVERS:
-                raise ConfigError(
-                    f"connection.receivers holds {receiver}; expected q, k, v or post, which read "
-                    "the residual stream alone"
-                )
-            if receiver.depth < self.sender.depth:
-                order = f"the receiver {receiver} is computed before the sender {self.sender}"
-                raise ConfigError(f"{order}; give a later receiver")
-            if _elsewhere(self.sender.position, receiver.position):
-                raise ConfigError(
-                    f"the receiver {receiver} is at another position than the sender "
-                    f"{self.sender}, and the residual stream stays at its position; give k or v at "
-                    "the sender's position for what attention takes from there"
-                )
+            raise ConfigError(f"the sender {self.sender} does not write to the residual stream")
+        late = (r.activation in _RECEIVERS and r.depth >= self.sender.depth for r in self.receiving)
+        if self.receivers == () or not all(late):
+            raise ConfigError(f"not all receivers in {self} read the stream after the sender")
 
     @property
     def receiving(self) -> tuple[Site, ...]:
@@ -114,26 +94,16 @@ class Connection:
         return f"{self.sender} -> {', '.join(map(str, self.receiving)) or 'logits'}"
 
 
-def _elsewhere(one: Position, other: Position) -> bool:
-    """Whether two names can never mean the same position.
-
-    An index may be any role's position; -1 is the last, and the second anchor can be the last.
-    """
-    if isinstance(one, int) and isinstance(other, int):
-        return one != other and (one < 0) == (other < 0)
-    one, other = ("last" if each == -1 else each for each in (one, other))
-    if isinstance(one, int) or isinstance(other, int) or "all" in (one, other):
-        return False
-    return one != other and {one, other} != {"second", "last"}
-
-
 def site_grid(
     model: HookedTransformer,
     names: Sequence[Activation],
     *,
     positions: Sequence[Position] = PLACES,
 ) -> tuple[Site, ...]:
-    """Every site of some activations, in the order activation, layer, position, head."""
+    """Every site of some activations, in the order activation, layer, position, head.
+
+    The positions are by default those of anchor sequences.
+    """
     check_model(model)
     return tuple(
         Site(name, layer, position, head)
@@ -146,63 +116,52 @@ def site_grid(
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
     """The sites; raises ConfigError if the model does not have the layer or head of one."""
-    if isinstance(sites, Site):
-        raise ConfigError(f"sites is one Site, {sites}; expected several: put it in a list")
     given: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
     if not given:
         raise ConfigError("sites is empty; name at least one Site, or take site_grid")
     for site in given:
         n_heads = _n_heads(model, site.activation)
         if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:
-            raise ConfigError(
-                f"the site {site} is not in the model, which has {model.cfg.n_layers} layers and "
-                f"{n_heads} heads for {site.activation}"
-            )
+            has = f"{model.cfg.n_layers} layers and {n_heads} heads for {site.activation}"
+            raise ConfigError(f"the site {site} is not in the model, which has {has}")
     return given
 
 
-def site_mask(site: Site, inputs: Inputs, shape: Sequence[int]) -> Bool[Tensor, "n ..."]:
+def check_path(connection: Connection, examples: Examples) -> None:
+    """ConfigError if a receiver is never at its sender's position: the stream stays at its own."""
+    sent = _at(examples, connection.sender.position)
+    if not all((sent & _at(examples, each.position)).any() for each in connection.receiving):
+        raise ConfigError(f"a receiver in {connection} is at another position than the sender")
+
+
+def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tensor, "n ..."]:
     """Where a site lies in its activation.
 
     ``shape`` is the activation's: (n, pos, d), (n, pos, head, d), or (n, head, query, key) of a
-    pattern. The mask has the same dimensions with d = 1. Token indices have no places by meaning
-    but ``last``.
-
-    Raises:
-        ConfigError: token indices without the place, or a position outside the sequences.
+    pattern. The mask has the same dimensions with d = 1. Raises ConfigError for a position that the
+    examples do not have.
     """
-    at = _at(inputs, site.position)
+    at = _at(examples, site.position)
     if site.activation not in _PER_HEAD:
         return at[:, :, None]
     heads = torch.arange(shape[1 if site.activation == "pattern" else 2])
     chosen = heads >= 0 if site.head is None else heads == site.head
     if site.activation == "pattern":
-        key = _at(inputs, site.key_position)
+        key = _at(examples, site.key_position)
         return chosen[:, None, None] & at[:, None, :, None] & key[:, None, None, :]
     return at[:, :, None, None] & chosen[:, None]
 
 
-def _at(inputs: Inputs, position: Position) -> Bool[Tensor, "n pos"]:
-    n, length = (inputs.tokens if isinstance(inputs, Sequences) else inputs).shape
-    column = np.arange(length)
-    if isinstance(position, int):
-        if not -length <= position < length:
-            allowed = f"{-length} to {length - 1}"
-            raise ConfigError(f"position {position} is not among the {length}; expected {allowed}")
-        chosen = column == position % length
-    elif position == "all":
-        chosen = column >= 0
-    elif position == "last":
-        chosen = column == length - 1
-    elif not isinstance(inputs, Sequences):
-        expected = "token indices have positions by number, 'last' and 'all'"
-        raise ConfigError(f"position {position!r} needs Sequences of a task; {expected}")
+def _at(examples: Examples, position: Position) -> Bool[Tensor, "n pos"]:
+    column = np.arange(examples.tokens.shape[1])
+    if position == "all":
+        chosen = np.ones(examples.tokens.shape, np.bool_)
     elif position == "noise":
-        taken = [column == places(inputs, place)[:, None] for place in PLACES]
-        chosen = ~np.logical_or.reduce(taken)
+        named = [column == where[:, None] for where in (examples.at, *examples.places.values())]
+        chosen = examples.inside & ~np.logical_or.reduce(named)
     else:
-        chosen = column == places(inputs, position)[:, None]
-    return torch.from_numpy(np.broadcast_to(chosen, (n, length)).copy())
+        chosen = column == examples.positions(position)[:, None]
+    return torch.from_numpy(chosen)
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:

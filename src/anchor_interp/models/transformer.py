@@ -329,6 +329,8 @@ def token_rows(
     n_pos, most = tokens.shape[1], model.cfg.n_ctx
     if not 1 <= n_pos <= most:
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
+    if device(model).type == "meta":
+        raise ConfigError("the model is on the device meta: it has no weights to run")
     rows = tokens.long().to(device(model))
     bound = n_input_tokens or model.cfg.d_vocab
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < bound:

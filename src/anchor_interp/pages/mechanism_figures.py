@@ -155,7 +155,7 @@ def patch_map(result: "PatchResult") -> "Figure":
     sites: Sequence[Any] = result.sites
     by_head = any(getattr(site, "head", None) for site in sites)
     cells = {}
-    values = zip(sites, np.nanmean(result.recovery(), axis=1), strict=True)
+    values = zip(sites, result.recovery(), strict=True)
     for site, value in sorted(values, key=lambda of: of[0].depth):
         row = f"{site.activation} L{site.layer}"
         row += f"H{site.head}" if by_head and site.head is not None else ""

@@ -37,7 +37,7 @@ from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
-from anchor_interp.tasks.examples import Dataset, SplitRole
+from anchor_interp.tasks.examples import Dataset, Examples, SplitRole
 from anchor_interp.tasks.functions import Keys, Pair
 from anchor_interp.tasks.sequences import Sequences, draw
 from anchor_interp.tasks.task import Task, anchored
@@ -177,10 +177,10 @@ def _of_pairs(
 
 @torch.no_grad()
 def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]:
-    """The argmax of the last position's logits of every sequence; ConfigError if not finite."""
+    """The most likely token where every sequence is answered; ConfigError if not finite."""
     check_model(model)
     rows = tokens.tokens if isinstance(tokens, Sequences) else tokens
-    if not isinstance(rows, np.ndarray | Tensor):
+    if not isinstance(rows, np.ndarray | Tensor | Examples):
         raise ConfigError(f"tokens is {shown(rows)}; expected Sequences, an array or a tensor")
     answers = [np.empty(0, np.int64)]
     for start in range(0, len(rows), _BATCH):

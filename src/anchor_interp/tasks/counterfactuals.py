@@ -6,7 +6,7 @@ in common but the one thing that differs (contrastive pairs; Heimersheim and Nan
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.exchanges import InterchangePairs
 from anchor_interp.tasks.functions import Ints, Keys, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
 from anchor_interp.tasks.sequences import Place, Sequences, assemble, draw, draw_noise, places
@@ -200,51 +201,6 @@ def _usable(
     return replace(drawn[kept], provenance=provenance), kept
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class InterchangePairs(Readable):
-    """n base sequences, each with a source and the answer that their interchange predicts."""
-
-    base: Sequences
-    """(x; a1, a2), which are run."""
-    source: Sequences
-    """(x'; a1', a2') at the same positions, where an activation comes from."""
-    counterfactual: Int64[np.ndarray, " n"]
-    """g(g(x'; a1'); a2)."""
-    anchor_moved: Int64[np.ndarray, " n"]
-    """The answer to (x; a1', a2), as if only the first anchor were exchanged."""
-    key_moved: Int64[np.ndarray, " n"]
-    """The answer to (x'; a1, a2), as if only the key were exchanged."""
-
-    def _summary(self) -> str:
-        return f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        rows = zip(self.base, self.source, self.counterfactual.tolist(), strict=True)
-        for base, source, counterfactual in rows:
-            yield {
-                "base": " ".join(map(str, base.tokens[0])),
-                "source": " ".join(map(str, source.tokens[0])),
-                "base_target": int(base.targets[0]),
-                "source_target": int(source.targets[0]),
-                "counterfactual": counterfactual,
-            }
-
-    @property
-    def left_out(self) -> int:
-        """How many drawn base sequences have no source and are left out."""
-        return int(self.base.provenance.get("left_out", 0))
-
-    @property
-    def made(self) -> frozenset[Pair]:
-        """What an exchange combines: the pairs (a1, a2), (a1', a2'), (a1', a2) and (a1, a2')."""
-        rows, both = np.arange(len(self.base)), (self.base, self.source)
-        first, second = (
-            [each.tokens[rows, places(each, place)].tolist() for each in both]
-            for place in ("first", "second")
-        )
-        return frozenset(pair for a in first for b in second for pair in zip(a, b, strict=True))
-
-
 def interchange_pairs(
     task: AnchorTask, n: int, *, seed: int, keys: Keys = "all", pairs: Sequence[Pair] | None = None
 ) -> InterchangePairs:
@@ -278,7 +234,9 @@ def interchange_pairs(
     source = assemble(task, noise, pair, task.keys[key], position)
     answers = _answers(task, composing, base.pair, base.key, first, key)
     provenance = base.provenance | {"stream": stream}
-    return InterchangePairs(base, replace(source, provenance=provenance), *answers)
+    source = replace(source, provenance=provenance)
+    left_out = int(base.provenance.get("left_out", 0))
+    return InterchangePairs(base, source, *answers, left_out=left_out)
 
 
 def _allowed_sources(
@@ -334,18 +292,6 @@ def _answers(
         task.target_table[first * n_anchors + second, base_key.astype(np.int64) - task.key_min],
         task.target_table[pair, key],
     )
-
-
-def renamed_answers(task: AnchorTask, pairs: InterchangePairs, *, seed: int) -> InterchangePairs:
-    """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
-
-    One permutation of all composed answers, drawn with the seed, renames the counterfactual ones.
-    It is the same for all pairs of a task. What a search reaches with it is its own doing.
-    """
-    answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
-    name = np.arange(answers.max() + 1)
-    name[answers] = np.random.default_rng(seed).permutation(answers)
-    return replace(pairs, counterfactual=name[pairs.counterfactual])
 
 
 def _continued(task: AnchorTask, composing: Sequence[Pair]) -> Int64[np.ndarray, "anchor value"]:

@@ -154,7 +154,7 @@ class Examples(Readable):
         places: Mapping[str, Integers | int] | None = None,
         padding: int | None = None,
     ) -> None:
-        self.tokens: Integer[np.ndarray, "n pos"] = _integers(tokens, "tokens", 2)
+        self.tokens: Integer[np.ndarray, "n pos"] = as_integers(tokens, "tokens", 2)
         self.padding = padding
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
@@ -203,6 +203,15 @@ class Examples(Readable):
         after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
         return after & before[:, ::-1]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The place that each position is in all examples; ``noise`` if it is none."""
+        names = ["noise"] * self.tokens.shape[1]
+        for name, where in {"last": self.at, **self.places}.items():
+            if (where == where[0]).all():
+                names[where[0]] = name
+        return tuple(names)
+
     def _columns(self, where: Integers | int, name: str) -> Int64[np.ndarray, " n"]:
         """Positions as columns, inside the padding."""
         given = np.full(len(self), where) if isinstance(where, int) else self._each(where, name)
@@ -219,7 +228,7 @@ class Examples(Readable):
         return columns
 
     def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
-        return self._column(_integers(values, name, 1).astype(np.int64), name)
+        return self._column(as_integers(values, name, 1).astype(np.int64), name)
 
     def _column(self, values: np.ndarray, name: str) -> np.ndarray:
         if values.shape[:1] != (len(self),):
@@ -246,7 +255,23 @@ class Examples(Readable):
             yield {"tokens": " ".join(map(str, read)), **{n: v[i] for n, v in known.items()}}
 
 
-def _integers(values: Any, name: str, axes: int) -> Integer[np.ndarray, "..."]:
+def check_aligned(**named: Examples) -> None:
+    """ConfigError if two sets, by name, differ in shape, or in where a place of both lies."""
+    (one, a), (other, b) = named.items()
+    if a.tokens.shape != b.tokens.shape:
+        raise ConfigError(f"{one} has shape {a.tokens.shape} and {other} {b.tokens.shape}")
+    for place in ("last", *(a.places.keys() & b.places.keys())):
+        elsewhere = (a.positions(place) != b.positions(place)).sum()
+        if elsewhere:
+            raise ConfigError(f"{place!r} is elsewhere in {elsewhere} of {len(a)} {other} examples")
+
+
+def as_integers(values: Any, name: str, axes: int) -> Integer[np.ndarray, "..."]:
+    """Integers of one (n) or two (n, pos) axes as an array.
+
+    Raises:
+        ConfigError: something else, or none at all.
+    """
     try:
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except ValueError:

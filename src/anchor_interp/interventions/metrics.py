@@ -1,0 +1,142 @@
+"""What patching measures: one number an example, from the logits where it is answered.
+
+A metric takes logits [n, d_vocab] of all n examples in order, *not* [n, pos, d_vocab], and returns
+n values. It is larger where the answer is more that of the clean run.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown
+from anchor_interp.interventions.passes import check_answers
+from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples, Integers, as_integers
+from anchor_interp.tasks.sequences import Sequences
+
+Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
+"""The module's text says what it takes and returns."""
+Answers = Sequences | Examples | Integers
+"""Examples that have answers, or the answers: a token each."""
+Answer = Literal["inferential", "symmetric"]
+
+
+def logit_difference(right: Answers, wrong: Answers | None = None) -> Metric:
+    """Logit of the right answer minus logit of the wrong one.
+
+    ``logit_difference(clean, corrupted)`` takes the answers of both;
+    ``logit_difference(examples)`` the right and the wrong ones of examples that have both. Each
+    can be tokens [n] alone.
+
+    An example whose two answers are the same has none (NaN). Raises ConfigError if all are the
+    same, as in a negative control, or answers are missing.
+    """
+    rights, wrongs = _answers(right), _answers(right if wrong is None else wrong, wrong is None)
+    if rights.shape == wrongs.shape and (rights == wrongs).all():
+        n = len(rights)
+        raise ConfigError(f"right and wrong are the same in all {n} examples; measure log_prob")
+    return lambda logits: torch.where(
+        torch.from_numpy(rights == wrongs).to(logits.device),
+        torch.nan,
+        _picked(at_least_float32(logits), rights) - _picked(at_least_float32(logits), wrongs),
+    )
+
+
+def log_prob(answers: Answers) -> Metric:
+    """Log-probability of the answer, in nats and at least float32."""
+    tokens = _answers(answers)
+    return lambda logits: _picked(at_least_float32(logits).log_softmax(-1), tokens)
+
+
+def probability(answers: Answers) -> Metric:
+    """Probability of the answer, in at least float32."""
+    tokens = _answers(answers)
+    return lambda logits: _picked(at_least_float32(logits).softmax(-1), tokens)
+
+
+def rank(answers: Answers) -> Metric:
+    """Minus the number of tokens with a larger logit: 0 if the answer is the most likely one."""
+    tokens = _answers(answers)
+    return lambda logits: -(logits > _picked(logits, tokens)[:, None]).sum(-1).float()
+
+
+def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
+    """Probability of the answer that a mechanism gives to each sequence of an anchor task.
+
+    ``inferential`` is the composition. ``symmetric`` is the training target of the other order,
+    which only unseen pairs have.
+    """
+    checked(answer, Answer, "answer")
+    answers = np.empty(len(sequences), np.int64)
+    for index in np.unique(sequences.pair):
+        pair, rows = task.pairs[index], sequences.pair == index
+        keys = sequences.key[rows].astype(np.int64)
+        expected = (
+            task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
+        )
+        if expected is None:
+            raise ConfigError(f"the pair {pair} ({task.role(pair)}) has no symmetric answer")
+        answers[rows] = expected
+    return probability(answers)
+
+
+def measure(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
+    """A metric of finite logits, in float64.
+
+    Raises:
+        ConfigError: the metric reads another shape, returns one, or is NaN everywhere.
+    """
+    given = f"it was given the logits where each example is answered, {tuple(logits.shape)}"
+    try:
+        measured: Any = metric(check_finite(logits, "the model's logits").as_subclass(_Logits))
+    except IndexError as error:
+        raise ConfigError(f"the metric fails: {error}; {given}") from error
+    if not isinstance(measured, Tensor) or measured.shape != logits.shape[:1]:
+        shape = tuple(measured.shape) if isinstance(measured, Tensor) else shown(measured)
+        raise ConfigError(f"the metric returned {shape}, expected ({len(logits)},); {given}")
+    if measured.isnan().all():
+        raise ConfigError(f"the metric is NaN in all {len(logits)} examples; {given}")
+    return measured.detach().double().cpu().numpy()
+
+
+class _Logits(Tensor):
+    """Logits [n, d_vocab] that refuse ``[:, -1]``, the last position of [n, pos, d_vocab].
+
+    What is computed from them is a plain tensor.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, tuple) and any(isinstance(i, int) and i == -1 for i in index):
+            raise IndexError("[:, -1] reads the last token of the vocabulary, not a position")
+        return super().__getitem__(index)
+
+
+def _answers(given: Answers, wrong: bool = False) -> Int64[np.ndarray, " n"]:
+    """The right or wrong answers of examples, or tokens as they are."""
+    if isinstance(given, Sequences):
+        given = given.examples()
+    if not isinstance(given, Examples):
+        return as_integers(given, "answers", 1).astype(np.int64)
+    tokens = given.wrong if wrong else given.answers
+    if tokens is None:
+        which = "wrong" if wrong else "answers"
+        raise ConfigError(f"the examples have no {which}; give Examples(tokens, ..., {which}=...)")
+    return tokens
+
+
+def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
+    """The value of one answer of every example."""
+    if len(answers) != len(values):
+        n = len(answers)
+        raise ConfigError(f"the metric is of {n} examples and {len(values)} are patched")
+    check_answers(answers, values.shape[-1])
+    index = torch.from_numpy(answers).to(values.device)
+    return values.gather(1, index[:, None])[:, 0]

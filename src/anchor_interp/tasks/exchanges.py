@@ -1,0 +1,127 @@
+"""Base and source examples whose states are exchanged, and the answer that this predicts."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
+from anchor_interp._util.schema import checked, suggestion
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples, Integers, as_integers, check_aligned
+from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.sequences import Sequences, as_examples, places
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InterchangePairs(Readable):
+    """n base examples, each with a source and the answer that their interchange predicts.
+
+    :func:`interchange_pairs` draws those of an anchor task, :func:`exchange_label` makes those of
+    any other.
+    """
+
+    base: Any
+    """Examples, which are run; sequences (x; a1, a2) of an anchor task."""
+    source: Any
+    """Examples with the same positions, where an activation comes from; sequences (x'; a1', a2') of
+    an anchor task."""
+    counterfactual: Int64[np.ndarray, " n"]
+    """The answer expected; of an anchor task g(g(x'; a1'); a2)."""
+    anchor_moved: Int64[np.ndarray, " n"] | None = None
+    """The answer to (x; a1', a2), as if only the first anchor were exchanged."""
+    key_moved: Int64[np.ndarray, " n"] | None = None
+    """The answer to (x'; a1, a2), as if only the key were exchanged."""
+    left_out: int = 0
+    """How many base examples have no source that an answer tells apart, and are left out."""
+
+    def _summary(self) -> str:
+        return f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        base, source = as_examples(self.base), as_examples(self.source)
+        for i, counterfactual in enumerate(self.counterfactual.tolist()):
+            yield {
+                "base": " ".join(map(str, base.tokens[i])),
+                "source": " ".join(map(str, source.tokens[i])),
+                "base_target": None if base.answers is None else int(base.answers[i]),
+                "source_target": None if source.answers is None else int(source.answers[i]),
+                "counterfactual": counterfactual,
+            }
+
+    @property
+    def made(self) -> frozenset[Pair] | None:
+        """What an exchange combines: the pairs (a1, a2), (a1', a2'), (a1', a2) and (a1, a2').
+
+        None if there are no anchors.
+        """
+        if not (isinstance(self.base, Sequences) and isinstance(self.source, Sequences)):
+            return None
+        rows, both = np.arange(len(self.base)), (self.base, self.source)
+        first, second = (
+            [each.tokens[rows, places(each, place)].tolist() for each in both]
+            for place in ("first", "second")
+        )
+        return frozenset(pair for a in first for b in second for pair in zip(a, b, strict=True))
+
+
+def exchange_label(
+    base: Sequences | Examples,
+    source: Sequences | Examples,
+    label: str,
+    answer: Callable[[Mapping[str, np.ndarray]], np.ndarray],
+) -> InterchangePairs:
+    """The answers of examples of any task if one of their labels were that of their source.
+
+    Row i of ``source`` is the source of row i of ``base``. ``answer`` is what the model is thought
+    to compute: it takes labels by name, each [n], and returns the answers, tokens [n]. Examples
+    whose expected answer is that of the base or of the source itself tell nothing and are left out.
+
+    Raises:
+        ConfigError: examples with other positions, or without the label or answers, none that an
+            answer tells apart, or labels whose ``answer`` is not the examples' own.
+    """
+    base, source = as_examples(base), as_examples(source)
+    check_aligned(base=base, source=source)
+    for examples in (base, source):
+        if label not in examples.labels:
+            known = ", ".join(examples.labels) or "none"
+            close = suggestion(label, examples.labels)
+            raise ConfigError(f"{label!r} is not a label{close}; the examples have {known}")
+        wrong = np.flatnonzero(examples.answers != np.asarray(answer(examples.labels)))
+        if len(wrong):
+            given = None if examples.answers is None else examples.answers[wrong[0]]
+            computed = np.asarray(answer(examples.labels)).ravel()[wrong[0]]
+            row = f"the answer of row {wrong[0]} is {given}"
+            raise ConfigError(f"{row}, and answer makes {computed} of its labels")
+    expected = as_integers(answer({**base.labels, label: source.labels[label]}), "answer", 1)
+    apart = (expected != base.answers) & (expected != source.answers)
+    if not apart.any():
+        raise ConfigError(f"exchanging {label!r} gives the answer of base or source in every row")
+    return InterchangePairs(
+        base[apart], source[apart], expected[apart].astype(np.int64), left_out=int((~apart).sum())
+    )
+
+
+def renamed_answers(
+    task: AnchorTask | Integers, pairs: InterchangePairs, *, seed: int
+) -> InterchangePairs:
+    """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
+
+    One permutation of all answers, drawn with the seed, renames the counterfactual ones: all
+    composed answers of an anchor task, or those given. It is the same for all pairs of a task. What
+    a search reaches with it is its own doing.
+    """
+    checked(pairs, InterchangePairs, "pairs")
+    if isinstance(task, AnchorTask):
+        answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
+    else:
+        answers = np.unique(as_integers(task, "answers", 1))
+    if not np.isin(pairs.counterfactual, answers).all():
+        raise ConfigError("the pairs expect answers that are not among those to rename")
+    name = np.arange(answers.max() + 1)
+    name[answers] = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    return replace(pairs, counterfactual=name[pairs.counterfactual])

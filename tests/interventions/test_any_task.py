@@ -1,0 +1,211 @@
+"""Instruments on examples without anchors, answered anywhere.
+
+In a causal model nothing behind the answer matters: each example alone, cut off there, must give
+the same numbers as all of them padded together.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from small_models import LAYOUTS, random_model
+
+import anchor_interp as ai
+from anchor_interp.interventions.ablation import EdgeAblation, ablate_edges, edge_outputs
+from anchor_interp.interventions.interchange import random_subspace
+from anchor_interp.interventions.masks import no_edges
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.tasks.exchanges import renamed_answers
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
+N, PAD = 5, 119
+RIGHT, WRONG = np.arange(20, 25), np.arange(30, 35)
+AT, VERB = np.array([8, 3, 5, 4, 6]), np.array([2, 1, 3, 0, 5])
+
+
+def sentences(seed: int, answers: np.ndarray) -> ai.Examples:
+    tokens = np.random.default_rng(seed).integers(0, 100, (N, 9))
+    tokens[np.arange(9) > AT[:, None]] = PAD
+    other = RIGHT + WRONG - answers
+    labels = {"a": answers}
+    places = {"verb": VERB}
+    return ai.Examples(tokens, answers, other, places=places, labels=labels, padding=PAD)
+
+
+CLEAN, CORRUPTED = sentences(0, RIGHT), sentences(1, WRONG)
+
+
+def alone(examples: ai.Examples, row: int) -> ai.Examples:
+    """One example, cut off where it is answered."""
+    one = examples[row]
+    assert one.answers is not None
+    tokens = one.tokens[:, : AT[row] + 1]
+    return ai.Examples(tokens, one.answers, one.wrong, places=one.places, labels=one.labels)
+
+
+@pytest.fixture(params=LAYOUTS)
+def model(request: pytest.FixtureRequest) -> HookedTransformer:
+    return random_model(request.param, n_layers=2)
+
+
+def test_the_answer_is_read_before_the_padding() -> None:
+    assert CLEAN.at.tolist() == AT.tolist()
+
+
+@pytest.mark.parametrize("batch_size", [512, 3])
+def test_patching_reads_each_example_where_it_is_answered(
+    model: HookedTransformer, batch_size: int
+) -> None:
+    sites = ai.site_grid(model, ["resid_pre", "z", "k"], positions=("verb", "last", -2, "noise"))
+    paths = [
+        ai.Connection(ai.Site("z", 0, "last")),
+        ai.Connection(ai.Site("resid_pre", 0, "verb"), (ai.Site("v", 1, "verb"),)),
+    ]
+    for metric in (ai.logit_difference, ai.log_prob):
+        size: Any = {"batch_size": batch_size}
+        whole = ai.patch(model, CLEAN, CORRUPTED, sites, metric(CLEAN), **size)
+        traced = ai.path_patch(model, CLEAN, CORRUPTED, paths, metric(CLEAN), **size)
+        for row in range(N):
+            pair = alone(CLEAN, row), alone(CORRUPTED, row)
+            one = ai.patch(model, *pair, sites, metric(pair[0]))
+            np.testing.assert_allclose(whole.values[:, row], one.values[:, 0], atol=1e-12)
+            path = ai.path_patch(model, *pair, paths, metric(pair[0]))
+            np.testing.assert_allclose(traced.values[:, row], path.values[:, 0], atol=1e-12)
+        assert np.abs(whole.values - whole.corrupted).max() > 1e-3
+    both = ai.logit_difference(CLEAN, CORRUPTED)
+    again = ai.patch(model, CLEAN, CORRUPTED, sites, both)
+    assert np.array_equal(
+        again.values, ai.patch(model, CLEAN, CORRUPTED, sites, ai.logit_difference(CLEAN)).values
+    )
+
+
+def test_masks_hide_a_position_a_place_or_a_token(model: HookedTransformer) -> None:
+    by_place = ai.mask_position(model, CLEAN, "verb")
+    by_number = ai.mask_position(model, CLEAN, VERB)
+    verbs = np.arange(9) == VERB[:, None]
+    by_mark = ai.mask_position(model, CLEAN, verbs)
+    changed = CLEAN.tokens.copy()
+    changed[verbs] = 7
+    for mask in (by_place, by_number, by_mark):
+        with mask:
+            hidden = ai.last_logits(model, CLEAN)
+        for row in range(N):
+            edges = no_edges(model, AT[row] + 1)
+            edges[..., VERB[row]] = True
+            edges[..., VERB[row], VERB[row]] = False
+            with ai.mask_edges(model, edges):
+                expected = ai.last_logits(model, alone(CLEAN, row))[0]
+            torch.testing.assert_close(hidden[row], expected, atol=1e-12, rtol=0)
+    other = ai.Examples(changed, at=AT)
+    with ai.mask_position(model, CLEAN, "verb", renormalise=True):
+        torch.testing.assert_close(ai.last_logits(model, CLEAN), ai.last_logits(model, other))
+    direct = ai.mask_position(model, CLEAN, "verb", paths="direct")
+    with direct:
+        assert (ai.last_logits(model, CLEAN) - hidden).abs().max() > 1e-6
+
+
+def test_edges_are_ablated_before_the_answer(model: HookedTransformer) -> None:
+    tokens, others = CLEAN.tokens, CORRUPTED.tokens
+    read = ai.Examples(tokens, at=4, places={"verb": 1, "end": 4})
+    for way in ("zero", "mean", "resample"):
+        given = {} if way == "zero" else {"references": others}
+        bench = EdgeAblation(model, read, way, **given)
+        cut_references = {} if way == "zero" else {"references": others[:, :5]}
+        cut = EdgeAblation(model, tokens[:, :5], way, **cut_references)
+        assert bench.roles == ("noise", "verb", "noise", "noise", "end", *["noise"] * 4)
+        assert np.array_equal(bench.reachable[..., :5, :5], cut.reachable)
+        assert bench.reachable.sum() == cut.reachable.sum()
+        np.testing.assert_allclose([bench.full, bench.nothing], [cut.full, cut.nothing], atol=1e-12)
+    mixed = EdgeAblation(model, CLEAN, "resample", references=CORRUPTED, answers=RIGHT)
+    edges = torch.from_numpy(mixed.reachable)[:, None]
+    with ablate_edges(model, edges, edge_outputs(model, CORRUPTED)):
+        logits = ai.last_logits(model, CLEAN)
+    expected = logits.log_softmax(-1)[range(N), RIGHT].mean()
+    assert mixed.nothing[2] == pytest.approx(float(expected), abs=1e-12)
+
+
+def sums(seed: int) -> ai.Examples:
+    """Two numbers, and their sum modulo 7, asked at the end."""
+    a, b = np.random.default_rng(seed).integers(0, 7, (2, 40))
+    tokens = np.stack([a, b, np.full(40, 9)], 1)
+    return ai.Examples(tokens, (a + b) % 7, labels={"a": a, "b": b}, places={"a": 0, "b": 1})
+
+
+def add(labels: Any) -> np.ndarray:
+    total: np.ndarray = (labels["a"] + labels["b"]) % 7
+    return total
+
+
+def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
+    """The embedding of a alone: the run is that of (a', b), whatever the model."""
+    model = random_model(n_layers=2)
+    base, source = sums(0), sums(1)
+    pairs = ai.exchange_label(base, source, "a", add)
+    a, b, other = base.labels["a"], base.labels["b"], source.labels["a"]
+    kept = (other != a) & (base.labels["b"] != source.labels["b"])
+    assert pairs.left_out == (~kept).sum()
+    assert (pairs.counterfactual == ((other + b) % 7)[kept]).all()
+    result = ai.interchange(model, pairs, ai.Site("resid_pre", 0, "a"))
+    moved = base.tokens[kept].copy()
+    moved[:, 0] = other[kept]
+    assert (result.answers == ai.last_logits(model, moved).argmax(-1).numpy()).all()
+    assert result.counterfactual == (result.answers == pairs.counterfactual).mean()
+    assert result.anchor_moved is None
+    whole = random_subspace(16, 16, seed=0)
+    along = ai.interchange(model, pairs, ai.Site("resid_pre", 0, "a"), subspace=whole)
+    assert (along.answers == result.answers).all()
+    renamed = renamed_answers(np.arange(7), pairs, seed=0)
+    names = dict(zip(pairs.counterfactual.tolist(), renamed.counterfactual.tolist(), strict=True))
+    assert sorted(names.values()) == sorted(set(names.values()))
+    site = ai.Site("resid_post", 0, "a")
+    found = ai.learn_subspace(model, pairs, site, 2, seed=0, steps=3, quiet=True)
+    assert found.basis.shape == (16, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ai.exchange_label(sums(0), sums(1), "c", add), "'c' is not a label; .* a, b"),
+        (
+            lambda: ai.exchange_label(CLEAN, CLEAN, "a", lambda x: x["a"]),
+            "of base or source in every row",
+        ),
+        (
+            lambda: ai.exchange_label(sums(0), sums(1), "a", lambda x: x["a"]),
+            r"the answer of row \d+ is \d, and answer makes \d of its labels",
+        ),
+        (
+            lambda: ai.exchange_label(CLEAN, sums(1), "a", lambda x: x["a"]),
+            r"base has shape \(5, 9\) and source \(40, 3\)",
+        ),
+        (
+            lambda: patch_of(sentences(1, WRONG)[:4]),
+            r"clean has shape \(5, 9\) and corrupted \(4, 9\)",
+        ),
+        (
+            lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG)),
+            "'last' is elsewhere in 4 of 5 corrupted examples",
+        ),
+        (lambda: ai.last_logits(random_model().to("meta"), CLEAN), "has no weights to run"),
+        (lambda: ai.mask_position(random_model(), CLEAN, "last"), "where the answer is read"),
+        (lambda: ai.mask_position(random_model(), CLEAN, 7), "position is 7 in row 1"),
+        (lambda: ai.logit_difference(ai.Examples([[1]], [1])), "have no wrong"),
+        (lambda: ai.log_prob(ai.Examples([[1]])), "have no answers; give Examples"),
+        (lambda: ai.log_prob([1, 2])(torch.zeros(3, 5)), "of 2 examples and 3 are patched"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    make: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ai.ConfigError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def patch_of(corrupted: ai.Examples) -> object:
+    sites = [ai.Site("z", 0, "last")]
+    return ai.patch(random_model(), CLEAN, corrupted, sites, ai.log_prob(CLEAN))
