@@ -83,18 +83,9 @@ class Sequences(Readable):
         """One sequence by its number, or some by a slice, numbers or a mask [n] of booleans.
 
         Raises:
-            IndexError: there is no sequence of this number; ConfigError for another kind of index.
+            IndexError: there is no such sequence, or the index is of another kind.
         """
-        n, rows = len(self), index
-        if not isinstance(index, slice):
-            rows = np.atleast_1d(np.asarray(index))
-            rows = rows if rows.size else rows.astype(int)  # an empty list has floats
-            mask = rows.dtype.kind == "b"
-            if rows.ndim != 1 or rows.dtype.kind not in "biu" or (mask and len(rows) != n):
-                expected = f"an integer, a slice, integers or a mask of {n} booleans"
-                raise ConfigError(f"the index of sequences is {shown(index)}; expected {expected}")
-            if not mask and len(rows) and not -n <= rows.min() <= rows.max() < n:
-                raise IndexError(f"the index is {shown(index)}; there are {n} sequences")
+        rows = np.atleast_1d(np.arange(len(self))[index])
         columns = {name: array[rows] for name, array in vars(self).items() if name != "provenance"}
         return Sequences(**columns, provenance={**self.provenance, "kept": len(columns["tokens"])})
 
