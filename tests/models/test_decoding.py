@@ -100,7 +100,7 @@ def test_nothing_to_answer() -> None:
     ("prompts", "most", "message"),
     [
         ([(1,), ()], 2, "prompt 1 is empty"),
-        ([(1,), (10,)], 2, "tokens from 1 to 10; expected 0 to 9"),
+        ([(1,), (10,)], 2, "tokens run from 1 to 10; expected 0 to 9"),
         ([(1,) * 10], 8, r"10 tokens and 8 more take 17 positions; the model has 16"),
         ([(1,) * 17], None, r"17 tokens and 1 more take 17 positions; the model has 16"),
         ([(1,)], 0, "most is 0; expected at least 1"),

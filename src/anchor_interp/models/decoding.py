@@ -19,7 +19,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models import forward
 from anchor_interp.models.finite import check_finite
-from anchor_interp.models.transformer import HookedTransformer, device
+from anchor_interp.models.transformer import HookedTransformer, device, token_rows
 
 _ENDED = 0.25
 """Share of ended rows from which on the others go on without them."""
@@ -88,21 +88,15 @@ def _padded(
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     if not lengths.all():
         raise ConfigError(f"prompt {int(lengths.argmin())} is empty; expected at least one token")
-    longest, there = int(lengths.max()), model.cfg.n_ctx
-    if longest + most - 1 > there:
-        text = (
-            f"prompts of up to {longest} tokens and {most} more take {longest + most - 1} positions"
-        )
-        raise ConfigError(f"{text}; the model has {there}")
+    longest, n_ctx = int(lengths.max()), model.cfg.n_ctx
+    if (need := longest + most - 1) > n_ctx:
+        text = f"prompts of up to {longest} tokens and {most} more take {need} positions"
+        raise ConfigError(f"{text}; the model has {n_ctx}")
     tokens = torch.zeros(len(prompts), longest, dtype=torch.int64)
     tokens[torch.arange(longest) < lengths[:, None]] = torch.tensor(
         [int(token) for prompt in prompts for token in prompt]
     )
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= model.cfg.d_vocab:
-        expected = f"expected 0 to {model.cfg.d_vocab - 1}"
-        raise ConfigError(f"prompts have tokens from {low} to {high}; {expected}")
-    return tokens.to(device(model)), lengths.to(device(model))
+    return token_rows(model, tokens), lengths.to(device(model))
 
 
 class _Reader(Protocol):
