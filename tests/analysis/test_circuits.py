@@ -8,6 +8,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
+from exact_edges import exact_edges
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp
@@ -24,7 +25,7 @@ from anchor_interp.analysis.circuits import (
 )
 from anchor_interp.analysis.routes import ROUTES, RouteName
 from anchor_interp.interventions.ablation import Ablation, EdgeAblation, edge_outputs
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_edges
+from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import aligned_sequences, position_roles

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from exact_edges import exact_edges
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp
@@ -15,7 +16,6 @@ from anchor_interp.models.exact import (
     Mechanism,
     Normalization,
     exact_answers,
-    exact_edges,
 )
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, aligned_sequences
 

@@ -6,6 +6,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from exact_edges import exact_edges
 from small_models import FEW_KEYS, LAYOUTS, small_exact
 
 import anchor_interp
@@ -17,7 +18,6 @@ from anchor_interp.models.exact import (
     NAMES,
     Mechanism,
     exact_answers,
-    exact_edges,
     exact_model,
 )
 from anchor_interp.models.forward import last_logits

@@ -40,10 +40,10 @@ from torch import Tensor
 from anchor_interp._util.schema import checked
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.shapes import Normalization as Normalization
-from anchor_interp.models.transformer import Edges, HookedTransformer, empty_model, place
+from anchor_interp.models.transformer import HookedTransformer, empty_model, place
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.functions import Ints, Pair
-from anchor_interp.tasks.sequences import Place, Sequences, places
+from anchor_interp.tasks.sequences import Sequences
 
 K = TypeVar("K")
 Mechanism = Literal["symmetric", "inferential", "lookup"]
@@ -56,13 +56,6 @@ NAMES: Mapping[str, tuple[Mechanism, Normalization]] = MappingProxyType(
 )
 """The names under which :func:`anchor_interp.load` gives these models of the complexity-control
 task: ``exact/inferential`` is post-LayerNorm, ``exact/inferential-pre`` pre-LayerNorm."""
-_ROUTES: dict[Mechanism, tuple[tuple[int, Place, Place], ...]] = {
-    "symmetric": ((0, "last", "first"), (0, "last", "second"), (1, "last", "key")),
-    "inferential": ((0, "first", "key"), (0, "second", "key"), (1, "last", "first"),
-                    (1, "last", "second")),
-    "lookup": ((0, "second", "key"), (0, "second", "first"), (1, "last", "second")),
-}  # fmt: skip
-"""(layer, query, key) of every edge."""
 _CONSTANT = 1_000.0  # C: LayerNorm's division varies by about (features)^2 / C^2
 _SHARP = 60.0  # attention score of a position that a head looks at, minus that of any other
 _LOGIT = 30.0  # of the answer; all others are 0
@@ -119,21 +112,6 @@ def exact_answers(
         rows = sequences.pair == index
         answers[rows] = _answer(mechanism, task, pair, sequences.key[rows].astype(np.int64))
     return answers
-
-
-def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
-    """The attention edges that a mechanism needs in every sequence, with a batch of n.
-
-    In the inferential model the edge from the key to the second anchor carries the key's position
-    only: the model needs the edge, but another key on it changes nothing.
-    """
-    n, length = sequences.tokens.shape
-    edges = torch.zeros(2, n, 1, length, length, dtype=torch.bool)
-    row = torch.arange(n)
-    for layer, query, key in _ROUTES[mechanism]:
-        receiver = torch.from_numpy(places(sequences, query))
-        edges[layer, row, 0, receiver, torch.from_numpy(places(sequences, key))] = True
-    return edges
 
 
 def _answer(mechanism: Mechanism, task: AnchorTask, pair: Pair, keys: Ints) -> Ints:
