@@ -48,10 +48,7 @@ _FREE = {
 
 
 def last_logits(
-    model: HookedTransformer,
-    tokens: Inputs,
-    *,
-    n_input_tokens: int | None = None,
+    model: HookedTransformer, tokens: Inputs, *, n_input_tokens: int | None = None
 ) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 

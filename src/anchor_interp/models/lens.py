@@ -28,14 +28,9 @@ else:
     )
 
 __all__ = [
-    "VERSION_3",
-    "HookedTransformer",
-    "HookedTransformerConfig",
-    "LayerNorm",
-    "TransformerBlock",
-    "is_bridge",
-    "repeat_along_head_dimension",
-]
+    "VERSION_3", "HookedTransformer", "HookedTransformerConfig", "LayerNorm", "TransformerBlock",
+    "is_bridge", "repeat_along_head_dimension",
+]  # fmt: skip
 
 
 def is_bridge(model: Any) -> bool:

@@ -289,10 +289,7 @@ def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _settings(shape: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
     """All settings: what the weights tell goes before what is given, and that before defaults."""
-    usual = {
-        "n_ctx": 1,
-        "positional_embedding_type": "standard" if "n_ctx" in shape else "alibi",
-    }
+    usual = {"n_ctx": 1, "positional_embedding_type": "standard" if "n_ctx" in shape else "alibi"}
     unknown = {"act_fn": "relu", "normalization_type": None}  # of weights that are only looked at
     return usual | dict(given or unknown) | dict(shape) | _LOADED
 
@@ -305,10 +302,7 @@ def reference_model(post: bool) -> HookedTransformer:
 
 
 def token_rows(
-    model: HookedTransformer,
-    tokens: Inputs,
-    *,
-    n_input_tokens: int | None = None,
+    model: HookedTransformer, tokens: Inputs, *, n_input_tokens: int | None = None
 ) -> Int[Tensor, "batch pos"]:
     """Sequences, examples or token indices as the model takes them: 64-bit integers on its device.
 

@@ -26,14 +26,7 @@ from anchor_interp.sweeps.columns import (
     State,
     kind_of,
 )
-from anchor_interp.sweeps.settings import (
-    ANCHORS,
-    OF_MODEL,
-    OF_TASK,
-    OWN,
-    TASK_SETTINGS,
-    TableRow,
-)
+from anchor_interp.sweeps.settings import ANCHORS, OF_MODEL, OF_TASK, OWN, TASK_SETTINGS, TableRow
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
 from anchor_interp.tasks.task import Task, plain_fields

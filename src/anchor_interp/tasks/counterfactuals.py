@@ -240,11 +240,7 @@ def interchange_pairs(
 
 
 def _allowed_sources(
-    task: AnchorTask,
-    base: Sequences,
-    pairs: Sequence[Pair],
-    composing: Sequence[Pair],
-    keys: Keys,
+    task: AnchorTask, base: Sequences, pairs: Sequence[Pair], composing: Sequence[Pair], keys: Keys
 ) -> Bool[np.ndarray, "n first second key"]:
     """Which first anchors a1', second anchors a2' and keys x' a source of each base may have.
 
