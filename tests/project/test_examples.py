@@ -128,7 +128,7 @@ def test_an_own_measure_is_a_column_and_a_map(
     assert main(["diagram", out, "--out", page, "--map", "key_at_frist"]) == 2
     assert "did you mean 'key_at_first'?" in capsys.readouterr().err
     assert main(["diagram", out, "--out", page, "--map", "phase"]) == 2
-    assert "map is 'phase', which holds no numbers" in capsys.readouterr().err
+    assert "map is 'phase'; expected one of" in capsys.readouterr().err
     assert main(["effect", out, "--of", "key_at_first", "--on", "gamma", "--least", "0.3"]) == 0
     assert "key at first rises with initialisation rate" in capsys.readouterr().out
 

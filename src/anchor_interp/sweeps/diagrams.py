@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.sweeps.cells import (
     MEASURES,
     Cell,
@@ -28,7 +27,7 @@ from anchor_interp.sweeps.columns import NUMERIC, kind_of
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
 from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
 from anchor_interp.sweeps.settings import ANCHORS, TableRow, Value, group, label, values_of
-from anchor_interp.sweeps.where import rows_where
+from anchor_interp.sweeps.where import check_column, rows_where
 
 
 @dataclass(frozen=True)
@@ -212,11 +211,7 @@ def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
     columns = dict.fromkeys(name for row in rows for name in row)
     numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in NUMERIC]
     for name in maps:
-        if name not in numeric:
-            has = "holds no numbers" if name in columns else "is not a column of the table"
-            close = suggestion(name, numeric)
-            raise ConfigError(f"map is {shown(name)}, which {has}{close}; expected one of "
-                              f"{', '.join(numeric)}")  # fmt: skip
+        check_column(name, "map", numeric)
     return tuple(dict.fromkeys(name for name in maps if name not in MEASURES))
 
 

@@ -294,7 +294,7 @@ def _counted(rows: Sequence[TableRow], of: str, on: str, others: Sequence[str]) 
     """The runs that converged and have both values."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in (of, on, *others):
-        check_column(rows, name, "column", columns)
+        check_column(name, "column", columns)
     counted = [
         row
         for row in rows

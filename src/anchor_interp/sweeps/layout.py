@@ -67,7 +67,7 @@ def choose_layout(
     """
     columns = settings_of(rows)
     for name in best:
-        check_column(rows, name, "best_over", columns)
+        check_column(name, "best_over", columns)
     varying = [name for name in columns if len(values_of(rows, name)) > 1]
     x, y = _axes(rows, x, y, columns, [name for name in varying if name not in best])
     axes = [name for name in (x, y) if name]
@@ -106,7 +106,7 @@ def _axes(
     known = columns + ["total_decay"] * any("total_decay" in row for row in rows)
     for name, what in ((x, "x"), (y, "y")):
         if name is not None:
-            check_column(rows, name, what, known)
+            check_column(name, what, known)
     if x is not None and x == y:
         raise ConfigError(f"x and y are both {shown(x)}; expected two settings")
     order = dict.fromkeys((*PREFERRED, *varying))

@@ -34,7 +34,7 @@ def rows_where(
     columns = sorted({column for row in rows for column in row}) if where else []
     for name, wanted in where.items():
         values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
-        check_column(rows, name, "where", columns)
+        check_column(name, "where", columns)
         before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
         if not kept:
             expected = listed(values_of(before, name)[:10])
@@ -43,10 +43,8 @@ def rows_where(
     return kept, conditions
 
 
-def check_column(rows: Sequence[TableRow], name: str, what: str, known: Sequence[str]) -> None:
+def check_column(name: str, what: str, known: Sequence[str]) -> None:
     """Refuse a column that is not among the known ones; ``what`` is what it was given for."""
     if name not in known:
         close = suggestion(str(name), known)
-        kind = "a setting" if any(name in row for row in rows) else f"a column of the table{close}"
-        problem = f"{what} is {shown(name)}, which is not {kind}"
-        raise ConfigError(f"{problem}; expected one of {', '.join(known)}")
+        raise ConfigError(f"{what} is {shown(name)}{close}; expected one of {', '.join(known)}")
