@@ -47,32 +47,31 @@ def official_rows(name: str) -> list[Row]:
         StoreError: it cannot be read, or the cache cannot be written.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
-    data = _fetched(name) if not folder else _given(checked_path(folder, FOLDER_VARIABLE), name)
-    lines = re.sub(r"\bTV\b", "tv", data.decode()).splitlines()
-    return [Row(*line.split("\t")) for line in lines]
+    path = _given(checked_path(folder, FOLDER_VARIABLE), name) if folder else _fetched(name)
+    data = read_bytes(path.resolve(), limit=_MOST_BYTES)
+    try:
+        if path.suffix == ".xz":
+            data = lzma.LZMADecompressor().decompress(data, _MOST_BYTES)
+    except lzma.LZMAError as error:
+        raise ConfigError(f"{path} is not xz-compressed ({error}); copy it again") from error
+    text = _verified(data, name, str(path)).decode()
+    return [Row(*line.split("\t")) for line in re.sub(r"\bTV\b", "tv", text).splitlines()]
 
 
-def _given(folder: Path, name: str) -> bytes:
-    """The contents of a file in a folder that the user names."""
+def _given(folder: Path, name: str) -> Path:
+    """A file in a folder that the user names."""
     plain, packed = folder / f"{name}.tsv", folder / f"{name}.tsv.xz"
-    if is_there(plain):
-        return _verified(read_bytes(plain.resolve(), limit=_MOST_BYTES), name, str(plain))
-    if not is_there(packed):
+    if not is_there(plain) and not is_there(packed):
         text = f"{FOLDER_VARIABLE} names {folder}, which has no {plain.name} and no {packed.name}"
         raise ConfigError(f"{text}; put the files of COGS there, or unset it")
-    data = read_bytes(packed.resolve(), limit=_MOST_BYTES)
-    try:
-        data = lzma.LZMADecompressor().decompress(data, _MOST_BYTES)
-    except lzma.LZMAError as error:
-        raise ConfigError(f"{packed} is not xz-compressed ({error}); copy it again") from error
-    return _verified(data, name, str(packed))
+    return plain if is_there(plain) else packed
 
 
-def _fetched(name: str) -> bytes:
-    """The contents of a file in the cache, after fetching it if it is not there."""
+def _fetched(name: str) -> Path:
+    """A file in the cache, fetched if it is not there."""
     path, url = cache_folder() / "cogs" / f"{name}.tsv", f"{SOURCE}/{name}.tsv"
     if is_there(path):
-        return _verified(read_bytes(path, limit=_MOST_BYTES), name, str(path))
+        return path
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
             data: bytes = answer.read(_MOST_BYTES)
@@ -80,7 +79,7 @@ def _fetched(name: str) -> bytes:
         advice = f"try again with a network, or name a folder of the files in {FOLDER_VARIABLE}"
         raise ConfigError(f"cannot fetch {url} ({error}); {advice}") from error
     write_output(path, _verified(data, name, url))
-    return data
+    return path
 
 
 def _verified(data: bytes, name: str, where: str) -> bytes:
