@@ -92,6 +92,8 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         if not text and not file.is_file():
             return match[0]
         width = _readable_width(BytesIO(b64decode(text)) if text else file)
+        if PHONE < width < 1.2 * PHONE:  # rather a little smaller than scrolled
+            width = PHONE
         size = f"min-width: {width}px"
         if text:  # two dots a pixel: without a width the letters would be twice the page's
             size += f"; width: {1.3 * width:.0f}px"
