@@ -28,7 +28,7 @@ from anchor_interp.models.decoding import generate
 from anchor_interp.models.shapes import InitConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.loop import TrainState, learning_rate, train_step
-from anchor_interp.runs.objectives import WINDOW, make_objective, training_examples
+from anchor_interp.runs.objectives import WINDOW, draw_training, make_objective
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks.hashing import batch_indices
 from measuring import Row, answer, in_turns, machine, number, of_range, ratio, seconds, table
@@ -42,7 +42,7 @@ def measure_step(name: str, turns: int) -> Row:
     """Our step of a preset and the plain loop, one window of batches a turn."""
     config, cpu = RUNS[name], torch.device("cpu")
     began = time.perf_counter()
-    training = training_examples(config)
+    training = draw_training(config)
     drawing = time.perf_counter() - began
     objective, state = make_objective(config, cpu, training), TrainState.fresh(config, cpu)
     plain = build_model(config.model, config.init, seed=config.seed)

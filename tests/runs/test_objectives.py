@@ -14,9 +14,9 @@ from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import config as config_module
 from anchor_interp.runs.config import RunConfig, memory_bytes, override
 from anchor_interp.runs.loop import TrainState, fit, learning_rate, train_step
-from anchor_interp.runs.objectives import WINDOW, MaskedObjective, make_objective, training_examples
+from anchor_interp.runs.objectives import WINDOW, MaskedObjective, draw_training, make_objective
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.scoring import token_losses
+from anchor_interp.runs.scoring import token_scores
 
 CPU = torch.device("cpu")
 
@@ -118,7 +118,7 @@ def test_losses_of_an_epoch_are_the_mean_over_tokens_whatever_the_batches(
     with torch.no_grad():
         losses = [float(objective.loss(model, *objective.parts(s))) for s in range(10 * WINDOW)]
     training = objective.training
-    means, counts = token_losses(model, training), training.mask.sum(1)
+    means, counts = token_scores(model, training)[1], training.mask.sum(1)
     assert np.ptp(counts) > 5
     assert np.mean(losses) == pytest.approx(np.average(means, weights=counts), rel=1e-9)
 
@@ -136,9 +136,9 @@ def test_more_examples_than_a_task_has_are_a_warning(caplog: pytest.LogCaptureFi
     config = preset("addition", largest=9, held_out=1, batch_size=1)
     size = config.task.splits[0].size
     assert size is not None
-    assert len(training_examples(override(config, n_sequences=size))) == size
+    assert len(draw_training(override(config, n_sequences=size))) == size
     assert not caplog.text
-    assert len(training_examples(override(config, n_sequences=size + 1))) == size + 1
+    assert len(draw_training(override(config, n_sequences=size + 1))) == size + 1
     (record,) = caplog.records
     assert f"the task addition has {size} training examples, which repeat" in record.getMessage()
 

@@ -20,7 +20,7 @@ from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.phase import AspectScore, SplitScore
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.scoring import decoded_answers, right_answers, score_split, token_losses
+from anchor_interp.runs.scoring import decoded_answers, right_answers, score_split, token_scores
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
@@ -67,11 +67,11 @@ def test_losses_are_those_of_the_hooked_forward(
                 half_trained(tokens[None, :-1])[0], tokens[1:], reduction="none"
             )
             expected.append(float(losses[mask[1:length]].mean()))
-    np.testing.assert_allclose(token_losses(half_trained, drawn), expected, atol=1e-5)
+    np.testing.assert_allclose(token_scores(half_trained, drawn)[1], expected, atol=1e-5)
     monkeypatch.setattr(config, "MOST_POSITIONS", 100)  # several passes
-    np.testing.assert_allclose(token_losses(half_trained, drawn), expected, atol=1e-5)
+    np.testing.assert_allclose(token_scores(half_trained, drawn)[1], expected, atol=1e-5)
     with half_trained.hooks([("blocks.0.hook_attn_out", lambda value, **_: value * 0)]):
-        assert np.abs(token_losses(half_trained, drawn) - expected).max() > 0.1
+        assert np.abs(token_scores(half_trained, drawn)[1] - expected).max() > 0.1
     weights = drawn.mask.sum(1)
     mean = np.average(expected, weights=weights)
     assert score_split(half_trained, task, Split("ood", "ood"), drawn).loss == pytest.approx(

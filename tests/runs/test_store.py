@@ -132,6 +132,10 @@ def _without(path: Path, name: str) -> None:
     path.write_text(json.dumps(data))
 
 
+def _with(path: Path, **changes: int) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def _huge_hole(path: Path) -> None:
     with open(path, "r+b") as file:
         file.truncate(1 << 40)
@@ -148,8 +152,8 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
     ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
     ("config.json", _huge_hole, "expected at most"),
-    ("result.json", lambda p: p.write_text("[]"), "does not hold an object"),
-    ("result.json", lambda p: p.write_text("{}"), "it has no schema"),
+    ("result.json", lambda p: p.write_text("[]"), "not an object with a schema"),
+    ("result.json", lambda p: p.write_text("{}"), "not an object with a schema"),
     ("result.json", lambda p: p.write_text("{"), "is damaged"),
     ("result.json", lambda p: p.write_text('{"schema": 2}'), "has schema 2; anchor-interp 0"),
     ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is not a finite number"),
@@ -162,21 +166,20 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
      "damaged in line 2"),
     ("metrics.jsonl", lambda p: p.write_text("[]\n"), "damaged in line 1"),
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 1, "step": "x"}\n'),
-     "it has no step"),
+     "a step and numbers"),
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 1, "step": 0, "loss": "<b>"}\n'),
-     "not a number"),
-    ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n'), "it has no schema"),
+     "a step and numbers"),
+    ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n'), "not an object with a schema"),
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 2, "step": 0}\n'),
      "metrics.jsonl has schema 2; .* use the version that wrote it$"),
     ("metrics.jsonl", lambda p: p.write_text(2 * '{"schema": 1, "step": 5}\n'), "5 after step 5"),
-    ("metrics.jsonl", _huge_hole, "is damaged in line"),
+    ("metrics.jsonl", _huge_hole, "expected at most"),
     (STEP_40, _turned_into_a_file, "does not exist"),
     (STATE, lambda p: p.unlink(), "cannot read"),
     (STATE, lambda p: p.write_text('{"schema": 99}'), "has schema 99"),
-    (STATE, lambda p: p.write_text('{"schema": 1, "step": 30}'), "was written as step 30"),
-    (STATE, lambda p: p.write_text('{"schema": 1, "step": 40, "generator": 7}'),
-     "data of generator 7"),
-    (STATE, lambda p: _without(p, "run_id"), "is a checkpoint of another run"),
+    (STATE, lambda p: _with(p, step=30), "is a checkpoint of another run or step"),
+    (STATE, lambda p: _with(p, generator=7), "data of generator 7"),
+    (STATE, lambda p: _without(p, "run_id"), "is a checkpoint of another run or step"),
     (STATE, lambda p: _without(p, "files"), "has no record of weights"),
     (WEIGHTS, lambda p: p.unlink(), "does not exist"),
     (WEIGHTS, lambda p: p.write_bytes(b"x"), "SHA-256 differs"),
@@ -239,5 +242,5 @@ def test_a_checkpoint_of_another_run_is_refused(copy: Path, short: RunConfig) ->
     path = copy / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 1}))
     assert RunFolder(copy).config() == override(short, seed=1)
-    with pytest.raises(StoreError, match="is a checkpoint of another run; restore"):
+    with pytest.raises(StoreError, match="is a checkpoint of another run or step; restore"):
         RunFolder(copy).weights(40)

@@ -27,7 +27,7 @@ from anchor_interp._util.errors import (
     LockedError,
     StoreError,
 )
-from anchor_interp._util.progress import Silent
+from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.measurements import Measure, kept
@@ -129,7 +129,7 @@ def run_all(
     folder: Path,
     measures: tuple[Measure, ...] = (),
 ) -> dict[str, RunResult]:
-    results = engine.run(each_alone(configs, measures), folder, lambda _: Silent())
+    results = engine.run(each_alone(configs, measures), folder, lambda _: Progress())
     return {result.name: result for result in results}
 
 
@@ -290,13 +290,13 @@ def test_user_errors_are_raised_at_once(
     if engine.address == "127.0.0.1:1":
         pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=words):
-        engine.run(each_alone({"run": short}), tmp_path, lambda _: Silent())
+        engine.run(each_alone({"run": short}), tmp_path, lambda _: Progress())
 
 
 def test_without_ray(short: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=re.escape("pip install 'anchor-interp[ray]'")):
-        RayEngine().run(each_alone({"run": short}), tmp_path, lambda _: Silent())
+        RayEngine().run(each_alone({"run": short}), tmp_path, lambda _: Progress())
 
 
 def order(folder: Path) -> ray_task.Order:

@@ -25,7 +25,7 @@ from short import SHORT
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
 from anchor_interp._util.lock import is_held
-from anchor_interp._util.progress import Silent, reporting_all
+from anchor_interp._util.progress import Progress, reporting_all
 from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.cli.main import main
 from anchor_interp.runs.config import RunConfig, override, run_id
@@ -778,6 +778,8 @@ def test_a_worker_has_one_passive_thread(tmp_path: Path, monkeypatch: pytest.Mon
         if policy is not None:
             monkeypatch.setenv("OMP_WAIT_POLICY", policy)
         with pytest.raises(OSError, match="not started"):
-            list(LocalEngine(1, "cpu").run(each_alone({"x": START}), tmp_path, lambda _: Silent()))
+            list(
+                LocalEngine(1, "cpu").run(each_alone({"x": START}), tmp_path, lambda _: Progress())
+            )
     assert [env["OMP_WAIT_POLICY"] for env in given] == ["PASSIVE", "ACTIVE"]
     assert {env["OMP_NUM_THREADS"] for env in given} == {"1"}

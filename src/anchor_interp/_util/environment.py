@@ -64,19 +64,14 @@ def resolve_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type not in DEVICES:
-            raise RuntimeError("another kind")
-        torch.empty(0, device=device)
+        if device.type in DEVICES:
+            torch.empty(0, device=device)
+            return device
+        reason = "another kind"
     except (RuntimeError, AssertionError) as error:
-        kind = str(name).split(":")[0]
         reason = str(error).split(". ")[0].splitlines()[0]
-        if kind not in DEVICES:
-            reason = f"expected auto, cpu, cuda, cuda:1, ... or mps{suggestion(kind, DEVICES)}"
-        elif kind == "mps":
-            reason = "this machine or this PyTorch has no such device"
-        message = f"device is {shown(name)}, which cannot be used here: {reason}"
-        raise ConfigError(message) from error
-    return device
+    known = f"expected auto, cpu, cuda, cuda:1, ... or mps{suggestion(str(name), DEVICES)}"
+    raise ConfigError(f"device is {shown(name)}, which cannot be used here ({reason}); {known}")
 
 
 @contextlib.contextmanager
@@ -152,30 +147,25 @@ def stop_signals() -> Iterator[StopRequest]:
         yield request
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> contextlib.AbstractContextManager[None]:
     """Let SIGINT and SIGTERM raise KeyboardInterrupt inside the block (main thread only)."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handling(interrupt):
-        yield
+    return _handling(signal.default_int_handler)
 
 
 @contextlib.contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before: dict[signal.Signals, Any] = {}
+def _handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    ours = {number: earlier for number, earlier in before.items() if earlier is not None}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is None:  # set from C: Python could not set it back
-                continue
-            with contextlib.suppress(ValueError):  # raised outside the main thread
-                before[number] = signal.signal(number, handler)
+        with contextlib.suppress(ValueError):  # raised outside the main thread
+            for number in ours:
+                signal.signal(number, handler)
         yield
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        with contextlib.suppress(ValueError):
+            for number, earlier in ours.items():
+                signal.signal(number, earlier)
 
 
 def _version(package: str) -> str:

@@ -4,6 +4,9 @@ A message names the value found, what was expected and what to do, on one line. 
 prints it and exits with the class's exit code.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 _LONGEST = 10_000  # a path has up to 4,096 characters and may stand in a message twice
 
 
@@ -55,3 +58,18 @@ class InterruptedRunError(AnchorInterpError):
     """A signal stopped the process; the last checkpoint stays and can be resumed; exit code 130."""
 
     exit_code = 130
+
+
+@contextlib.contextmanager
+def raising(
+    kind: type[AnchorInterpError],
+    before: str,
+    after: str = "",
+    *,
+    of: type[Exception] | tuple[type[Exception], ...] = ConfigError,
+) -> Iterator[None]:
+    """Raise an error of these classes inside the block as one of ``kind``, with words around it."""
+    try:
+        yield
+    except of as error:
+        raise kind(f"{before}{error}{after}") from error

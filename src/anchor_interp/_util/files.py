@@ -7,15 +7,13 @@ and renamed into it, so a reader sees all of it or nothing.
 import json
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import StoreError, raising
 from anchor_interp._util.schema import parse_json
 
 MAX_JSON_BYTES = 1 << 26
-MAX_LINE_BYTES = 1 << 20
 RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} | {
     "measurements.json", ".lock", ".lock.json", "checkpoints",
 }  # fmt: skip
@@ -70,37 +68,18 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
     return data
 
 
-def read_json(path: Path, *, advice: str = "restore it or remove it") -> Any:
+def read_json(
+    path: Path, *, advice: str = "restore it or remove it", limit: int = MAX_JSON_BYTES
+) -> Any:
     """The contents of a JSON file of at most 64 MiB; see :func:`schema.parse_json`.
 
     Raises:
         StoreError: the file cannot be read or does not hold valid JSON.
     """
-    try:
-        return parse_json(read_bytes(path, limit=MAX_JSON_BYTES).decode("utf-8"))
-    except ValueError as error:
-        raise StoreError(f"{path} is damaged: {error}; {advice}") from error
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The complete lines of a file with their numbers; an unfinished last line is left out.
-
-    Raises:
-        StoreError: the file cannot be read, or a line has 1 MiB or more.
-    """
-    number = 1
-    try:
-        with open(path, "rb") as file:
-            while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n"):
-                yield number, line
-                number += 1
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    if len(line) == MAX_LINE_BYTES:
-        raise StoreError(
-            f"{path} is damaged in line {number}: it is longer than {MAX_LINE_BYTES:,} bytes; "
-            "remove that line"
-        )
+    data = read_bytes(path, limit=limit)
+    with raising(StoreError, f"{path} is damaged: ", f"; {advice}", of=ValueError):
+        content: Any = parse_json(data.decode("utf-8-sig"))
+    return content
 
 
 def output_file(path: Path) -> Path:

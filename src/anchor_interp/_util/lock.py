@@ -46,11 +46,10 @@ class Owner:
     def of(cls, path: Path) -> "Owner | None":
         """The owner of the lock at a path; None if the lock is free or the file is damaged."""
         file = _owner_file(path)
-        try:
+        with contextlib.suppress(OSError, StoreError, LookupError, TypeError, ValueError):
             data = read_json(file)
             return cls(str(data["host"]), int(data["pid"]), time.time() - file.stat().st_mtime)
-        except (OSError, StoreError, LookupError, TypeError, ValueError):
-            return None
+        return None
 
     @property
     def is_here(self) -> bool:
@@ -62,13 +61,12 @@ class Owner:
         """Whether it renews its file; one on this machine must also run."""
         if not self.is_here:
             return self.age < STALE_SECONDS
-        try:
-            os.kill(self.pid, 0)
-        except PermissionError:
-            pass  # it is another user's
-        except (OSError, OverflowError):
-            return False
-        return self.age < MISSED_BEATS * BEAT_SECONDS
+        runs = False
+        with contextlib.suppress(ProcessLookupError, OverflowError):
+            with contextlib.suppress(PermissionError):  # it is another user's
+                os.kill(self.pid, 0)
+            runs = True
+        return runs and self.age < MISSED_BEATS * BEAT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,11 @@ class Lock:
             if time.monotonic() >= until:
                 raise LockedError(obstacle)
             time.sleep(_POLL_SECONDS)
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(kernel.release)
             lock = cls(path, kernel, path.lstat())
             write_json(_owner_file(path), {"host": socket.gethostname(), "pid": os.getpid()})
-        except BaseException:
-            kernel.release()
-            raise
+            failed.pop_all()
         threading.Thread(target=lock._keep_beating, daemon=True).start()
         return lock
 
@@ -133,10 +130,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a lock seems to be held, judged by its owner's file; only taking it proves it.
-
-    This takes no lock, so it disturbs nobody.
-    """
+    """Whether a lock seems to be held, judged by its owner's file; only taking it proves it."""
     owner = Owner.of(path)
     return owner is not None and owner.is_alive
 
@@ -160,9 +154,8 @@ def _obstacle(kernel: BaseFileLock, path: Path) -> str | None:
     """Take the kernel's lock and return None, or say who holds it."""
     try:
         kernel.acquire(blocking=False)
-        is_free = True
     except Timeout:
-        is_free = False
+        return f"{_held_by(path, Owner.of(path))}; wait for it or stop it"
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -172,15 +165,15 @@ def _obstacle(kernel: BaseFileLock, path: Path) -> str | None:
             "system with locks, as -o flock does for Lustre"
         ) from error
     owner = Owner.of(path)
-    who = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
-    held = f"{path.parent} is being written by {who}"
-    if not is_free:
-        return f"{held}; wait for it or stop it"
     if owner is None or owner.is_here or not owner.is_alive:
         return None
     kernel.release()
-    when = f"{owner.age:.0f} s ago" if owner.age >= 0 else f"{-owner.age:.0f} s ahead of this clock"
     return (
-        f"{held}, whose last sign of life is dated {when}; wait for it or stop it; if it is gone, "
-        f"remove {_owner_file(path)}"
+        f"{_held_by(path, owner)}, which last showed signs of life {owner.age:.0f} s ago; wait for "
+        f"it or stop it; if it is gone, remove {_owner_file(path)}"
     )
+
+
+def _held_by(path: Path, owner: Owner | None) -> str:
+    who = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
+    return f"{path.parent} is being written by {who}"

@@ -4,12 +4,14 @@ Work that ends within two seconds reports nothing. Work inside other work has no
 """
 
 import contextlib
+import functools
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn
@@ -23,64 +25,23 @@ LATE_SECONDS = 2.0
 _SPEED_SECONDS = 3600.0  # steps may be slow: the speed is that of the last 1000 or of an hour
 
 Facts = Mapping[str, Any]
-"""The latest line of metrics."""
+"""The latest line of metrics, or what is ``doing``."""
 
 
-class Progress(Protocol):
-    """What a training, or other long work, reports to."""
+@dataclass(frozen=True)
+class Progress:
+    """What long work reports to; without a function it reports nothing."""
 
-    def update(self, step: int, facts: Facts) -> None:
-        """Report that a step is done."""
-        ...
-
-
-class Silent:
-    """Reports nothing."""
-
-    def update(self, step: int, facts: Facts) -> None:
-        """Do nothing."""
+    update: Callable[[int, Facts], None] = lambda _step, _facts: None
+    """Called with the steps done and the latest facts."""
 
 
-class Meter:
-    """One piece of work with its steps; without a batch size it has no throughput."""
-
-    def __init__(self, display: Bars, name: str, steps: int, batch_size: int) -> None:
-        self._display, self._steps = display, steps
-        self._facts: Facts = {}
-        self._next = 0.0
-        self._task = display.add_task(
-            name, total=steps, batch_size=batch_size, facts="waiting", line=f"{name}: step #"
-        )
-
-    def update(self, step: int, facts: Facts) -> None:
-        """Report that a step is done; without news ten times a second, as it costs time."""
-        now = time.monotonic()
-        if facts is not self._facts or now > self._next or step >= self._steps:
-            self._facts, self._next = facts, now + 0.1
-            self._display.update(self._task, completed=step, facts=describe(facts))
-
-    def update_part(self, facts: Facts) -> None:
-        """Report what a part of the work is doing."""
-        self._display.update(self._task, facts=_joined(describe(self._facts), describe(facts)))
-
-
-class _Part:
-    """A part of longer work; its own steps do not matter to the whole."""
-
-    def __init__(self, whole: Meter) -> None:
-        self._whole = whole
-
-    def update(self, step: int, facts: Facts) -> None:
-        del step
-        self._whole.update_part(facts)
-
-
-_OUTER: ContextVar[Meter | Silent | None] = ContextVar("outer", default=None)
-"""The work under way, to which its parts report; None if there is none."""
+_OUTER: ContextVar[Progress | None] = ContextVar("outer", default=None)
+"""What the parts of the work under way report to; None if no work is."""
 
 
 @contextlib.contextmanager
-def _inside(outer: Meter | Silent) -> Iterator[None]:
+def _inside(outer: Progress) -> Iterator[None]:
     token = _OUTER.set(outer)
     try:
         yield
@@ -90,7 +51,7 @@ def _inside(outer: Meter | Silent) -> Iterator[None]:
 
 def silence() -> contextlib.AbstractContextManager[None]:
     """Within the ``with`` block :func:`reporting_one` reports nothing."""
-    return _inside(Silent())
+    return _inside(Progress())
 
 
 @contextlib.contextmanager
@@ -99,14 +60,14 @@ def reporting(
 ) -> Iterator[dict[str, Progress]]:
     """Report the progress of named runs, each given by its steps and its batch size."""
     with silence(), _display(quiet=quiet) as display:
-        yield {name: Meter(display, name, *shape) for name, shape in runs.items()}
+        yield {n: Progress(_Meter(display, n, *shape).update) for n, shape in runs.items()}
 
 
 @contextlib.contextmanager
 def reporting_one(
     name: str, steps: int, *, batch_size: int = 0, quiet: bool = False
 ) -> Iterator[Progress]:
-    """Report the progress of one piece of work.
+    """Report the progress of one piece of work; without a batch size it has no throughput.
 
     Nested work reports through the outer bar, as what the outer work is ``doing``. Nested work is
     silent if the outer work reports otherwise or either is ``quiet``.
@@ -114,12 +75,12 @@ def reporting_one(
     outer = _OUTER.get()
     if quiet or outer is not None:
         with silence():
-            yield _Part(outer) if isinstance(outer, Meter) and not quiet else Silent()
-    else:
-        with _display() as display:
-            meter = Meter(display, name, steps, batch_size)
-            with _inside(meter):
-                yield meter
+            yield outer if outer is not None and not quiet else Progress()
+        return
+    with _display() as display:
+        meter = _Meter(display, name, steps, batch_size)
+        with _inside(Progress(meter.update_part)):
+            yield Progress(meter.update)
 
 
 @contextlib.contextmanager
@@ -143,8 +104,7 @@ class Overall:
         self._work_left, self._work_done = work, 0.0
         self._ended = self._failed = 0
         self._began = time.monotonic()
-        self._under_way: dict[str, float] = {}  # work done of each run
-        self._bars: dict[str, TaskID] = {}
+        self._under_way: dict[str, tuple[TaskID, float]] = {}  # each run's bar and work done
 
     def begin(self, ended: int, work: float) -> None:
         """Count runs that ended earlier; their work costs no time."""
@@ -154,19 +114,7 @@ class Overall:
 
     def run(self, name: str, steps: int, work: float) -> Progress:
         """What one run reports to."""
-        return _Run(self, name, steps, work)
-
-    def update(self, name: str, steps: int, work: float, step: int, facts: Facts) -> None:
-        """Report that a run has reached a step."""
-        done = work * step / steps
-        if name not in self._under_way:  # what was done before costs no time
-            self._under_way[name] = done
-            self._work_left -= done
-            self._bars[name] = self._display.add_task(f"  {name}", total=steps, facts="")
-        self._work_done += done - self._under_way[name]
-        self._under_way[name] = done
-        self._display.update(self._bars[name], completed=step, facts=describe(facts))
-        self._show()
+        return Progress(functools.partial(self._update, name, steps, work))
 
     def end(self, name: str, work: float, *, failed: bool = False) -> None:
         """Count a run that has ended, well or not."""
@@ -186,11 +134,24 @@ class Overall:
         rate = self._work_done / (time.monotonic() - self._began)
         return max(0.0, self._work_left - self._work_done) / rate
 
+    def _update(self, name: str, steps: int, work: float, step: int, facts: Facts) -> None:
+        done = work * step / steps
+        if name not in self._under_way:  # what was done before costs no time
+            self._work_left -= done
+            self._under_way[name] = self._display.add_task(f"  {name}", total=steps, facts=""), done
+        bar, before = self._under_way[name]
+        self._work_done += done - before
+        self._under_way[name] = bar, done
+        self._display.update(bar, completed=step, facts=describe(facts))
+        self._show()
+
     def _forget(self, name: str) -> float:
         """Remove a run's bar; returns its work done."""
-        if name in self._bars:
-            self._display.remove_task(self._bars.pop(name))
-        return self._under_way.pop(name, 0.0)
+        if name not in self._under_way:
+            return 0.0
+        bar, done = self._under_way.pop(name)
+        self._display.remove_task(bar)
+        return done
 
     def _show(self) -> None:
         failed = f"{self._failed} failed" if self._failed else ""
@@ -199,14 +160,27 @@ class Overall:
         self._display.update(self._whole, completed=self._ended, facts=facts, seconds_left=left)
 
 
-class _Run:
-    """One run of :class:`Overall`."""
+class _Meter:
+    """One piece of work with its steps."""
 
-    def __init__(self, overall: Overall, name: str, steps: int, work: float) -> None:
-        self._overall, self._run = overall, (name, steps, work)
+    def __init__(self, display: Bars, name: str, steps: int, batch_size: int) -> None:
+        self._display, self._steps = display, steps
+        self._facts: Facts = {}
+        self._next = 0.0
+        self._task = display.add_task(
+            name, total=steps, batch_size=batch_size, facts="waiting", line=f"{name}: step #"
+        )
 
     def update(self, step: int, facts: Facts) -> None:
-        self._overall.update(*self._run, step, facts)
+        """Report that a step is done; without news ten times a second, as it costs time."""
+        now = time.monotonic()
+        if facts is not self._facts or now > self._next or step >= self._steps:
+            self._facts, self._next = facts, now + 0.1
+            self._display.update(self._task, completed=step, facts=describe(facts))
+
+    def update_part(self, _step: int, facts: Facts) -> None:
+        """Report what a part of the work is doing, whose own steps do not matter to the whole."""
+        self._display.update(self._task, facts=_joined(describe(self._facts), describe(facts)))
 
 
 def describe(facts: Facts) -> str:
@@ -229,18 +203,15 @@ def format_seconds(seconds: float) -> str:
 @contextlib.contextmanager
 def _display(*, quiet: bool = False) -> Iterator[Bars]:
     """Rich's bars on a terminal that can redraw a line, else plain lines."""
+    display: Bars
     if quiet:
         display = Bars(disable=True)
     elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20))
         display = _LateBars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            _Details(),
-            console=Console(stderr=True),
-            refresh_per_second=4,
-            speed_estimate_period=_SPEED_SECONDS,
-        )
+            *columns, MofNCompleteColumn(), _Details(), console=Console(stderr=True),
+            refresh_per_second=4, speed_estimate_period=_SPEED_SECONDS,
+        )  # fmt: skip
     else:
         clock = time.monotonic
         display = _Lines(disable=True, get_time=clock, speed_estimate_period=_SPEED_SECONDS)
@@ -257,13 +228,6 @@ class _LateBars(Bars):
         super().update(task_id, *args, **changes)
         if (self._tasks[task_id].elapsed or 0.0) > LATE_SECONDS:
             self.start()
-
-
-class _Details(ProgressColumn):
-    """What work is doing, its throughput and the time left."""
-
-    def render(self, task: Task) -> Text:
-        return Text(_details(task))
 
 
 class _Lines(Bars):
@@ -283,6 +247,13 @@ class _Lines(Bars):
             count = task.fields["line"].replace("#", f"{task.completed:.0f}/{task.total:.0f}")
             with contextlib.suppress(OSError):  # a full disk behind the stream stops no training
                 print(_joined(count, _details(task)), file=sys.stderr, flush=True)
+
+
+class _Details(ProgressColumn):
+    """What work is doing, its throughput and the time left."""
+
+    def render(self, task: Task) -> Text:
+        return Text(_details(task))
 
 
 def _details(task: Task) -> str:

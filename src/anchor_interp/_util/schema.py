@@ -14,7 +14,6 @@ arrays, which become lists. The types of the fields give four things:
 This module imports neither torch nor numpy.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import functools
@@ -24,6 +23,7 @@ import math
 import operator
 import os
 import reprlib
+import sys
 import types
 import typing
 from collections import Counter
@@ -123,27 +123,19 @@ def parse_json(text: str) -> Any:
         values = dict(pairs)
         if len(values) < len(pairs):
             (name, times), *_ = Counter(name for name, _ in pairs).most_common(1)
-            raise ConfigError(
-                f"the name {shown(name)} occurs {times} times in one object; keep one"
-            )
+            raise ValueError(f"the name {shown(name)} occurs {times} times in one object; keep one")
         return values
 
     def finite(digits: str) -> float:
         if not math.isfinite(number := float(digits)):
-            raise ConfigError(
+            raise ValueError(
                 f"{shown(digits)[1:-1]} is not a finite number; give one, or null for none"
             )
         return number
 
-    if not text.strip():
-        raise ConfigError("not valid JSON: the text is empty")
     try:
         return json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=finite)
-    except ConfigError:
-        raise
-    except RecursionError:
-        raise ConfigError("not valid JSON: it is nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"not valid JSON: {error}") from error
 
 
@@ -275,80 +267,62 @@ def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
     return value
 
 
-@functools.lru_cache(maxsize=1024)
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union type, or the type alone."""
-    is_union = typing.get_origin(hint) in (Union, types.UnionType)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
 def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
-    options = _options(hint)
-    if build and not (value is None and type(None) in options):
-        classes = [option for option in options if dataclasses.is_dataclass(option)]
-        if classes:
-            return _built(value, classes, where)
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    options = typing.get_args(hint) if is_union else (hint,)
+    classes = [option for option in options if dataclasses.is_dataclass(option)]
+    if build and classes and not (value is None and type(None) in options):
+        return _built(value, classes, where)
     for option in options:
-        try:
-            return _converted(value, option, where, build)
-        except ConfigError:
-            if len(options) == 1:
-                raise  # it may name a part of the value
-    expected = " or ".join(map(_describe, options))
-    raise ConfigError(f"{where} is {shown(value)}; expected {expected}{_nearest(value, options)}")
-
-
-def _converted(value: Any, hint: Any, where: str, build: bool) -> Any:
-    """The value as a type that is not a union wants it."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if isinstance(hint, type) and hint is not float and type(value) is hint:
-        return value
-    if isinstance(hint, type) and hint not in _SCALARS and isinstance(value, hint):
-        return value
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return _converted(value.tolist(), hint, where, build)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):
-            if math.isfinite(value):
+        origin, args = typing.get_origin(option), typing.get_args(option)
+        if option is Any:
+            return value
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if abs(value) <= sys.float_info.max:
                 return float(value) + 0.0  # -0.0 becomes 0.0: equal values have equal text
-    elif origin is Literal and any(type(value) is type(arg) and value == arg for arg in args):
-        return value
-    elif origin is tuple and isinstance(value, tuple | list):
-        kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
-        if len(kinds) == len(value):
-            pairs = enumerate(zip(value, kinds, strict=True))
-            return tuple(_conform(v, kind, f"{where}[{i}]", build=build) for i, (v, kind) in pairs)
-    elif origin is dict and isinstance(value, Mapping):
-        return {
-            str(name): _conform(item, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
-            for name, item in value.items()
-        }
-    close = _nearest(value, [hint])
-    raise ConfigError(f"{where} is {shown(value)}; expected {_describe(hint)}{close}")
+        elif option in _SCALARS:
+            if type(value) is option:
+                return value
+        elif isinstance(option, type) and origin is None:
+            if isinstance(value, option):
+                return value
+        elif origin is Literal:
+            if any(type(value) is type(arg) and value == arg for arg in args):
+                return value
+        elif origin is tuple and isinstance(value, tuple | list):
+            kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
+            if len(kinds) == len(value):
+                pairs = enumerate(zip(value, kinds, strict=True))
+                return tuple(_conform(v, k, f"{where}[{i}]", build=build) for i, (v, k) in pairs)
+        elif origin is dict and isinstance(value, Mapping):
+            return {
+                str(name): _conform(v, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
+                for name, v in value.items()
+            }
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return _conform(value.tolist(), hint, where, build=build)
+    names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
+    close = suggestion(value, map(str, names)) if isinstance(value, str) else ""
+    expected = " or ".join(map(_describe, options))
+    raise ConfigError(f"{where or _WHOLE} is {shown(value)}; expected {expected}{close}")
 
 
 def _built(value: Any, classes: list[Any], where: str) -> Any:
     """The dataclass of a JSON object: of several, the one whose field names fit it best."""
     data: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
     classes = [cls.among(data) if hasattr(cls, "among") else cls for cls in classes]
-    if not isinstance(value, Mapping):
-        known = " or ".join(", ".join(_typed_fields(cls)) for cls in classes)
-        raise ConfigError(
-            f"{where or _WHOLE} is {shown(value)}; expected an object with the fields {known}"
-        )
     cls = min(classes, key=lambda cls: len(data.keys() - _typed_fields(cls).keys()))
     fields = _typed_fields(cls)
+    known = ", ".join(fields)
+    if not isinstance(value, Mapping):
+        expected = f"expected an object with the fields {known}"
+        raise ConfigError(f"{where or _WHOLE} is {shown(value)}; {expected}")
     if "schema" in fields and "schema" in data:  # first: other versions have other fields
         _check_schema(data["schema"], fields["schema"][0], _member(where, "schema"))
-    for name in data:
-        if name not in fields:
-            raise ConfigError(
-                f"{where or _WHOLE} has no field {shown(name)}{suggestion(str(name), fields)}; "
-                f"known: {', '.join(fields)}"
-            )
+    for name in [name for name in data if name not in fields]:
+        meant = f"{suggestion(str(name), fields)}; known: {known}"
+        raise ConfigError(f"{where or _WHOLE} has no field {shown(name)}{meant}")
     values = {}
     for name, (field, hint) in fields.items():
         if name in data:
@@ -357,12 +331,6 @@ def _built(value: Any, classes: list[Any], where: str) -> Any:
         elif field.default is field.default_factory:  # both are dataclasses.MISSING
             raise ConfigError(f"{where or _WHOLE} lacks the field {name!r}")
     return cls(**values)
-
-
-def _nearest(value: Any, options: Iterable[Any]) -> str:
-    """A suggestion for a misspelt name among those that types allow."""
-    names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
-    return suggestion(value, map(str, names)) if isinstance(value, str) else ""
 
 
 def _describe(hint: Any) -> str:

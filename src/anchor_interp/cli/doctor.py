@@ -57,7 +57,7 @@ def _packages(problems: list[str]) -> Iterator[str]:
         if requirement.marker is not None:  # of an extra, which is asked for where it is used
             continue
         name, expected = requirement.name, str(requirement.specifier) or "any version"
-        installed = next((found.version for found in metadata.distributions(name=name)), None)
+        installed = next((one.version for one in metadata.distributions(name=name)), None)
         if installed is None or not requirement.specifier.contains(installed, prereleases=True):
             state = f"{name} is {installed or 'not installed'}; expected {expected}"
             problems.append(f"{state}: pip install '{requirement}'")

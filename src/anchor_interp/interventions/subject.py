@@ -22,7 +22,7 @@ from anchor_interp.models.transformer import (
     check_model,
     token_rows,
 )
-from anchor_interp.runs.evaluation import Training, training_examples
+from anchor_interp.runs.evaluation import Training, own_training
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Dataset
@@ -91,4 +91,4 @@ class Subject:
     @cached_property
     def trained_on(self) -> Dataset | None:
         """The training sequences as examples."""
-        return None if self.task is None else training_examples(self.task, self.training)
+        return None if self.task is None else own_training(self.task, self.training)

@@ -6,13 +6,13 @@ This module does not import torch.
 """
 
 import math
-import stat
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, StoreError, raising
+from anchor_interp._util.files import read_json
 from anchor_interp._util.schema import (
     bounded,
     check_fields,
@@ -20,7 +20,6 @@ from anchor_interp._util.schema import (
     checked_path,
     digest,
     from_dict,
-    parse_json,
     shown,
     suggestion,
 )
@@ -30,7 +29,6 @@ from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the 
 from anchor_interp.tasks.contract import MAX_EXAMPLES
 from anchor_interp.tasks.task import Task, anchored
 
-T = TypeVar("T")
 if TYPE_CHECKING:  # code about transformers need not ask which of the two it has
     Shape: TypeAlias = ModelConfig | Any
 else:
@@ -39,7 +37,6 @@ SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
-MAX_MEMORY_BYTES = 1 << 40  # no machine has more, so a number is mistyped
 MOST_POSITIONS = 1 << 15
 """Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
 _MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
@@ -100,28 +97,29 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        size, steps, step = self.batch_size, self.steps, self.branch_step
-        changes = (self.branch_lr, self.branch_weight_decay)
-        if size > self.n_sequences:
+        step, changes = self.branch_step, (self.branch_lr, self.branch_weight_decay)
+        if self.batch_size > self.n_sequences:
             expected = f"expected at most n_sequences ({self.n_sequences})"
-            raise ConfigError(f"train.batch_size is {size}; {expected}")
+            raise ConfigError(f"train.batch_size is {self.batch_size}; {expected}")
         if (step is None) != (changes == (None, None)):
             raise ConfigError(
                 f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
                 "expected a step with at least one of them, or none of the three"
             )
-        if step is not None and step >= steps:
-            raise ConfigError(f"train.branch_step is {step}; expected less than steps ({steps})")
-        warm = step is not None and step >= self.warmup_steps
-        for branch, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(steps))):
-            for name in ("lr_end",) if branch and warm else ("lr_start", "lr_end"):
-                if (found := getattr(self, name)) > lr:
-                    most = f"expected at most {branch}lr ({lr:g}), the peak of the learning rate"
-                    raise ConfigError(f"train.{name} is {found:g}; {most}")
-            if lr * decay > 1:
-                most = f"expected at most 1 / {branch}lr ({1 / lr:g})"
-                reason = "a step multiplies each weight by 1 - lr * weight_decay"
-                raise ConfigError(f"train.{branch}weight_decay is {decay:g}; {most}: {reason}")
+        if step is not None and step >= self.steps:
+            expected = f"expected less than steps ({self.steps})"
+            raise ConfigError(f"train.branch_step is {step}; {expected}")
+        starts_later = step is not None and step >= self.warmup_steps
+        for part, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
+            peak = f"{part}lr ({lr:g}), the peak of the learning rate"
+            limits = {"lr_end": (self.lr_end, lr, peak)}
+            if not (part and starts_later):
+                limits["lr_start"] = self.lr_start, lr, peak
+            reason = f"1 / {part}lr ({1 / lr:g}): a step multiplies each weight by 1 - lr * decay"
+            limits[f"{part}weight_decay"] = decay, 1 / lr, reason
+            for name, (value, most, reason) in limits.items():
+                if value > most:
+                    raise ConfigError(f"train.{name} is {value:g}; expected at most {reason}")
 
     @property
     def warmup_steps(self) -> int:
@@ -135,8 +133,8 @@ class TrainConfig:
     def n_logged(self, step: int) -> int:
         """How many steps up to this one have a line of metrics; the initialisation counts."""
         periods = (self.log_every, self.eval_every)
-        found = 1 + sum(step // every for every in periods) - step // math.lcm(*periods)
-        return found + (step == self.steps and all(step % every for every in periods))
+        n = 1 + sum(step // every for every in periods) - step // math.lcm(*periods)
+        return n + (step == self.steps and all(step % every for every in periods))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Peak learning rate and weight decay of the update after ``step`` updates."""
@@ -161,53 +159,22 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _check_names(self.task)
         if isinstance(self.model, Mapping):  # from a file: which class it is follows from the task
-            object.__setattr__(
-                self, "model", from_dict(_network_class(self.task), self.model, "model")
-            )
+            model = from_dict(_network_class(self.task), self.model, "model")
+            object.__setattr__(self, "model", model)
+        owners: dict[str, str] = {}  # a flag, and a change of override, names a field alone
+        parts = {"run": self, "init": self.init, "train": self.train, "model": self.model}
+        for part, value in (parts | {"task": self.task}).items():
+            for field in fields(value):
+                if (owner := owners.setdefault(field.name, part)) != part:
+                    advice = f"which is also a setting of the {owner}; give it another name"
+                    raise ConfigError(f"the {part} has the field {field.name}, {advice}")
         _check_fits(self.task, self.model, self.init)
-        needs = memory_bytes(self)
-        if sum(needs.values()) > MAX_MEMORY_BYTES:
-            what = max(needs, key=needs.__getitem__)
-            lower = {"activations": "batch_size", "training sequences": "n_sequences"}.get(what)
-            size = "model.d_model, model.d_mlp, model.d_vocab or model.n_layers"
-            if self.task.network is not None:
-                size = "the sizes of the model"
-            raise ConfigError(
-                f"training needs about {sum(needs.values()) / 2**40:,.1f} TiB of memory, most of "
-                f"it for the {what}; expected at most {MAX_MEMORY_BYTES >> 40} TiB: lower "
-                f"{f'train.{lower}' if lower else size}"
-            )
 
     @property
     def anchor_task(self) -> AnchorTask:
         """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
         return anchored(self.task, "this analysis")
-
-
-_SETTINGS = {
-    field.name: part
-    for part, owner in (
-        ("model", ModelConfig),
-        ("init", InitConfig),
-        ("train", TrainConfig),
-    )
-    for field in fields(owner)
-} | dict.fromkeys((field.name for field in fields(RunConfig)), "run")
-
-
-def _check_names(task: Task) -> None:
-    """Refuse a field with the name of another setting: :func:`override` knows one of each name."""
-    network = () if task.network is None else fields(_network_class(task))
-    own = (*fields(task), *network)
-    names = [field.name for field in own]
-    for name in names:
-        if name in _SETTINGS or names.count(name) > 1:
-            raise ConfigError(
-                f"the task {task.kind} has the field {name}, which is also a setting of the "
-                f"{_SETTINGS.get(name, 'model')}; give it another name"
-            )
 
 
 def most_positions(d_vocab: int) -> int:
@@ -223,19 +190,17 @@ def _check_fits(task: Task, model: Shape, init: InitConfig) -> None:
     """Refuse a network that cannot read the task's examples or give its answers."""
     wanted = _network_class(task)
     if not isinstance(model, wanted):
-        raise ConfigError(
-            f"model is {shown(model)}; expected a {wanted.__name__}, which answers the task "
-            f"{task.kind}"
-        )
+        expected = f"expected a {wanted.__name__}, which answers the task {task.kind}"
+        raise ConfigError(f"model is {shown(model)}; {expected}")
     if task.network is not None:
         task.network.check(model, init)
         return
-    if task.n_tokens > model.d_vocab:
-        needed = f"the task's tokens and targets need at least {task.n_tokens}"
-        raise ConfigError(f"model.d_vocab is {model.d_vocab}; {needed}")
-    if task.length > model.n_ctx:
-        needed = f"the task's sequences have {task.length} tokens"
-        raise ConfigError(f"model.n_ctx is {model.n_ctx}; {needed}")
+    for name, needed, what in (
+        ("d_vocab", task.n_tokens, f"tokens and targets need at least {task.n_tokens}"),
+        ("n_ctx", task.length, f"sequences have {task.length} tokens"),
+    ):
+        if getattr(model, name) < needed:
+            raise ConfigError(f"model.{name} is {getattr(model, name)}; the task's {what}")
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
@@ -308,7 +273,6 @@ def shape_key(config: RunConfig) -> Hashable:
 
     A task that predicts several tokens, or sequences of several lengths, trains alone.
     """
-    checked(config, RunConfig, "config")
     task, train = config.task, config.train
     if not task.answers_last:
         return run_id(config)
@@ -347,7 +311,11 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
 def read_config(path: str | Path) -> RunConfig:
     """Read a configuration from a JSON file such as ``RUN/config.json``; ConfigError if damaged."""
     path = checked_path(path, "the path of the configuration")
-    return _built(RunConfig, _json_of(path, "configuration"), path)
+    with raising(ConfigError, "", of=StoreError):
+        data = read_json(path, limit=MAX_CONFIG_BYTES)
+    with raising(ConfigError, f"{path}: "):
+        config: RunConfig = from_dict(RunConfig, data)
+    return config
 
 
 def read_task(given: str | Path) -> Task:
@@ -363,34 +331,9 @@ def read_task(given: str | Path) -> Task:
         expected = f"expected a JSON file or one of {', '.join(NAMED_TASKS)}"
         close = suggestion(str(path), NAMED_TASKS)
         raise ConfigError(f"there is no task {shown(str(path))}{close}; {expected}")
-    data = _json_of(path, "task")
+    with raising(ConfigError, "", of=StoreError):
+        data = read_json(path, limit=MAX_CONFIG_BYTES)
     within = data.get("task") if isinstance(data, Mapping) else None
-    return _built(Task, data if within is None else within, path)
-
-
-def _json_of(path: Path, what: str) -> Any:
-    """The values of a small JSON file."""
-    unreadable = f"cannot read the {what} {path}"
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for its writer
-            raise ConfigError(f"{unreadable}: it is not a regular file")
-        with open(path, "rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{unreadable}: {error.strerror}") from error
-    if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; it is not a {what}")
-    try:
-        return parse_json(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        found = f"{error.reason} at byte {error.start}"
-        raise ConfigError(f"{unreadable}: it is not UTF-8 text ({found})") from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _built(cls: type[T], data: Any, path: Path) -> T:
-    try:
-        return from_dict(cls, data)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    with raising(ConfigError, f"{path}: "):
+        task: Task = from_dict(Task, data if within is None else within)
+    return task

@@ -15,7 +15,7 @@ import atexit
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from anchor_interp._util.limits import launched
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState
 
-_DONE, _FAILED = -1, -2  # what process 0 tells instead of a step
+_DONE, _FAILED = "done", "failed"  # what process 0 tells instead of a state
 
 
 @dataclass(frozen=True)
@@ -71,79 +71,58 @@ class Processes:
         torch.distributed.all_reduce(asked)
         return bool(asked.item())
 
-    def share(self, state: TrainState) -> TrainState:
-        """Give every process the state of process 0."""
-        if self.size == 1:
-            return state
-        state.add_up = self.add_up
-        has_moments = self._told(int(bool(state.optimizer.state)), state.device)
-        for parameter in state.model.parameters():
-            moments = state.optimizer.state[parameter] if has_moments else {}
-            if has_moments and not self.is_main:
-                at = "cpu" if not state.optimizer.defaults["fused"] else parameter.device
-                moments["step"] = torch.zeros((), device=at)
-                moments |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            for tensor in (parameter.data, *moments.values()):
-                torch.distributed.broadcast(tensor, 0)
-        state.step = self._told(state.step, state.device)
-        return state
+    @contextlib.contextmanager
+    def leading(self) -> Iterator[Callable[[TrainState], None]]:
+        """In process 0: gives what starts the others from a state.
+
+        If nothing has started them at the end of the block, they go on without training.
+        """
+        are_waiting = self.size > 1
+
+        def start(state: TrainState) -> None:
+            nonlocal are_waiting
+            if are_waiting:
+                are_waiting = False
+                self._told((state.step, state.weights(), state.optimizer_tensors()))
+                state.add_up = self.add_up
+
+        outcome = _FAILED
+        try:
+            yield start
+            outcome = _DONE
+        finally:
+            if are_waiting:
+                self._told(outcome)
 
     def follow(self, state: TrainState) -> bool:
         """Take process 0's state, in another process; False if it has nothing left to train."""
-        told = self._told(0, state.device)
-        if told == _FAILED:
+        message = self._told(None)
+        if message == _FAILED:
             raise AnchorInterpError("process 0 of this training failed; see what it says")
-        if told == _DONE:
+        if message == _DONE:
             return False
-        self.share(state)
+        state.step, weights, optimizer = message
+        with torch.no_grad():
+            for name, parameter in state.model.named_parameters():
+                parameter.copy_(weights[name])
+        if optimizer:
+            state.load_optimizer(optimizer)
+        state.add_up = self.add_up
         return True
-
-    @contextlib.contextmanager
-    def leading(self, device: torch.device) -> Iterator["Leader"]:
-        """In process 0: let the others go on, whatever becomes of the block."""
-        leader = Leader(self, device)
-        try:
-            yield leader
-        except BaseException:
-            leader.tell(_FAILED)
-            raise
-        leader.tell(_DONE)
 
     def wait(self) -> None:
         """Go on when every process has come here."""
         if self.size > 1:
             torch.distributed.barrier()
 
-    def _told(self, value: int, device: torch.device) -> int:
-        """Process 0's value of a number."""
-        if self.size == 1:
-            return value
-        found = torch.tensor(value, device=device)
-        torch.distributed.broadcast(found, 0)
-        return int(found.item())
+    def _told(self, message: Any) -> Any:
+        """Process 0's message, in every process."""
+        messages = [message]
+        torch.distributed.broadcast_object_list(messages)
+        return messages[0]
 
 
 ALONE = Processes()
-
-
-@dataclass
-class Leader:
-    """Process 0, which tells the others once whether they train with it."""
-
-    processes: Processes
-    device: torch.device
-    has_told: bool = False
-
-    def start(self, state: TrainState) -> None:
-        """Start the training in every process, from this state."""
-        self.tell(state.step)
-        self.processes.share(state)
-
-    def tell(self, value: int) -> None:
-        """Tell the others where they stand, unless they know."""
-        if not self.has_told:
-            self.has_told = True
-            self.processes._told(value, self.device)
 
 
 def is_follower() -> bool:
@@ -161,30 +140,24 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
         ConfigError: a device that not every process has, fewer rows in a batch than processes, or
             several processes for a task with a network of its own or a run with ``until_accuracy``.
     """
-    size, batch_size = launched(), config.train.batch_size
+    size, train = launched(), config.train
     if size <= 1:
         yield ALONE, device
         return
-    if config.task.network is not None:
-        raise ConfigError(
-            f"{size} processes were started (WORLD_SIZE is {size}), and the task "
-            f"{config.task.kind} has a network of its own; expected one: start it without "
-            "accelerate launch, or unset WORLD_SIZE"
-        )
-    if config.train.until_accuracy is not None:
-        raise ConfigError(
-            f"{size} processes were started (WORLD_SIZE is {size}), and train.until_accuracy is "
-            f"{config.train.until_accuracy:g}, which one process decides alone; expected one "
-            "process, or no until_accuracy"
-        )
-    if batch_size < size:
-        what = f"train.batch_size is {batch_size}; expected at least {size}, a row a process"
-        raise ConfigError(what)
-    if device not in ("auto", "cpu", "cuda"):
-        expected = "expected auto, cpu or cuda: every process has a device of its own"
+    goal, few = train.until_accuracy, train.batch_size < size
+    for is_so, reason in (
+        (config.task.network is not None, f"the task {config.task.kind} has its own network"),
+        (goal is not None, f"train.until_accuracy is {goal}, which one process decides alone"),
+        (few, f"train.batch_size is {train.batch_size}; expected at least {size}, a row a process"),
+    ):
+        if is_so:
+            advice = "start one, without accelerate launch and with WORLD_SIZE unset"
+            message = f"{size} processes were started (WORLD_SIZE is {size}) and {reason}; {advice}"
+            raise ConfigError(message)
+    kinds = ("auto", "cpu", "cuda") if torch.cuda.is_available() else ("auto", "cpu")
+    if device not in kinds:
+        expected = f"expected {' or '.join(kinds)}: every process has a device of its own"
         raise ConfigError(f"device is {device!r}; {expected}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is 'cuda', which this machine does not have; take auto or cpu")
     # One process reads a corpus, which may take days. The others wait here for its lock: in the
     # group they would wait for minutes only.
     _ = config.task.data

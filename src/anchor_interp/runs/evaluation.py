@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Int64, Integer
-from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
@@ -80,18 +79,15 @@ def evaluate(
             weights are not finite.
     """
     checked(task, Task, "task")
+    checked(initial, Network | None, "initial")
+    n = checked(n, int, "n", low=1, high=_MAX_SEQUENCES)
     if task.network is None:
         check_model(model)
-    checked(initial, Network | None, "initial")
-    n = checked(n, int, "n")
-    if not 1 <= n <= _MAX_SEQUENCES:
-        raise ConfigError(f"n is {shown(n)}; expected 1 to {_MAX_SEQUENCES:,} sequences per pair")
-    if task.network is None:
         n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
         if n_tokens < task.n_tokens or n_ctx < task.length:
             needs = f"the task needs {task.n_tokens} and {task.length}"
             raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
-    own = training_examples(task, training)
+    own = own_training(task, training)
     check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)
     if task.anchored is None:
@@ -178,10 +174,7 @@ def _of_pairs(
 @torch.no_grad()
 def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]:
     """The most likely token where every sequence is answered; ConfigError if not finite."""
-    check_model(model)
     rows = tokens.tokens if isinstance(tokens, Sequences) else tokens
-    if not isinstance(rows, np.ndarray | Tensor | Examples):
-        raise ConfigError(f"tokens is {shown(rows)}; expected Sequences, an array or a tensor")
     answers = [np.empty(0, np.int64)]
     for start in range(0, len(rows), _BATCH):
         logits = last_logits(model, rows[start : start + _BATCH])
@@ -204,39 +197,27 @@ def training_accuracy(model: HookedTransformer, training: Dataset) -> float:
     return accuracy(model, some.inputs, some.last)
 
 
-def training_examples(task: Task, training: Training) -> Dataset | None:
+def own_training(task: Task, training: Training) -> Dataset | None:
     """The training sequences as examples; ConfigError if they are not of this task."""
     checked(training, Training, "training")
     if training is None:
         return None
-    found = training.dataset() if isinstance(training, Sequences) else training
-    arrays: list[Any] = [found.tokens, found.mask, found.lengths]
-    kinds = [a.dtype.kind if isinstance(a, np.ndarray) else "" for a in arrays]
-    shapes = [getattr(a, "shape", ()) for a in arrays]
-    fits = kinds[0] in tuple("iu") and kinds[1] == "b" and kinds[2] in tuple("iu")
-    if not fits or not (shapes[0] == shapes[1] and shapes[0][:1] == shapes[2]):
+    examples = training.dataset() if isinstance(training, Sequences) else training
+    arrays = [np.asarray(array) for array in (examples.tokens, examples.mask, examples.lengths)]
+    kinds, (shape, *others) = [a.dtype.kind for a in arrays], [a.shape for a in arrays]
+    if not (kinds[0] in "iu" and kinds[1] == "b" and others == [shape, shape[:1]]):
         raise ConfigError(
             "training holds arrays that are not examples; expected integers (n, pos), booleans "
             "(n, pos) and integers (n,): make it with Dataset.of(prompts, answers)"
         )
-    longest = int(found.lengths.max(initial=0))
-    if (
-        not len(found)
-        or longest > task.length + 1
-        or (task.answers_last and longest <= task.length)
-    ):
-        shape = (len(found), max(longest - 1, 0))
+    shortest, longest = (arrays[2] - 1).min(initial=task.length), arrays[2].max(initial=1) - 1
+    least = task.length if task.answers_last else 0
+    if not len(examples) or shortest < least or longest > task.length:
         raise ConfigError(
-            f"training holds sequences of shape {shape}; expected at least one, of length "
-            f"{task.length}"
+            f"training holds sequences of shape {(len(examples), int(longest))}, of {shortest} to "
+            f"{longest} tokens before the answer; expected at least one, of length {task.length}"
         )
-    if task.answers_last and (found.lengths != longest).any():
-        shortest = int(found.lengths.min())
-        raise ConfigError(
-            f"training holds sequences of {shortest - 1} to {longest - 1} tokens before the answer;"
-            f" expected {task.length} in each"
-        )
-    return found
+    return examples
 
 
 def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:

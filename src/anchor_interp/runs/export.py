@@ -25,7 +25,6 @@ A post-LayerNorm model has blocks that TransformerLens lacks. Open it with :func
 as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
 """
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,8 +36,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from anchor_interp._util.environment import resolve_device
-from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.files import output_file, write_output
+from anchor_interp._util.errors import ConfigError, StoreError, raising
+from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import (
     canonical_json,
     checked_path,
@@ -48,21 +47,20 @@ from anchor_interp._util.schema import (
 )
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.lens import is_bridge
+from anchor_interp.models.networks import Network, empty_network
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
     HookedTransformer,
     PostLNTransformer,
     check_model,
-    empty_model,
     model_of_weights,
     place,
 )
-from anchor_interp.runs.config import MAX_CONFIG_BYTES, RunConfig, run_id
+from anchor_interp.runs.config import RunConfig, run_id
 
 FORMAT = "anchor-interp weights"
 _CONFIG = "HookedTransformerConfig"
 SCHEMA = "1"
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _TRANSFORMER_LENS = (
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "n_ctx",
     "normalization_type",
@@ -94,8 +92,10 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
         StoreError: the file is missing, damaged or of another kind; the message says which.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
-    metadata, state = _read(path, "cpu")
-    return place(_filled(path, _model_config(path, metadata), state), target)
+    metadata, state = _read(path)
+    config, embedding = _model_config(path, metadata), state.get("embed.W_E", torch.zeros(0))
+    dtype = embedding.dtype if embedding.is_floating_point() else torch.float32
+    return place(filled(config, state, str(path), dtype=dtype), target)
 
 
 def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
@@ -117,7 +117,6 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     arguments = to_dict(vars(model.cfg))
     plain = {n: v for n, v in arguments.items() if isinstance(v, bool | int | float | str | None)}
     path = checked_path(path, "path")
-    output_file(path)
     write_output(path, save(state, {_CONFIG: json.dumps(plain)}))
     return path
 
@@ -135,7 +134,7 @@ def load_transformer(
         StoreError: the file is missing, or does not hold a HookedTransformer's finite weights.
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
-    metadata, state = _read(path, "cpu")
+    metadata, state = _read(path)
     if metadata.get("format") == FORMAT:
         return load_weights(path, device=device)
     if _CONFIG not in metadata and to_run:
@@ -143,20 +142,18 @@ def load_transformer(
             f"{path} has weights without their configuration, such as the activation function, so "
             "the model cannot be run; write it with anchor_interp.runs.export.save_transformer"
         )
-    try:
+    with raising(StoreError, f"{path}: "):
         text = metadata.get(_CONFIG)
         settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)
         model = model_of_weights(state, settings)
         check_weights(model)
-        return place(model, target)
-    except ConfigError as error:
-        raise StoreError(f"{path}: {error}") from error
+    return place(model, target)
 
 
-def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors of a safetensors file."""
     try:
-        with safe_open(path, "pt", device=device) as file:
+        with safe_open(path, "pt") as file:
             names: list[str] = file.keys()
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
     except OSError as error:
@@ -170,48 +167,44 @@ def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
-    kind, schema, text = (metadata.get(name) for name in ("format", "schema", "config"))
+    kind, schema = metadata.get("format"), metadata.get("schema")
     if kind != FORMAT:
-        found = f"{path} is not an export of anchor-interp (its format is {kind!r})"
+        reason = f"{path} is not an export of anchor-interp (its format is {kind!r})"
         advice = "open any HookedTransformer's weights with anchor_interp.runs.export."
-        raise StoreError(f"{found}; {advice}load_transformer, or export a run: Run.export")
+        raise StoreError(f"{reason}; {advice}load_transformer, or export a run: Run.export")
     if schema != SCHEMA:
         expected = f"this version of anchor-interp reads schema {SCHEMA}"
         raise StoreError(f"{path} has schema {schema!r}; {expected}: use the version that wrote it")
-    try:
-        if text is None or len(text) > MAX_CONFIG_BYTES:
-            raise ValueError(f"expected at most {MAX_CONFIG_BYTES} bytes")
-        plain = from_dict(dict[str, Any], parse_json(text), "config")
-        model: ModelConfig = from_dict(ModelConfig, plain.get("model"), "model")
-    except ValueError as error:
-        raise StoreError(f"{path} has a damaged configuration: {error}") from error
-    with contextlib.suppress(ConfigError):  # the class of the task may be unknown here
-        if metadata.get("run_id") != run_id(from_dict(RunConfig, plain)):
-            raise StoreError(f"{path} has the configuration of another run: export it again")
-    return model
+    with raising(StoreError, f"{path} has a damaged configuration: "):
+        run = from_dict(dict[str, Any], parse_json(metadata.get("config", "")), "config")
+        config: ModelConfig = from_dict(ModelConfig, run.get("model"), "model")
+    return config
 
 
-def _filled(path: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> HookedTransformer:
-    """The model with its weights; refuses weights that do not fit."""
-    with torch.device("meta"):  # shapes without memory
-        shapes = {name: value.shape for name, value in empty_model(config).state_dict().items()}
-    for name in sorted(set(shapes) ^ set(state)):
-        what = "lacks" if name in shapes else "should not hold"
-        raise StoreError(f"{path} {what} the tensor {name!r}")
-    for name, shape in shapes.items():
-        if state[name].shape != shape:
-            what = f"{name!r} of shape {tuple(state[name].shape)}"
-            raise StoreError(f"{path} has {what}; the model that it describes has {tuple(shape)}")
-    dtype = state["embed.W_E"].dtype
-    model = empty_model(config, dtype=dtype if dtype in _DTYPES else torch.float32)
-    trained = dict(model.named_parameters())
-    for name, tensor in model.state_dict().items():
-        found = state[name]
-        if found.dtype != tensor.dtype:
-            raise StoreError(f"{path} has {name!r} as {found.dtype}; expected {tensor.dtype}")
-        if name in trained and not torch.isfinite(found).all():
-            raise StoreError(f"{path} has values in {name!r} that are not finite")
-        if name not in trained and not torch.equal(found, tensor):
-            raise StoreError(f"{path} changes {name!r}, which training never changes")
-    model.load_state_dict(state)
-    return model
+def filled(
+    config: ModelConfig | Any,
+    weights: Mapping[str, Tensor],
+    where: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Network:
+    """A network with these parameters; tensors that are none of its parameters are not read.
+
+    Raises:
+        StoreError: the weights do not fit or are not finite; the message says ``where`` they are.
+    """
+    network = empty_network(config, dtype=dtype)
+    parameters = dict(network.named_parameters())
+    unknown = weights.keys() - network.state_dict().keys()
+    for name in sorted(unknown | parameters.keys() - weights.keys()):
+        raise StoreError(f"{where}: the weights do not fit the model: {name!r} is in only one")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            given, expected = tuple(weights[name].shape), tuple(parameter.shape)
+            if given != expected:
+                what = f"has shape {given}; the configured model has {expected}"
+                raise StoreError(f"{where}: the weight {name!r} {what}")
+            parameter.copy_(weights[name])
+    with raising(StoreError, f"{where}: "):
+        check_weights(network)
+    return network

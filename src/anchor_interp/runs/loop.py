@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from anchor_interp._util.errors import ConfigError, DivergedError, StoreError
+from anchor_interp._util.errors import DivergedError, StoreError
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, TrainConfig
@@ -112,12 +112,11 @@ class TrainState:
         """Restore the optimizer's state from :meth:`optimizer_tensors`; StoreError if damaged."""
         for name, parameter in self.model.named_parameters():
             for field in ("step", "exp_avg", "exp_avg_sq"):
-                found = tensors.get(f"{name}/{field}")
                 shape = torch.Size() if field == "step" else parameter.shape
-                fits = found is not None and (found.shape, found.dtype) == (shape, torch.float32)
-                if found is None or not fits or not torch.isfinite(found).all():
+                moment = tensors.get(f"{name}/{field}", torch.empty(0))
+                if moment.shape != shape or not torch.isfinite(moment).all():
                     raise StoreError(f"the optimizer state {name}/{field} is damaged or missing")
-                self.optimizer.state[parameter][field] = found.to(parameter.device).clone()
+                self.optimizer.state[parameter][field] = moment.to(parameter.device).clone()
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -193,13 +192,6 @@ def check_finite_weights(state: TrainState) -> None:
 def _diverged(step: int, what: str, config: TrainConfig) -> DivergedError:
     advice = f"lower the learning rate (lr {config.lr}) or the initial scale (raise gamma)"
     return DivergedError(f"step {step}: {what}; {advice}")
-
-
-def check_precision(config: TrainConfig, device: torch.device) -> None:
-    """Raise ConfigError for TF32 on a device that is not a CUDA GPU."""
-    if config.precision == "tf32" and device.type != "cuda":
-        found = f"the device is {device.type}: take 'float32', or a GPU"
-        raise ConfigError(f"train.precision is 'tf32', which only CUDA GPUs have; {found}")
 
 
 def autocast(

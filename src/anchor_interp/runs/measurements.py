@@ -27,7 +27,6 @@ from anchor_interp._util.errors import (
     StoreError,
 )
 from anchor_interp._util.schema import check_fields, shown, to_dict
-from anchor_interp.runs.config import SCHEMA
 from anchor_interp.runs.store import Row, RunFolder
 
 if TYPE_CHECKING:
@@ -62,15 +61,15 @@ class Measure:
         """The function itself; ConfigError if it cannot be imported."""
         try:
             function: Callable[[Run], Any] = pkgutil.resolve_name(self.function)
-            if not callable(function):
-                raise ValueError(f"it is {shown(function)}, which is not a function")
+            if callable(function):
+                return function
+            reason = f"it is {shown(function)}"
         except Exception as error:  # a user's module may raise anything
-            kind = type(error).__name__
-            raise ConfigError(
-                f"cannot import the measure {self.function} ({kind}: {error}); expected "
-                "module:function, of a module in this folder, or file.py:function"
-            ) from error
-        return function
+            reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"cannot import the measure {self.function} ({reason}); expected module:function, of a "
+            "module in this folder, or file.py:function"
+        )
 
     def __call__(self, run: "Run") -> Any:
         """The value at the run's checkpoint, as plain JSON values.
@@ -89,15 +88,10 @@ class Measure:
                 f"{self.name} of {run.name} at step {run.step} failed in "
                 f"{_line_of(error, function)} ({type(error).__name__}: {error})"
             ) from error
-        returned = f"{self.function} returned {shown(value)} for {run.name}"
-        if self.column and not _is_column(value):
-            raise ConfigError(f"{returned}; expected a number, or a dictionary of numbers")
-        try:
-            json.dumps(value, allow_nan=False)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{returned}, which is not JSON: {error}") from error
-        if value is None:
-            raise ConfigError(f"{returned}; expected a JSON value")
+        if value is None or not (_is_column if self.column else _is_json)(value):
+            expected = "a number, or a dictionary of numbers" if self.column else "a JSON value"
+            returned = f"{self.function} returned {shown(value)} for {run.name}"
+            raise ConfigError(f"{returned}; expected {expected}")
         return value
 
 
@@ -140,6 +134,13 @@ def column_measure(function: str) -> Measure:
     with contextlib.suppress(TypeError, OSError):  # built in, or defined in no file
         text = Path(inspect.getfile(code)).read_bytes()
     return replace(measure, version=int(hashlib.sha256(text).hexdigest()[:12], 16))
+
+
+def _is_json(value: Any) -> bool:
+    with contextlib.suppress(ValueError, TypeError):
+        json.dumps(value, allow_nan=False)
+        return True
+    return False
 
 
 def _is_column(value: Any) -> bool:
@@ -192,17 +193,13 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a measurement in")
-    entry = _wanted(measure, run.step)
+    entry = _about(measure, run.step)
+    place = {name: value for name, value in entry.items() if name != "version"}
     entry |= {"weights": run.folder.weights_digest(run.step), "value": value}
-
-    def place(entry: Row) -> tuple[Any, ...]:
-        return entry["name"], entry["step"], entry.get("column", False)
-
     with writing(run.path, run.config) as writer:
-        entries = [other for other in writer.measurements() if place(other) != place(entry)]
-        if value is not None:
-            entries.append(entry)
-        writer.write_json(FILE, {"schema": SCHEMA, "measurements": entries})
+        others = [other for other in writer.measurements() if not _has(other, place)]
+        entries = others if value is None else [*others, entry]
+        writer.write_json(FILE, {"measurements": entries})
 
 
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
@@ -216,10 +213,9 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
     from anchor_interp.runs.run import load
 
     by_step = operator.itemgetter(1)
-    todo = sorted(lacking(path, measures), key=by_step)
     errors: list[AnchorInterpError] = []
     with stop_signals() as stopped, silence():
-        for step, group in itertools.groupby(todo, key=by_step):
+        for step, group in itertools.groupby(sorted(lacking(path, measures), key=by_step), by_step):
             run = load(path, step=step)  # one model in memory at a time
             for measure, _ in group:
                 try:
@@ -234,28 +230,31 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
 
 def _measure(run: "Run", measure: Measure, stopped: "StopRequest") -> None:
     """Take one measurement and keep it."""
+    value = None
     try:
         with stopped.at_once(_STOPPED):
             value = measure(run)
-    except AnchorInterpError as error:
-        # no table shows what another version gave
-        if measure.column and not isinstance(error, InterruptedRunError):
-            keep(run, measure, None)
-        raise
-    keep(run, measure, value)
+    finally:
+        if value is not None or measure.column:  # no table shows what another version gave
+            keep(run, measure, value)
     if stopped():  # a signal came while it was kept
         raise InterruptedRunError(_STOPPED)
 
 
 def _value(folder: RunFolder, entries: list[Row], measure: Measure, step: int) -> Any | None:
     """The value among the entries that is of this measure, step and weights."""
-    wanted = _wanted(measure, step).items()
-    entry = next((entry for entry in entries if wanted <= entry.items()), None)
+    about = _about(measure, step)
+    entry = next((entry for entry in entries if _has(entry, about)), None)
     if entry is None or entry["weights"] != folder.weights_digest(step):
         return None
     return entry["value"]
 
 
-def _wanted(measure: Measure, step: int) -> Row:
-    about = {"name": measure.name, "version": measure.version, "step": step}
-    return about | ({"column": True} if measure.column else {})
+def _about(measure: Measure, step: int) -> Row:
+    names = {"name": measure.name, "version": measure.version, "column": measure.column}
+    return names | {"step": step}
+
+
+def _has(entry: Row, about: Row) -> bool:
+    """Whether an entry has these values; an entry without ``column`` is none."""
+    return ({"column": False} | entry).items() >= about.items()

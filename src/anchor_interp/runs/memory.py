@@ -16,21 +16,21 @@ _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "bad_al
 
 def check_model_fits(model: ModelConfig | Any) -> None:
     """Raise ConfigError if the parameters alone exceed the memory."""
-    needed = 4 * model.n_parameters
-    _check(needed, memory_limit(), f"a model of {_shape(model)}", "this machine has")
+    _check(4 * model.n_parameters, memory_limit(), "this machine has", f"a model ({_sizes(model)})")
 
 
 def check_training_fits(config: RunConfig, device: torch.device) -> None:
-    """Raise ConfigError if a training cannot fit, before anything is allocated."""
+    """Raise ConfigError if a device cannot train this, before anything is allocated."""
     sizes, train = memory_bytes(config), config.train
-    needed = sum(sizes.values())
-    data = f"batch_size {train.batch_size:,} and n_sequences {train.n_sequences:,}"
-    what = f"training {_shape(config.model)} with {data}"
+    if train.precision == "tf32" and device.type != "cuda":
+        advice = f"the device is {device.type}: take 'float32', or a GPU"
+        raise ConfigError(f"train.precision is 'tf32', which only CUDA GPUs have; {advice}")
+    needed, what = sum(sizes.values()), f"training ({_training(config)}, {_sizes(config.model)})"
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
-        _check(needed, there, what, "the GPU has")
+        _check(needed, there, "the GPU has", what)
         needed = 4 * config.model.n_parameters + sizes["training sequences"]  # made on the CPU
-    _check(needed, memory_limit(), what, "this machine has")
+    _check(needed, memory_limit(), "this machine has", what)
 
 
 @contextlib.contextmanager
@@ -39,31 +39,31 @@ def explained(doing: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        said = str(error)
-        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not lacking and not any(sign in said.lower() for sign in _SIGNS):
+        reason = f"{error}"
+        is_known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not is_known and not any(sign in reason.lower() for sign in _SIGNS):
             raise
-        reason = f" ({said.splitlines()[0][:200]})" if said else ""
-        raise OutOfMemoryError(f"out of memory while {doing}{reason}; {advice}") from error
+        first = f" ({reason.splitlines()[0][:200]})" if reason else ""
+        raise OutOfMemoryError(f"out of memory while {doing}{first}; {advice}") from error
 
 
 def memory_advice(config: RunConfig) -> str:
     """What to lower when the training of a run does not fit into memory."""
-    train, model = config.train, config.model
-    sizes = f"batch_size ({train.batch_size:,}), n_sequences ({train.n_sequences:,})"
-    return f"lower {sizes} or the model ({_sizes(model)}); the last checkpoint is kept"
+    model = f"the model ({_sizes(config.model)})"
+    return f"lower {_training(config)} or {model}; the last checkpoint is kept"
 
 
-def _shape(model: ModelConfig | Any) -> str:
-    return f"{model.n_parameters:,} parameters ({_sizes(model)})"
+def _training(config: RunConfig) -> str:
+    train = config.train
+    return f"batch_size {train.batch_size:,}, n_sequences {train.n_sequences:,}"
 
 
 def _sizes(model: ModelConfig | Any) -> str:
     numbers = ((name, value) for name, value in vars(model).items() if type(value) is int)
-    return ", ".join(f"{name} {value}" for name, value in numbers)
+    return ", ".join(f"{name} {value:,}" for name, value in numbers)
 
 
-def _check(needed: int, there: int, what: str, who: str) -> None:
+def _check(needed: int, there: int, who: str, what: str) -> None:
     if needed > there:
         has = f"{who} {there / 2**30:.1f} GiB: lower the largest of these numbers"
         raise ConfigError(f"{what} needs at least {needed / 2**30:.1f} GiB of memory; {has}")

@@ -38,7 +38,7 @@ IGNORED = -100
 """The target of a place that does not count."""
 
 
-def training_examples(config: RunConfig) -> Dataset:
+def draw_training(config: RunConfig) -> Dataset:
     """The run's training set, drawn once; warns if examples have to repeat."""
     n, size = config.train.n_sequences, find_split(config.task, "train").size
     if size is not None and n > size:
@@ -59,7 +59,7 @@ def make_objective(
 
     Of several processes each has its own rows of a batch.
     """
-    examples = training_examples(config) if training is None else training
+    examples = draw_training(config) if training is None else training
     if config.task.network is not None:
         return config.task.network.objective(config, examples, device)
     kind = LastObjective if config.task.answers_last else MaskedObjective
@@ -76,23 +76,18 @@ class LastObjective(Objective):
         device: torch.device,
         processes: Processes = ALONE,
     ) -> None:
-        self.training, self._processes = training, processes
+        self.training, self._config, self._processes = training, config, processes
         self._tokens = torch.from_numpy(np.ascontiguousarray(training.inputs)).to(device)
         self._targets = torch.from_numpy(np.ascontiguousarray(training.last)).to(device)
-        self._batch_size, self._seed = config.train.batch_size, config.seed
         self._n_input_tokens = config.task.n_input_tokens
 
-    def batch(self, step: int) -> Batch:
-        """The training sequences of a step, or this process's share of them."""
-        order = batch_indices(step, self._batch_size, len(self._tokens), seed=self._seed)
-        order = self._processes.own(order)
-        rows = torch.from_numpy(order).to(self._tokens.device)
-        share = len(order) / self._batch_size
-        return Batch(self._tokens[rows].long(), self._targets[rows].long(), share=share)
-
     def parts(self, step: int) -> Sequence[Batch]:
-        """The batch, whole."""
-        return (self.batch(step),)
+        """The training sequences of a step, or this process's share of them, whole."""
+        size, seed = self._config.train.batch_size, self._config.seed
+        order = self._processes.own(batch_indices(step, size, len(self._tokens), seed=seed))
+        rows = torch.from_numpy(order).to(self._tokens.device)
+        share = len(order) / size
+        return (Batch(self._tokens[rows].long(), self._targets[rows].long(), share=share),)
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """See :func:`answer_loss`."""
@@ -111,18 +106,17 @@ class MaskedObjective(Objective):
         device: torch.device,
         processes: Processes = ALONE,
     ) -> None:
-        self.training, self._device, self._processes = training, device, processes
-        self._batch_size, self._seed = config.train.batch_size, config.seed
+        self.training, self._config, self._processes = training, config, processes
+        self._device, self._batch_size = device, config.train.batch_size
         self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
         self._n_expected = self._batch_size * float(training.n_predicted.mean())
-        self._most = most_positions(config.model.d_vocab)
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
     def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
         """The rows of the training set that a step takes."""
         window, place = divmod(step, WINDOW)
         if self._window[0] != window:
-            size, seed = WINDOW * self._batch_size, self._seed
+            size, seed = WINDOW * self._batch_size, self._config.seed
             rows = batch_indices(window, size, len(self.training), seed=seed)
             rows = rows[np.argsort(self.training.lengths[rows], kind="stable")]
             order = random_bits(WINDOW, seed=seed, stream=f"window-{window}").argsort()
@@ -132,11 +126,13 @@ class MaskedObjective(Objective):
     def parts(self, step: int) -> Sequence[Batch]:
         """The batch, cut where a forward pass would have too many positions."""
         rows = self._processes.own(self.rows(step))
-        longest = int(self.training.lengths[rows].max())
-        n_parts = -(-len(rows) // max(1, self._most // _n_read(longest, self._length)))
-        chosen = [self.training.rows(part) for part in np.array_split(rows, n_parts)]
+        n_read = _n_read(int(self.training.lengths[rows].max()), self._length)
+        n_rows = max(1, most_positions(self._config.model.d_vocab) // n_read)
+        chosen = np.array_split(rows, -(-len(rows) // n_rows))
         return [
-            masked_batch(part, self._length, self._device, total=self._n_expected)
+            masked_batch(
+                self.training.rows(part), self._length, self._device, total=self._n_expected
+            )
             for part in chosen
         ]
 

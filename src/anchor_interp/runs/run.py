@@ -1,33 +1,26 @@
 """Opens runs: a run folder, a specimen of the zoo or a model with hand-set weights."""
 
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from anchor_interp._util.environment import resolve_device
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import is_there, output_file
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
-from anchor_interp.models.networks import (
-    Network,
-    as_transformer,
-    build_network,
-    empty_network,
-    place,
-)
+from anchor_interp.models.networks import Network, as_transformer, build_network, place
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
-from anchor_interp.runs.export import save_weights
+from anchor_interp.runs.export import filled, save_weights
 from anchor_interp.runs.memory import check_model_fits, explained
 from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
@@ -49,24 +42,8 @@ def model_at(
 ) -> Network:
     """The model of a checkpoint, in ``eval`` mode; StoreError if it does not fit ``config``."""
     check_model_fits(config.model)  # before the file is read
-    weights = folder.weights(step)
-    with torch.device("meta"):  # shapes without memory
-        expected = dict(empty_network(config.model).named_parameters())
-    where = f"{folder.path} at step {step}"
-    for name in sorted(set(expected) ^ set(weights)):
-        raise StoreError(f"{where}: the weights do not fit the model: {name!r} is in only one")
-    for name, parameter in expected.items():
-        found, shape = weights[name], tuple(parameter.shape)
-        if found.shape != shape:
-            what = f"has shape {tuple(found.shape)}; the configured model has {shape}"
-            raise StoreError(f"{where}: the weight {name!r} {what}")
-        if not torch.isfinite(found).all():
-            raise StoreError(f"{where}: the weight {name!r} holds values that are not finite")
-    model = empty_network(config.model, dtype=dtype)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
-    return place(model, device)
+    weights, where = folder.weights(step), f"{folder.path} at step {step}"
+    return place(filled(config.model, weights, where, dtype=dtype), device)
 
 
 def evaluate_run(
@@ -79,11 +56,11 @@ def evaluate_run(
     training: Dataset | None = None,
 ) -> Evaluation:
     """Measure a run's model on its own task and ``training`` sequences, drawn again if None."""
-    task = config.task
-    if training is None:
-        training = _training(config)
     initial = build_network(config.model, config.init, seed=config.seed)
-    return evaluate(model, task, n=n, seed=seed, training=training, initial=initial, steps=step)
+    training = _training(config) if training is None else training
+    return evaluate(
+        model, config.task, n=n, seed=seed, training=training, initial=initial, steps=step
+    )
 
 
 def _training(config: RunConfig) -> Dataset:
@@ -162,10 +139,9 @@ class Run(Readable):
             raise StoreError(f"{self.name} is not done; train it to the end first")
         if result.get("run_id") != run_id(self.config) or "evaluation" not in result:
             raise StoreError(f"{path} does not belong to this run; remove it")
-        try:
-            return from_dict(Evaluation, result["evaluation"])
-        except ConfigError as error:
-            raise StoreError(f"{path} is damaged: {error}; restore it or remove it") from error
+        with raising(StoreError, f"{path} is damaged: ", "; restore it or remove it"):
+            evaluation: Evaluation = from_dict(Evaluation, result["evaluation"])
+        return evaluation
 
     @property
     def phase(self) -> Phase:
@@ -195,10 +171,8 @@ class Run(Readable):
 
         Warns if the files that the task reads are not those of the training.
         """
-        before = None
-        with contextlib.suppress(StoreError):  # damaged; nothing but this needs it
-            before = self.folder.data()
-        if before not in (None, data := self.config.task.data):
+        before, data = self.folder.data(), self.config.task.data
+        if before not in (None, data):
             _LOGGER.warning(
                 "%s was trained on other data (digest %s, now %s), and is measured on what there "
                 "is now", self.name, before, data,
@@ -225,10 +199,8 @@ class Run(Readable):
         if task.answers_last and most is None:
             most = 1
         if task.end is None and most is None:
-            raise ConfigError(
-                f"the answers of the task {task.kind} have no end token to stop at; say with most "
-                "how many tokens they have"
-            )
+            reason = f"the answers of the task {task.kind} have no end token to stop at"
+            raise ConfigError(f"{reason}; say with most how many tokens they have")
         tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
         written = generate(self.transformer, tokens, end=task.end, most=most)
         return [task.written(answer) for answer in written]
@@ -296,19 +268,19 @@ def load(
         StoreError: there is no such run, specimen or checkpoint, or a file is damaged.
     """
     checked(step, int | None, "step")
-    path = checked_path(path, "the path of the run")
-    is_exact = path.as_posix() in NAMES and not is_there(path)
-    if is_exact:
+    path, target = checked_path(path, "the path of the run"), resolve_device(device)
+    if path.as_posix() in NAMES and not is_there(path):
         mechanism, layout = NAMES[path.as_posix()]
         task = TASKS["complexity-control"]
         config = RunConfig(task, exact_shape(mechanism, task, normalization=layout))
-        folder, steps = RunFolder(path), [0]
+        run: Run = ExactRun(RunFolder(path), config, 0, target, dtype)
     else:
         folder = RunFolder(find(path))
-        config, steps = folder.config(), folder.steps()
-    if not steps:
-        raise StoreError(f"{folder.path} has no checkpoint yet; train it first")
-    if step is not None and step not in steps:
-        raise StoreError(f"{folder.path} has no checkpoint at step {step}; it has {steps}")
-    kind = ExactRun if is_exact else Run
-    return kind(folder, config, steps[-1] if step is None else step, resolve_device(device), dtype)
+        run = Run(folder, folder.config(), max(folder.steps(), default=-1), target, dtype)
+    if run.step < 0:
+        raise StoreError(f"{run.name} has no checkpoint yet; train it first")
+    if step is None or step == run.step:
+        return run
+    if step not in run.steps:
+        raise StoreError(f"{run.name} has no checkpoint at step {step}; it has {run.steps}")
+    return replace(run, step=step)

@@ -74,16 +74,17 @@ def _by(
     aspect: str, values: Sequence[str] | Sequence[int], shares: Float[np.ndarray, " n"]
 ) -> Iterator[AspectScore]:
     """The accuracy for every value, or for ranges of equal width where there are many numbers."""
-    found, group = np.unique(np.array(values), return_inverse=True)
-    lows, highs = found.tolist(), [None] * len(found)
-    if found.dtype.kind == "i":
-        width = -(-int(found[-1] - found[0] + 1) // MOST_VALUES) if len(found) > MOST_VALUES else 1
-        start = found - (found - found[0]) % width
-        found, group = np.unique(start[group], return_inverse=True)
-        lows, highs = found.tolist(), (found + width - 1).tolist()
-    for index, (low, high) in enumerate(zip(lows, highs, strict=True)):
+    distinct, group = np.unique(np.array(values), return_inverse=True)
+    lows, highs = distinct.tolist(), [None] * len(distinct)
+    if distinct.dtype.kind == "i":
+        extent = int(distinct[-1] - distinct[0] + 1)
+        width = -(-extent // MOST_VALUES) if len(distinct) > MOST_VALUES else 1
+        start = distinct - (distinct - distinct[0]) % width
+        low, group = np.unique(start[group], return_inverse=True)
+        lows, highs = low.tolist(), (low + width - 1).tolist()
+    for index, (first, last) in enumerate(zip(lows, highs, strict=True)):
         of_value = shares[group == index]
-        yield AspectScore(aspect, low, high, float(of_value.mean()), len(of_value))
+        yield AspectScore(aspect, first, last, float(of_value.mean()), len(of_value))
 
 
 def right_answers(
@@ -118,19 +119,14 @@ def decoded_answers(
     An answer with a token that the task does not have is wrong, and the task is not asked.
     """
     assert task.end is not None
-    found = np.empty(len(examples))
+    scores = np.empty(len(examples))
     for rows, part in _parts(examples, model.cfg.d_vocab):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
         written = generate(model, prompts, end=task.end)
         known = [max(answer) < task.n_tokens for answer in written]
-        told = [a if of_task else (task.end,) for a, of_task in zip(written, known, strict=True)]
-        found[rows] = np.logical_and(task.score(part, told), known)
-    return found
-
-
-def token_losses(model: HookedTransformer, examples: Dataset) -> Float[np.ndarray, " n"]:
-    """The mean cross-entropy, in nats, over the tokens to predict of each example."""
-    return token_scores(model, examples)[1]
+        asked = [a if of_task else (task.end,) for a, of_task in zip(written, known, strict=True)]
+        scores[rows] = np.logical_and(task.score(part, asked), known)
+    return scores
 
 
 @torch.no_grad()
@@ -138,7 +134,7 @@ def token_scores(
     model: HookedTransformer, examples: Dataset
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """The share of right tokens and the mean loss, over the tokens to predict of each example."""
-    found, fast = np.empty((2, len(examples))), takes_fast_path(model)
+    means, fast = np.empty((2, len(examples))), takes_fast_path(model)
     for rows, part in _parts(examples, model.cfg.d_vocab):
         batch = masked_batch(part, model.cfg.n_ctx, device(model))
         assert batch.places is not None
@@ -152,8 +148,8 @@ def token_scores(
         n_tokens = part.n_predicted
         values = torch.stack((right, losses.double()))[:, : n_tokens.sum()].cpu().numpy()
         sums = np.add.reduceat(values, np.cumsum(n_tokens) - n_tokens, axis=1)
-        found[:, rows] = sums / n_tokens
-    return found[0], found[1]
+        means[:, rows] = sums / n_tokens
+    return means[0], means[1]
 
 
 def _parts(examples: Dataset, d_vocab: int) -> Iterator[tuple[Int64[np.ndarray, " part"], Dataset]]:

@@ -1,6 +1,5 @@
 """A session of training a run: start or resume, log, checkpoint, judge."""
 
-import contextlib
 import functools
 import logging
 from collections.abc import Sequence
@@ -105,77 +104,67 @@ class Session:
         message = "stopped while judging the final checkpoint, which is kept; give the same command"
         with stopped.at_once(f"{message} again to continue"):
             evaluation = evaluate_run(config, state.model, state.step, training=self.training)
-        decision = decide(evaluation)
         writer.thin_out(config.train.checkpoint_every)
         writer.end_session(ended=now())
-        result = {"run_id": run_id(config), **to_dict(decision)}
+        result = {"run_id": run_id(config), **to_dict(decide(evaluation))}
         result |= {"steps": state.step, "fitted_step": self.fitted_step}
         decay = total_decay(config.train, state.step)
         writer.finish(result | {"total_decay": decay, "evaluation": to_dict(evaluation)})
 
     def _start_or_resume(self, device: torch.device) -> TrainState:
         writer, config = self.writer, self.config
-        before = writer.steps()
+        newest = max(writer.steps(), default=0)
         step = writer.fall_back()
         self._note_session(step or 0, device)
+        metrics = writer.cut_metrics(-1 if step is None else step)
         if step is None:
             state = TrainState.fresh(config, device)
-            accuracies = self._untrained_accuracies(state.model)
-            writer.cut_metrics(-1)
-            writer.append_metrics(
-                row := {"step": 0, **accuracies, **tokens_seen(config, self.training, 0)}
-            )
-            self._note_fit(row)
+            metrics = [{"step": 0, **self._untrained_accuracies(state.model)}]
+            metrics[0] |= tokens_seen(config, self.training, 0)
+            writer.append_metrics(metrics[0])
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
-            return state
-        if step != before[-1]:
-            warning = "the checkpoint at step %d lacks its optimizer state; going back to step %d"
-            _LOGGER.warning(warning, before[-1], step)
-        state = TrainState(model_at(writer, config, step, device), config.train, step)
-        if step:
-            state.load_optimizer(writer.optimizer(step))
-        writer.cut_metrics(step)
-        metrics = writer.metrics()
+        else:
+            if step != newest:
+                lacks = "the checkpoint at step %d lacks its optimizer state; going back to step %d"
+                _LOGGER.warning(lacks, newest, step)
+            state = TrainState(model_at(writer, config, step, device), config.train, step)
+            if step:
+                state.load_optimizer(writer.optimizer(step))
+            writer.thin_out(config.train.checkpoint_every)
+            _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         for row in metrics:
             self._note_fit(row)
-        self._note_missing_metrics(step, len(metrics))
-        writer.thin_out(config.train.checkpoint_every)
-        _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
+        self._note_missing_metrics(state.step, len(metrics))
         return state
 
     def _untrained_accuracies(self, model: Network) -> Row:
         try:
             return self.probes.measure(model)
         except ConfigError as error:
-            path, gamma = self.writer.path, self.config.init.gamma
             raise DivergedError(
-                f"the untrained model of {path} has logits that are not finite: its weights are "
-                f"too large for 32 bits at gamma {gamma:g}; remove the folder and give a larger "
-                f"gamma, such as the papers' 0.3 to 1 ({error})"
+                f"the untrained model of {self.writer.path} has logits that are not finite: its "
+                f"weights are too large for 32 bits at gamma {self.config.init.gamma:g}; remove "
+                f"the folder and give a larger gamma, such as the papers' 0.3 to 1 ({error})"
             ) from error
 
     def _note_session(self, step: int, device: torch.device) -> None:
+        """Start an entry of the provenance; StoreError if the task's data have changed since."""
         session = {"from_step": step, **describe_environment(device)}
+        sessions = self.writer.provenance()
         if data := self.config.task.data:
             session["data"] = data
-            self._check_data(data)
+            before = next((entry["data"] for entry in sessions if "data" in entry), data)
+            if before != data:
+                raise StoreError(
+                    f"{self.writer.path} was trained on other data (digest {before}, now {data}): "
+                    "the files that its task reads have changed, or the version of Python; restore "
+                    "them, or choose another folder"
+                )
+        self.writer.start_session(session)
         warning = "resuming with other %s (%s; before: %s): the weights may differ in the last bits"
-        *_, last = self.writer.start_session(session) or [session]
-        for name in BIT_FOR_BIT:
-            if last.get(name) != session[name]:
-                _LOGGER.warning(warning, name, session[name], last.get(name))
-
-    def _check_data(self, data: str) -> None:
-        """Refuse to go on with other data than those that the run was started with."""
-        before = None
-        with contextlib.suppress(StoreError):  # damaged: a new one will be started
-            before = self.writer.data()
-        if before not in (None, data):
-            raise StoreError(
-                f"{self.writer.path} was trained on other data (digest {before}, now {data}): the "
-                "files that its task reads have changed, or the version of Python; restore them, "
-                "or choose another folder"
-            )
+        for name in BIT_FOR_BIT if sessions else ():
+            if (last := sessions[-1].get(name)) != session[name]:
+                _LOGGER.warning(warning, name, session[name], last)
 
     def _note_fit(self, row: Row) -> None:
         """See from a line of metrics whether the model is fitted; given each once, in order."""
@@ -201,10 +190,8 @@ class Session:
             f"to step {step}"
         )
         if train.until_accuracy is not None:
-            raise StoreError(
-                f"{lacks}, and where the training ends depends on them; restore them, or remove "
-                "the folder and train the run again"
-            )
+            advice = "restore them, or remove the folder and train the run again"
+            raise StoreError(f"{lacks}, and where the training ends depends on them; {advice}")
         _LOGGER.warning("%s; the training goes on without these points of its curves", lacks)
 
 
@@ -234,31 +221,29 @@ class Probes:
 
         With them the mean losses of a task that scores every token by itself.
         """
-        losses: list[tuple[SplitRole, float]] = []
+        right: list[float] = []
+        losses: list[float] = []
         if self._task.answers_last:
-            found = predict(as_transformer(model), self.tokens) if answers is None else answers
+            given = predict(as_transformer(model), self.tokens) if answers is None else answers
             ends = np.cumsum([len(part) for _, part in self._sets])[:-1]
-            parts = zip(np.split(found, ends), self._sets, strict=True)
-            shares = [(role, float((of == part.last).mean())) for of, (role, part) in parts]
+            for own, (_, part) in zip(np.split(given, ends), self._sets, strict=True):
+                right.append(float((own == part.last).mean()))
+        elif self._task.by_token:
+            for _, part in self._sets:
+                shares, nats = token_scores(as_transformer(model), part)
+                right.append(float(shares.mean()))
+                losses.append(float(np.average(nats, weights=part.n_predicted)))
         else:
-            told = [(role, *self._told(model, part)) for role, part in self._sets]
-            shares = [(role, right) for role, right, _ in told]
-            losses = [(role, loss) for role, _, loss in told if loss is not None]
-        means = {f"{role}_accuracy": share for role, share in _by_role(shares)}
-        return means | {f"{role}_loss": loss for role, loss in _by_role(losses)}
+            for _, part in self._sets:
+                right.append(float(right_answers(model, self._task, part).mean()))
+        return self._by_role("accuracy", right) | self._by_role("loss", losses)
 
-    def _told(self, model: Network, part: Dataset) -> tuple[float, float | None]:
-        """The accuracy on a set and, where every token is scored by itself, the mean loss."""
-        if not self._task.by_token:
-            return float(right_answers(model, self._task, part).mean()), None
-        right, losses = token_scores(as_transformer(model), part)
-        return float(right.mean()), float(np.average(losses, weights=part.n_predicted))
-
-
-def _by_role(values: Sequence[tuple[SplitRole, float]]) -> list[tuple[SplitRole, float]]:
-    """The mean of every role's values."""
-    roles = dict.fromkeys(role for role, _ in values)
-    return [(role, float(np.mean([v for own, v in values if own == role]))) for role in roles]
+    def _by_role(self, name: str, values: Sequence[float]) -> Row:
+        """The mean over the sets of every role; nothing without values."""
+        roles: dict[str, list[float]] = {}
+        for (role, _), value in zip(self._sets, values, strict=False):
+            roles.setdefault(f"{role}_{name}", []).append(value)
+        return {of_role: float(np.mean(own)) for of_role, own in roles.items()}
 
 
 def tokens_seen(config: RunConfig, training: Dataset, step: int) -> Row:

@@ -16,6 +16,7 @@ checkpoint has an optimizer state. Tensors are float32; those of specimens are s
 Reading anything but tensors does not load torch.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchor_interp import __version__
 from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError, StoreError, UnknownSchemaError
+from anchor_interp._util.errors import ConfigError, StoreError, UnknownSchemaError, raising
 from anchor_interp._util.schema import from_dict, parse_json
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
 from anchor_interp.tasks.sequences import GENERATOR
@@ -37,7 +38,7 @@ Row = dict[str, Any]
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 """Files of a checkpoint."""
-_HEADER_BYTES = 1 << 24  # at most, of a safetensors file
+_MOST_METRICS = 1 << 28  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +55,9 @@ class RunFolder:
         path = self.path / "config.json"
         if not files.is_there(path):
             raise StoreError(f"{self.path} is not a run folder: {_lacks(self.path)}")
-        try:
-            return from_dict(RunConfig, self._read(path))
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+        with raising(ConfigError, f"{path}: "):
+            config: RunConfig = from_dict(RunConfig, self._read(path))
+        return config
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, ascending."""
@@ -73,15 +73,13 @@ class RunFolder:
         """The lines of ``metrics.jsonl``, without a last line that a kill cut off."""
         path = self.path / "metrics.jsonl"
         rows: list[Row] = []
-        for number, line in files.read_lines(path) if files.is_there(path) else ():
-            try:
-                row = parse_json(line.decode("utf-8"))
-                self._check_schema(path, row)
+        text = files.read_bytes(path, limit=_MOST_METRICS) if files.is_there(path) else b""
+        for number, line in enumerate(text.split(b"\n")[:-1], 1):
+            damaged = f"{path} is damaged in line {number}: "
+            with raising(StoreError, damaged, "; remove that line", of=ValueError):
+                row = self._checked(path, parse_json(line.decode("utf-8")))
                 del row["schema"]
                 _check_metrics(row, after=rows[-1]["step"] if rows else -1)
-            except ValueError as error:
-                damaged = f"{path} is damaged in line {number}: {error}"
-                raise StoreError(f"{damaged}; remove that line") from error
             rows.append(row)
         return rows
 
@@ -92,11 +90,7 @@ class RunFolder:
 
     def provenance(self) -> list[Row]:
         """One entry per session."""
-        path = self.path / "provenance.json"
-        if not files.is_there(path):
-            return []
-        sessions: list[Row] = self._read(path, "sessions")["sessions"]
-        return sessions
+        return self._entries("provenance.json", "sessions")
 
     def data(self) -> str | None:
         """The digest of the data that the run was started with, if its task reads files."""
@@ -104,11 +98,7 @@ class RunFolder:
 
     def measurements(self) -> list[Row]:
         """The entries of ``measurements.json`` (:mod:`anchor_interp.runs.measurements`)."""
-        path = self.path / "measurements.json"
-        if not files.is_there(path):
-            return []
-        entries: list[Row] = self._read(path, "measurements")["measurements"]
-        return entries
+        return self._entries("measurements.json", "measurements")
 
     def weights(self, step: int) -> "dict[str, Tensor]":
         """Parameters of a checkpoint by name, float32 on the CPU."""
@@ -120,7 +110,7 @@ class RunFolder:
 
     def weights_digest(self, step: int) -> str:
         """The recorded SHA-256 of a checkpoint's weights, which reading them checks."""
-        return self._recorded_digest(step, WEIGHTS)
+        return self._record(self._read(self.checkpoint(step) / STATE), WEIGHTS)[1]
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it exists."""
@@ -130,87 +120,78 @@ class RunFolder:
         """Whether training can go on from a committed checkpoint."""
         return step == 0 or files.is_there(self.checkpoint(step) / OPTIMIZER)
 
-    def _read(self, path: Path, entries: str | None = None) -> Row:
-        """A JSON object of this folder, with a list of ``entries`` if they are named."""
+    def _read(self, path: Path) -> Row:
+        """A JSON object of this folder."""
         advice = "restore it or remove it"
         if path.name == "config.json":  # without it this would not be a run folder
             advice = "restore it, or write the configuration that the run was started with"
         content = files.read_json(path, advice=advice)
-        try:
-            self._check_schema(path, content)
-            if entries is not None and not isinstance(content.get(entries), list):
-                raise ValueError(f"it has no list of {entries}")
-        except ValueError as error:
-            raise StoreError(f"{path} is damaged: {error}; {advice}") from error
-        return dict(content)
+        with raising(StoreError, f"{path} is damaged: ", f"; {advice}", of=ValueError):
+            row: Row = self._checked(path, content)
+        return row
 
-    def _check_schema(self, path: Path, content: Any) -> None:
+    def _entries(self, file: str, name: str) -> list[Row]:
+        """The list of this name in a JSON file; empty if there is no file."""
+        path = self.path / file
+        entries: Any = self._read(path).get(name) if files.is_there(path) else []
+        if not isinstance(entries, list):
+            raise StoreError(f"{path} is damaged: no list of {name}; restore it or remove it")
+        return entries
+
+    def _checked(self, path: Path, content: Any) -> Row:
         """ValueError if it is not an object with a schema number, UnknownSchemaError for another.
 
         The message names the version that wrote the run, if it is another than this.
         """
-        if not isinstance(content, dict):
-            raise ValueError("it does not hold an object")
-        if "schema" not in content:
-            raise ValueError("it has no schema")
+        if not isinstance(content, dict) or "schema" not in content:
+            raise ValueError("it is not an object with a schema")
         if (schema := content["schema"]) is True or schema != SCHEMA:
             raise UnknownSchemaError(
                 f"{path} has schema {schema!r:.40}; anchor-interp {__version__} reads schema "
                 f"{SCHEMA}: use the version that wrote it{self._other_version()}"
             )
+        return content
 
     def _other_version(self) -> str:
         """``, 0.0.1`` if that version wrote the run, and not this one."""
-        try:
+        version = __version__
+        with contextlib.suppress(StoreError, LookupError, TypeError):
             session = files.read_json(self.path / "provenance.json")["sessions"][-1]
             version = str(session["versions"]["anchor-interp"])
-        except (StoreError, LookupError, TypeError):
-            return ""
         return "" if version == __version__ else f", {version:.40}"
 
-    def _recorded_digest(self, step: int, name: str) -> str:
-        """The SHA-256 that ``state.json`` records for a file of its checkpoint."""
-        state = self._read(self.checkpoint(step) / STATE)
+    def _record(self, state: Row, name: str) -> tuple[int, str]:
+        """Bytes and SHA-256 that ``state.json`` records of a file of its checkpoint."""
         try:
-            return str(state["files"][name]["sha256"])
-        except (LookupError, TypeError) as error:
+            record = state["files"][name]
+            return int(record["bytes"]), str(record["sha256"])
+        except (LookupError, TypeError, ValueError) as error:
+            step = state.get("step")
             raise StoreError(f"{STATE} of step {step} has no record of {name}") from error
 
     def _tensors(self, step: int, name: str) -> "dict[str, Tensor]":
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        folder, config = self.checkpoint(step), self.config()
-        if not files.is_there(folder / name):
+        folder, file = self.checkpoint(step), self.checkpoint(step) / name
+        if not files.is_there(file):
             steps = ", ".join(map(str, self.steps())) or "none"
-            there = f"{self.path} has checkpoints at steps {steps}"
-            raise StoreError(f"{folder / name} does not exist; {there}")
-        self._check_state(step, run_id(config))
-        try:
-            content = files.read_bytes(folder / name, limit=_largest_file(config))
-            if hashlib.sha256(content).hexdigest() != self._recorded_digest(step, name):
-                raise StoreError(
-                    f"{folder / name} was changed since it was written (its SHA-256 differs)"
-                )
-            return {name: tensor.float() for name, tensor in load(content).items()}
-        except (SafetensorError, StoreError) as error:
-            raise StoreError(f"{error}; {self._repair(step)}") from error
-
-    def _check_state(self, step: int, own_run_id: str) -> None:
-        """Refuse a checkpoint of another step, run or generator of data."""
-        folder = self.checkpoint(step)
+            raise StoreError(f"{file} does not exist; {self.path} has checkpoints at steps {steps}")
         state = self._read(folder / STATE)
-        if state.get("step") != step:
-            raise StoreError(
-                f"{folder} was written as step {state.get('step')!r:.40}; rename it back"
-            )
         if (generator := state.get("generator")) != GENERATOR:
             raise StoreError(
                 f"{folder} was trained on data of generator {generator!r:.40}; this version of "
                 f"anchor-interp has generator {GENERATOR}: use the version that wrote it"
             )
-        if state.get("run_id") != own_run_id:
-            raise StoreError(f"{folder} is a checkpoint of another run; {self._repair(step)}")
+        with raising(StoreError, "", f"; {self._repair(step)}", of=(SafetensorError, StoreError)):
+            if (state.get("step"), state.get("run_id")) != (step, run_id(self.config())):
+                raise StoreError(f"{folder} is a checkpoint of another run or step")
+            n_bytes, digest = self._record(state, name)
+            content = files.read_bytes(file, limit=n_bytes)
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise StoreError(f"{file} was changed since it was written (its SHA-256 differs)")
+            tensors = load(content)
+        return {name: tensor.float() for name, tensor in tensors.items()}
 
     def _repair(self, step: int) -> str:
         """What to do about a checkpoint that cannot be used."""
@@ -222,14 +203,10 @@ class RunFolder:
 
 def _check_metrics(row: Row, *, after: int) -> None:
     """ValueError if a line of metrics has no step after that one, or a value is not a number."""
-    step = row.get("step")
-    if type(step) is not int:
-        raise ValueError("it has no step")
-    if step <= after:
-        raise ValueError(f"step {step} after step {after}")
-    for name, value in row.items():
-        if type(value) not in (int, float):
-            raise ValueError(f"{name[:40]!r} is {value!r:.40}, not a number")
+    if type(row.get("step")) is not int or any(type(v) not in (int, float) for v in row.values()):
+        raise ValueError("it does not hold a step and numbers")
+    if row["step"] <= after:
+        raise ValueError(f"step {row['step']} after step {after}")
 
 
 def _lacks(path: Path) -> str:
@@ -242,12 +219,7 @@ def _lacks(path: Path) -> str:
         )
     if not files.is_there(path):
         return "there is nothing of this name"
-    if inside := sorted(of.parent.name for of in path.glob("*/config.json")):
+    if inside := sorted(file.parent.name for file in path.glob("*/config.json")):
         more = f", ... ({len(inside)} in all)" if len(inside) > 5 else ""
         return f"it holds the runs {', '.join(inside[:5])}{more}; name one or more of them"
     return "it has no config.json"
-
-
-def _largest_file(config: RunConfig) -> int:
-    """Bytes of weights, or of two moments and a step each, in float32 with their header."""
-    return 8 * config.model.n_parameters + _HEADER_BYTES

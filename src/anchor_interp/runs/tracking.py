@@ -40,29 +40,33 @@ def tracking(
 
     The tracker gets the lines of ``earlier`` sessions first.
     """
-    trackers: list[_TensorBoard | _WandB] = []  # empty, or one that works
+    tracker: _TensorBoard | _WandB | None = None  # None also once it has failed
 
     def safely(act: Callable[[], None]) -> None:
+        nonlocal tracker
         try:
             act()
         except Exception as error:
-            trackers.clear()
+            tracker = None
             reason = (str(error) or type(error).__name__).splitlines()[0]
             _LOGGER.warning("%s failed and is not used from here on: %s", track, reason)
 
+    def start() -> None:
+        nonlocal tracker
+        tracker = (_TensorBoard if track == "tensorboard" else _WandB)(folder, config)
+        for row in earlier:
+            tracker.log(row)
+
     def log(row: Row) -> None:
-        for tracker in trackers:
+        if tracker is not None:
             safely(functools.partial(tracker.log, row))
 
     if track is not None:
-        tracker_class = _TensorBoard if track == "tensorboard" else _WandB
-        safely(lambda: trackers.append(tracker_class(folder, config)))
-    for row in earlier:
-        log(row)
+        safely(start)
     try:
         yield log
     finally:
-        for tracker in trackers:
+        if tracker is not None:
             safely(tracker.close)
 
 

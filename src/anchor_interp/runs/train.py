@@ -1,6 +1,6 @@
 """Trains a run: a configuration becomes a trained and judged model in a run folder."""
 
-import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -8,15 +8,16 @@ import torch
 from anchor_interp._util import environment
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp._util.files import is_there
-from anchor_interp._util.progress import reporting
+from anchor_interp._util.progress import Progress, reporting
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.distributed import Processes, processes
-from anchor_interp.runs.loop import Objective, StepEvent, TrainState, check_precision, fit
+from anchor_interp.runs.loop import Objective, StepEvent, TrainState, fit
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
-from anchor_interp.runs.objectives import make_objective, training_examples
+from anchor_interp.runs.objectives import draw_training, make_objective
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.session import Probes, Session, is_done
+from anchor_interp.runs.store import Row
 from anchor_interp.runs.tracking import Track, check_tracker, tracking
 from anchor_interp.runs.writer import writing
 
@@ -57,11 +58,10 @@ def train(
     """
     checked(config, RunConfig, "config")
     check_tracker(track)
+    path = checked_path(out, "out")
     with processes(config, device) as (group, device):
         target = environment.resolve_device(device)
-        check_precision(config.train, target)
         check_training_fits(config, target)
-        path = checked_path(out, "out")
         if threads is None and target.type == "cpu" and config.model.width < _NARROW:
             threads = 1
         with (
@@ -89,20 +89,51 @@ def _lead(
     track: Track | None,
 ) -> None:
     """Train and judge in the process that writes."""
-    training = None
-    with group.leading(target) as leader:
+    with group.leading() as start:
+        training = None
         if not is_there(path / "config.json"):
             with stopped.at_once(_BEFORE):
-                training = training_examples(config)
+                training = draw_training(config)
                 Probes(config, training)  # a task with wrong examples leaves no folder behind
         with writing(path, config) as writer:
-            if not is_done(writer, config):
-                with stopped.at_once(_BEFORE):
-                    objective = make_objective(config, target, training, group)
-                session = Session(writer, config, objective.training, target)
-                leader.start(session.state)
-                _train_to_the_end(session, objective, group, stopped, quiet, track)
-                session.judge(stopped)
+            if is_done(writer, config):
+                return
+            with stopped.at_once(_BEFORE):
+                objective = make_objective(config, target, training, group)
+            session = Session(writer, config, objective.training, target)
+            start(session.state)
+            with tracking(track, path, config, writer.metrics()) as show:
+                sizes = {path.name: (config.train.steps, config.train.batch_size)}
+                with reporting(sizes, quiet=quiet) as progress:
+                    _train(session, objective, group, stopped, show, progress[path.name])
+            session.judge(stopped)
+
+
+def _train(
+    session: Session,
+    objective: Objective,
+    group: Processes,
+    stopped: environment.StopRequest,
+    show: Callable[[Row], None],
+    progress: Progress,
+) -> None:
+    """Do all steps that are left; log, checkpoint and report them."""
+
+    def on_event(state: TrainState, event: StepEvent) -> None:
+        row = session.log(event)
+        if row is not None:
+            show(row)
+        leaving = group.agree(stopped, state.device) and not session.is_trained
+        session.keep(leaving=leaving)
+        progress.update(state.step, session.latest)
+        if leaving:
+            raise InterruptedRunError(
+                f"stopped at step {state.step} of {session.config.train.steps} and checkpointed; "
+                "give the same command again to continue"
+            )
+
+    while not session.is_trained:  # an evaluation on the way may bring the end forward
+        fit(session.state, objective, until=session.next_due, on_event=on_event)
 
 
 def _follow(
@@ -122,36 +153,3 @@ def _follow(
             raise InterruptedRunError(f"stopped at step {event.step} of {config.train.steps}")
 
     fit(state, objective, until=config.train.steps, on_event=on_event)
-
-
-def _train_to_the_end(
-    session: Session,
-    objective: Objective,
-    group: Processes,
-    stopped: environment.StopRequest,
-    quiet: bool,
-    track: Track | None,
-) -> None:
-    """Do all steps that are left; log, checkpoint and report them."""
-    config, writer = session.config, session.writer
-    settings, name = config.train, writer.path.name
-
-    def on_event(state: TrainState, event: StepEvent) -> None:
-        row = session.log(event)
-        if row is not None:
-            show(row)
-        leaving = group.agree(stopped, state.device) and not session.is_trained
-        session.keep(leaving=leaving)
-        progress.update(state.step, session.latest)
-        if leaving:
-            raise InterruptedRunError(
-                f"stopped at step {state.step} of {settings.steps} and checkpointed; give the same "
-                "command again to continue"
-            )
-
-    with contextlib.ExitStack() as stack:
-        show = stack.enter_context(tracking(track, writer.path, config, writer.metrics()))
-        bars = reporting({name: (settings.steps, settings.batch_size)}, quiet=quiet)
-        progress = stack.enter_context(bars)[name]
-        while not session.is_trained:  # an evaluation on the way may bring the end forward
-            fit(session.state, objective, until=session.next_due, on_event=on_event)

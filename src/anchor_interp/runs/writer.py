@@ -7,14 +7,12 @@ layout is in :mod:`anchor_interp.runs.store`. No pickle is written.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -27,9 +25,6 @@ from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
 from anchor_interp.runs.store import OPTIMIZER, STATE, WEIGHTS, Row, RunFolder
 from anchor_interp.tasks.sequences import GENERATOR
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 @contextlib.contextmanager
 def writing(path: Path, config: RunConfig) -> Iterator["RunWriter"]:
@@ -39,42 +34,28 @@ def writing(path: Path, config: RunConfig) -> Iterator["RunWriter"]:
         LockedError: another process is writing; the message names it.
         StoreError: the folder holds something else or another run, or cannot be written.
     """
-    folder = RunFolder(path)
     try:
-        _check_is_free(folder, config)
         path.mkdir(parents=True, exist_ok=True)
+        inside = [] if files.is_there(path / "config.json") else sorted(path.iterdir())
+        for foreign in (entry.name for entry in inside if not entry.name.startswith(".")):
+            holds = f"{path} is not a run folder but holds {foreign!r}"
+            raise StoreError(f"{holds}; give the run its own folder")
         lock = Lock.acquire(path / ".lock")
     except OSError as error:
         raise StoreError(f"cannot write to the run folder {path}: {error}") from error
     try:
-        _check_is_free(folder, config)  # again: another process may have begun a run meanwhile
         writer = RunWriter(path, lock)
         if not files.is_there(path / "config.json"):
             writer.write_json("config.json", to_dict(config))
+        elif run_id(stored := writer.config()) != run_id(config):
+            advice = "choose another folder, or give the same configuration to resume it"
+            raise StoreError(f"{path} holds another run: {_differences(stored, config)}; {advice}")
         yield writer
     finally:
         lock.release()
 
 
-def _check_is_free(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse a folder that does not belong to a run of this configuration."""
-    path = folder.path
-    if not files.is_there(path):
-        return
-    if not path.is_dir():
-        kind = "a file" if path.exists() else "a broken symbolic link"
-        raise StoreError(f"{path} is {kind}; give the run its own folder")
-    if not files.is_there(path / "config.json"):
-        if foreign := [name for name in os.listdir(path) if not name.startswith(".")]:
-            holds = f"{path} is not a run folder but holds {foreign[0]!r}"
-            raise StoreError(f"{holds}; give the run its own folder")
-        return
-    if run_id(stored := folder.config()) != run_id(config):
-        advice = "choose another folder, or give the same configuration to resume it"
-        raise StoreError(f"{path} holds another run: {differences(stored, config)}; {advice}")
-
-
-def differences(stored: RunConfig, asked: RunConfig) -> str:
+def _differences(stored: RunConfig, asked: RunConfig) -> str:
     """The fields in which two configurations differ, as ``train.lr 0.001 (asked: 0.002)``."""
     pairs: list[tuple[str, Any, Any]] = [("task", stored.task.kind, asked.task.kind)]
     for part in ("task", "model", "init", "train"):
@@ -87,61 +68,51 @@ def differences(stored: RunConfig, asked: RunConfig) -> str:
     )
 
 
-def _guarded(write: Callable[P, T]) -> Callable[P, T]:
-    """Write only into the folder that was locked; StoreError says why the system refuses."""
-
-    @functools.wraps(write)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-        writer = args[0]
-        assert isinstance(writer, RunWriter)
-        try:
-            writer.lock.check_in_place()
-            return write(*args, **kwargs)
-        except OSError as error:
-            writer.lock.check_in_place()  # if the folder moved, that is the better reason
-            raise StoreError(
-                f"cannot write to the run folder: {error}; everything committed before is safe: "
-                "remove the cause and give the same command again"
-            ) from error
-
-    return guarded
-
-
 @dataclasses.dataclass(frozen=True)
 class RunWriter(RunFolder):
     """A run folder held for writing; see :func:`writing`."""
 
     lock: Lock
 
-    @_guarded
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Write only into the folder that was locked; StoreError says why the system refuses."""
+        try:
+            self.lock.check_in_place()
+            yield
+        except OSError as error:
+            self.lock.check_in_place()  # if the folder moved, that is the better reason
+            raise StoreError(
+                f"cannot write to the run folder: {error}; everything committed before is safe: "
+                "remove the cause and give the same command again"
+            ) from error
+
     def write_json(self, name: str, content: Row) -> None:
         """Write a JSON file of the run, whole or not at all."""
-        files.write_json(self.path / name, content)
+        with self._in_place():
+            files.write_json(self.path / name, {"schema": SCHEMA, **content})
 
-    def start_session(self, session: Row) -> list[Row]:
-        """Append to ``provenance.json``; returns the earlier entries."""
-        earlier = self.provenance()
-        self._write_sessions([*earlier, session])
-        return earlier
+    def start_session(self, session: Row) -> None:
+        """Append to ``provenance.json``."""
+        self.write_json("provenance.json", {"sessions": [*self.provenance(), session]})
 
     def end_session(self, **facts: Any) -> None:
         """Add facts to the last session's entry."""
         *earlier, last = self.provenance() or [{}]
-        self._write_sessions([*earlier, last | facts])
+        self.write_json("provenance.json", {"sessions": [*earlier, last | facts]})
 
-    @_guarded
     def append_metrics(self, row: Row) -> None:
         """Append one line to ``metrics.jsonl``."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with self._in_place(), open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(_metrics_line(row))
 
-    @_guarded
-    def cut_metrics(self, last_step: int) -> None:
-        """Drop the lines of later steps, which a resumed run writes again."""
-        lines = [_metrics_line(row) for row in self.metrics() if row["step"] <= last_step]
-        files.write_text(self.path / "metrics.jsonl", "".join(lines))
+    def cut_metrics(self, last_step: int) -> list[Row]:
+        """Drop the lines of later steps, which a resumed run writes again; returns the others."""
+        kept = [row for row in self.metrics() if row["step"] <= last_step]
+        with self._in_place():
+            files.write_text(self.path / "metrics.jsonl", "".join(map(_metrics_line, kept)))
+        return kept
 
-    @_guarded
     def save_checkpoint(
         self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor], keep_every: int
     ) -> None:
@@ -162,56 +133,53 @@ class RunWriter(RunFolder):
         """Write the files of a checkpoint, and rename their folder into place."""
         final = self.checkpoint(step)
         partial = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        final.parent.mkdir(exist_ok=True)
-        partial.mkdir()
-        try:
-            for name, content in contents.items():
-                files.write_bytes(partial / name, content)
-            files.sync(partial)
-            if files.is_there(self.path / "metrics.jsonl"):
-                files.sync(self.path / "metrics.jsonl")
-            partial.rename(final)
-        except OSError:
-            shutil.rmtree(partial, ignore_errors=True)  # leave nothing behind on a full disk
-            raise
-        files.sync(final.parent)
+        with self._in_place():
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            try:
+                for name, content in contents.items():
+                    files.write_bytes(partial / name, content)
+                files.sync(partial)
+                if files.is_there(self.path / "metrics.jsonl"):
+                    files.sync(self.path / "metrics.jsonl")
+                partial.rename(final)
+            except OSError:
+                shutil.rmtree(partial, ignore_errors=True)  # leave nothing behind on a full disk
+                raise
+            files.sync(final.parent)
 
-    @_guarded
     def thin_out(self, keep_every: int) -> None:
         """Remove every older checkpoint, or, at a multiple of ``keep_every``, its optimizer state.
 
         A removed one is renamed first, so no reader sees half of it. Safe to call again.
         """
-        for step in self.steps()[:-1]:
-            if step % keep_every:
-                self._retire(step)
-            else:
-                (self.checkpoint(step) / OPTIMIZER).unlink(missing_ok=True)
-        for leftover in (self.path / "checkpoints").glob(".*.partial"):
-            shutil.rmtree(leftover)
+        with self._in_place():
+            for step in self.steps()[:-1]:
+                if step % keep_every:
+                    self._retire(step)
+                else:
+                    (self.checkpoint(step) / OPTIMIZER).unlink(missing_ok=True)
+            for leftover in (self.path / "checkpoints").glob(".*.partial"):
+                shutil.rmtree(leftover)
 
-    @_guarded
     def fall_back(self) -> int | None:
         """Drop the newest checkpoints until training can continue from one, and return its step."""
         steps = self.steps()
-        if steps and not any(map(self.can_continue, steps)):
+        usable = max(filter(self.can_continue, steps), default=None)
+        if steps and usable is None:
             raise StoreError(
                 f"training cannot continue from any checkpoint in {self.path / 'checkpoints'}: "
                 "step 0 and all optimizer states are gone; restore one, or train elsewhere"
             )
-        for step in reversed(steps):
-            if self.can_continue(step):
-                return step
-            self._retire(step)
-        return None
+        with self._in_place():
+            for step in steps:
+                if usable is not None and step > usable:
+                    self._retire(step)
+        return usable
 
     def finish(self, result: Row) -> None:
         """Write ``result.json``: the run is done."""
-        self.write_json("result.json", {"schema": SCHEMA, **result})
-
-    def _write_sessions(self, sessions: list[Row]) -> None:
-        self.write_json("provenance.json", {"schema": SCHEMA, "sessions": sessions})
+        self.write_json("result.json", result)
 
     def _retire(self, step: int) -> None:
         folder = self.checkpoint(step)

@@ -25,8 +25,8 @@ SPECIMENS = Path(__file__).parent / "specimens"
 
 def names() -> list[str]:
     """The names of all specimens."""
-    found = SPECIMENS.glob("tiny/*/*/config.json")
-    return sorted(path.parent.relative_to(SPECIMENS).as_posix() for path in found)
+    files = SPECIMENS.glob("tiny/*/*/config.json")
+    return sorted(path.parent.relative_to(SPECIMENS).as_posix() for path in files)
 
 
 def find(path: Path) -> Path:

@@ -23,9 +23,9 @@ from anchor_interp._util.errors import (
 )
 from anchor_interp._util.limits import memory_limit
 from anchor_interp.runs.config import RunConfig, memory_bytes, shape_key
-from anchor_interp.runs.loop import StepEvent, check_finite_step, check_precision
+from anchor_interp.runs.loop import StepEvent, check_finite_step
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
-from anchor_interp.runs.objectives import training_examples
+from anchor_interp.runs.objectives import draw_training
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.engine import RunResult, error_of
@@ -75,7 +75,6 @@ def train_batch(
         raise ConfigError(f"the configurations have {shapes} shapes; expected one: {differ}")
     target = environment.resolve_device(device)
     for config in configs.values():
-        check_precision(config.train, target)
         check_training_fits(config, target)
     return _train(configs, folder, target, threads)
 
@@ -152,7 +151,7 @@ class _Batch:
             message = "stopped before training began; give the same command again"
             with self._stopped.at_once(message):
                 if (task, n, seed) not in self._drawn:
-                    self._drawn[task, n, seed] = training_examples(config)
+                    self._drawn[task, n, seed] = draw_training(config)
             with explained("starting or resuming a run", memory_advice(config)):
                 session = Session(writer, config, self._drawn[task, n, seed], self._device)
             self._sessions[name], self._held[name] = session, held.pop_all()
