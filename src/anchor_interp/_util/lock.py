@@ -61,12 +61,13 @@ class Owner:
         """Whether it renews its file; one on this machine must also run."""
         if not self.is_here:
             return self.age < STALE_SECONDS
-        runs = False
-        with contextlib.suppress(ProcessLookupError, OverflowError):
-            with contextlib.suppress(PermissionError):  # it is another user's
-                os.kill(self.pid, 0)
-            runs = True
-        return runs and self.age < MISSED_BEATS * BEAT_SECONDS
+        try:
+            os.kill(self.pid, 0)
+        except PermissionError:
+            pass  # it is another user's
+        except (OSError, OverflowError):
+            return False
+        return self.age < MISSED_BEATS * BEAT_SECONDS
 
 
 @dataclass(frozen=True)
