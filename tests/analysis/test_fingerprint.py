@@ -430,7 +430,7 @@ def test_an_untrained_model_has_no_phase() -> None:
         (few[:0], "training holds sequences of shape"),
         (
             ai.Dataset.of([[1, 2, 3]], [[4]]),
-            r"of shape \(1, 3\); expected at least one, of length",
+            r"of shape \(1, 3\), of 3 to 3 tokens before the answer; expected at least one, of",
         ),
         (ai.Dataset.of([[1] * 9, [1] * 5], [[4], [4]]), "of 5 to 9 tokens before the answer"),
     ):

@@ -73,7 +73,7 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--d-vocab", "50"], "--d-vocab is 50; the task's tokens and targets need at least"),
     ([*TRAIN, "--preset", "cogs", "--d-vocab", "9"], "tokens and targets need at least 827"),
     ([*TRAIN, "--preset", "scan", "--n-ctx", "20"], "--n-ctx is 20; the task's sequences have 58"),
-    ([*TRAIN, "--key-min", "200"], "--key-max is 99; expected more than --key-min"),
+    ([*TRAIN, "--key-min", "200"], "--key-max is 99; expected more than 200"),
     ([*TRAIN, "--quiet", "--verbose"], "contradict each other"),
     ([*TRAIN, "--config", "a", "--preset", "tiny"], "use one of them"),
     ([*TRAIN, "--config", ""], "--config is ''; expected a value"),

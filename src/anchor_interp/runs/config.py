@@ -159,9 +159,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        wanted = ModelConfig if self.task.network is None else self.task.network.config_class
         if isinstance(self.model, Mapping):  # from a file: which class it is follows from the task
-            model = from_dict(_network_class(self.task), self.model, "model")
-            object.__setattr__(self, "model", model)
+            object.__setattr__(self, "model", from_dict(wanted, self.model, "model"))
+        if not isinstance(self.model, wanted):
+            expected = f"expected a {wanted.__name__}, which answers the task {self.task.kind}"
+            raise ConfigError(f"model is {shown(self.model)}; {expected}")
         owners: dict[str, str] = {}  # a flag, and a change of override, names a field alone
         parts = {"run": self, "init": self.init, "train": self.train, "model": self.model}
         for part, value in (parts | {"task": self.task}).items():
@@ -182,16 +185,8 @@ def most_positions(d_vocab: int) -> int:
     return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
 
 
-def _network_class(task: Task) -> type[Any]:
-    return ModelConfig if task.network is None else task.network.config_class
-
-
 def _check_fits(task: Task, model: Shape, init: InitConfig) -> None:
     """Refuse a network that cannot read the task's examples or give its answers."""
-    wanted = _network_class(task)
-    if not isinstance(model, wanted):
-        expected = f"expected a {wanted.__name__}, which answers the task {task.kind}"
-        raise ConfigError(f"model is {shown(model)}; {expected}")
     if task.network is not None:
         task.network.check(model, init)
         return
