@@ -26,8 +26,10 @@ from anchor_interp import (
     analyze,
     analyze_model,
     answer_map,
+    attribute_logits,
     complexity,
     contrast_pairs,
+    edge,
     effect,
     exact_model,
     fingerprint,
@@ -45,6 +47,7 @@ from anchor_interp import (
     prune,
     route_scores,
     save_transformer,
+    score_circuit,
     site_grid,
     verdict,
 )
@@ -250,6 +253,9 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(patch, "model", None, None, [], None),
         "model is 'model'; expected a HookedTransformer",
     ),
+    (lambda: given(attribute_logits, 3, None), "model is 3; expected a HookedTransformer"),
+    (lambda: given(edge, tiny_model(), 9, layer=5, query=0, key=0), "layer is 5; expected at mo"),
+    (lambda: given(score_circuit, 3, None), "bench is 3; expected an EdgeAblation"),
     (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation"),
     (
         lambda: given(interchange, tiny_model(), 3, None),
