@@ -36,7 +36,7 @@ from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
-from anchor_interp.tasks.examples import Dataset, Examples, SplitRole
+from anchor_interp.tasks.examples import Dataset, SplitRole
 from anchor_interp.tasks.functions import Keys, Pair
 from anchor_interp.tasks.sequences import Sequences, draw
 from anchor_interp.tasks.task import Task, anchored
