@@ -290,7 +290,7 @@ def test_models_too_small_for_the_task_are_refused() -> None:
     mute = arbitrary_model()
     mute.cfg.d_vocab_out = SMALL.n_tokens - 1
     for analysis in (answer_similarity, block_similarity, key_mask_clusters, sensitivity):
-        with pytest.raises(ConfigError, match=f"{SMALL.n_tokens - 1} output tokens"):
+        with pytest.raises(ConfigError, match=f"{SMALL.n_tokens - 1} outputs"):
             analysis(mute, SMALL)
     brief = arbitrary_model()
     brief.cfg.n_ctx = SMALL.length - 1

@@ -1,6 +1,5 @@
 """A subject is checked once, when it is made."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,8 +10,9 @@ import torch
 from small_models import FEW_KEYS, random_model, small_exact
 
 import anchor_interp as ai
-from anchor_interp.analysis import clusters, fingerprint, routes, sensitivity, similarity
-from anchor_interp.interventions import composition, interchange
+from anchor_interp._util.schema import canonical_json
+from anchor_interp.analysis import clusters, routes, sensitivity, similarity
+from anchor_interp.interventions import composition
 from anchor_interp.interventions.subject import Subject
 
 
@@ -68,26 +68,24 @@ def test_what_an_analysis_lacks_is_asked_for() -> None:
         _ = subject.rows
 
 
-PAIRS: list[tuple[Callable[..., object], Callable[..., object]]] = [
-    (similarity.value_similarity, similarity.value_similarity_of),
-    (similarity.answer_similarity, similarity.answer_similarity_of),
-    (similarity.block_similarity, similarity.block_similarity_of),
-    (clusters.key_mask_clusters, clusters.key_mask_clusters_of),
-    (clusters.pair_clusters, clusters.pair_clusters_of),
-    (sensitivity.sensitivity, sensitivity.sensitivity_of),
-    (sensitivity.order_influence, sensitivity.order_influence_of),
-    (routes.route_scores, routes.route_scores_of),
-    (fingerprint.fingerprint_model, fingerprint.fingerprint_of),
-    (composition.virtual_anchors, composition.virtual_anchors_of),
-    (interchange.interchange, interchange.interchange_of),
+ANALYSES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (similarity.value_similarity, {"n_contexts": 2}),
+    (similarity.answer_similarity, {"n_contexts": 2}),
+    (clusters.key_mask_clusters, {"n": 3}),
+    (sensitivity.sensitivity, {"n": 20}),
+    (sensitivity.order_influence, {"n": 20}),
+    (routes.route_scores, {"n": 20}),
+    (composition.virtual_anchors, {"layer": 0, "n": 2}),
 ]
 
 
-@pytest.mark.parametrize(("public", "of_subject"), PAIRS)
-def test_an_analysis_of_a_subject_has_the_defaults_of_the_public_one(
-    public: Callable[..., object], of_subject: Callable[..., object]
+@pytest.mark.parametrize(("analysis", "options"), ANALYSES)
+def test_a_subject_stands_for_its_model_task_and_seed(
+    analysis: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    known = inspect.signature(public).parameters
-    for name, parameter in inspect.signature(of_subject).parameters.items():
-        if parameter.default is not inspect.Parameter.empty:
-            assert known[name].default == parameter.default, name
+    model = small_exact("inferential", "post")
+    subject = Subject(model, FEW_KEYS, seed=3)
+    own, given = analysis(subject, **options), analysis(model, FEW_KEYS, seed=3, **options)
+    assert canonical_json(own) == canonical_json(given)
+    with pytest.raises(ai.ConfigError, match="needs the model's anchor task"):
+        analysis(model, **options)

@@ -21,7 +21,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_key_token
-from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factors, Floats
@@ -68,8 +68,8 @@ class Clusters:
 
 
 def key_mask_clusters(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     state: State | None = None,
     layer: int = 1,
@@ -89,30 +89,7 @@ def key_mask_clusters(
     """
     checked(n, int, "n", low=2, high=10_000)
     checked(tsne, bool, "tsne")
-    return key_mask_clusters_of(
-        Subject(model, task, seed=seed),
-        state,
-        layer,
-        pairs=pairs,
-        n=n,
-        position=position,
-        renormalise=renormalise,
-        tsne=tsne,
-    )
-
-
-def key_mask_clusters_of(
-    subject: Subject,
-    state: State | None = None,
-    layer: int = 1,
-    *,
-    pairs: Sequence[Pair] | None = None,
-    n: int = 50,
-    position: int = 1,
-    renormalise: bool = False,
-    tsne: bool = False,
-) -> Clusters:
-    """:func:`key_mask_clusters` of a subject."""
+    subject = subject_of(model, task, seed)
     model, task = subject.model, subject.anchor_task
     check_state(model, state, layer)
     unequal = tuple(pair for pair in task.pairs if pair[0] != pair[1])
@@ -132,8 +109,8 @@ def key_mask_clusters_of(
 
 
 def pair_clusters(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     state: State = "X_ao",
     layer: int = 0,
@@ -155,30 +132,7 @@ def pair_clusters(
     checked(n, int, "n", low=500, high=10_000)
     checked(centre, bool, "centre")
     checked(tsne, bool, "tsne")
-    return pair_clusters_of(
-        Subject(model, task, seed=seed),
-        state,
-        layer,
-        place,
-        pairs=pairs,
-        n=n,
-        centre=centre,
-        tsne=tsne,
-    )
-
-
-def pair_clusters_of(
-    subject: Subject,
-    state: State = "X_ao",
-    layer: int = 0,
-    place: Place = "last",
-    *,
-    pairs: Sequence[Pair] | None = None,
-    n: int = 2_000,
-    centre: bool = True,
-    tsne: bool = False,
-) -> Clusters:
-    """:func:`pair_clusters` of a subject."""
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
     index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)

@@ -220,7 +220,7 @@ def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
         layers.setdefault(max(shares, key=lambda name: shares[name]), []).append(str(layer))
     to = {**_PLACES, "noise": "noise", "last": "itself"}
     most = [
-        f"{to[place]} in layer{'s' * (len(of) > 1)} {_listed(of)}" for place, of in layers.items()
+        f"{to[place]} in layer{'s' * (len(at) > 1)} {_listed(at)}" for place, at in layers.items()
     ]
     return f"The last position attends most to {_listed(most)}."
 

@@ -71,8 +71,8 @@ def cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
     unit = np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
     n_contexts, n_groups, n_keys, _ = vectors.shape
     flat = rearrange(unit, "context group key width -> (group key) (context width)")
-    found: Floats = (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
-    return found
+    products: Floats = (flat @ flat.T).reshape(n_groups, n_keys, n_groups, n_keys) / n_contexts
+    return products
 
 
 def centred_cosines(vectors: Float64[np.ndarray, "context group key width"]) -> Cosines:
@@ -108,12 +108,12 @@ def similarity_contrast(
     orders, exact = _relabellings(groups, seed)
     relabelled = np.array([difference(grid[order][:, ::way].ravel()) for order, way in orders])
     observed = difference(grid.ravel())
-    found = flat[one, two]
-    equal, near = (float((found * weight)[kind].sum()) for kind in (is_equal, ~is_equal))
+    pairwise = flat[one, two]
+    equal, near = (float((pairwise * weight)[kind].sum()) for kind in (is_equal, ~is_equal))
     variance = 0.0
     for kind, stratum in itertools.product((is_equal, ~is_equal), np.unique(strata)):
         chosen = kind & (strata == stratum)
-        variance += float(weight[chosen].sum() * found[chosen].var()) / 2
+        variance += float(weight[chosen].sum() * pairwise[chosen].var()) / 2
     spread = math.sqrt(variance)
     return SimilarityContrast(
         equal=equal,
@@ -166,11 +166,11 @@ def _matched(
 def _in_common(one: Group, two: Group) -> Group:
     """Which anchors of two groups agree, whatever their names and the groups' order."""
     # equal for (1, 2) with (1, 3) and for (4, 2) with (4, 1)
-    found = []
+    patterns = []
     for anchors in ((*one, *two), (*two, *one)):
         names: dict[int, int] = {}
-        found.append(tuple(names.setdefault(anchor, len(names)) for anchor in anchors))
-    return min(found)
+        patterns.append(tuple(names.setdefault(anchor, len(names)) for anchor in anchors))
+    return min(patterns)
 
 
 def _relabellings(groups: Sequence[Group], seed: int) -> tuple[list[tuple[list[int], int]], bool]:
@@ -186,7 +186,7 @@ def _relabellings(groups: Sequence[Group], seed: int) -> tuple[list[tuple[list[i
 
     if 2 * math.factorial(len(anchors)) <= _EXACT_UP_TO:
         every = [order(renamed) for renamed in itertools.permutations(anchors)]
-        return [(found, way) for found in every if found for way in (1, -1)], True
+        return [(moved, way) for moved in every if moved for way in (1, -1)], True
     generator = np.random.default_rng(seed)
     drawn = [order(generator.permutation(anchors).tolist()) for _ in range(_DRAWN)]
-    return [(found, int(generator.choice((1, -1)))) for found in drawn if found], False
+    return [(moved, int(generator.choice((1, -1)))) for moved in drawn if moved], False

@@ -19,13 +19,13 @@ class Development:
 
 def development_of(run: Run) -> Development:
     """The measures of every weight matrix at every checkpoint of a run."""
-    found = run.at_every_step(lambda model: complexity(model).matrices)
+    matrices = run.at_every_step(lambda model: complexity(model).matrices)
     names = tuple(
         entry.name if entry.layer is None else f"{entry.name}, layer {entry.layer}"
-        for entry in next(iter(found.values()))
+        for entry in next(iter(matrices.values()))
     )
     numbers = {
-        measure: tuple(tuple(getattr(e, measure) for e in entries) for entries in found.values())
+        measure: tuple(tuple(getattr(e, measure) for e in entries) for entries in matrices.values())
         for measure in ("stable_rank", "effective_rank", "condensation")
     }
-    return Development(tuple(found), names, **numbers)
+    return Development(tuple(matrices), names, **numbers)

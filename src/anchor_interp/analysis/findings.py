@@ -79,9 +79,9 @@ def _plane(run: Run) -> PlaneOfAnswers | None:
     share, parts = min(1.0, _IN_PLANE / sum(sizes.values())), []
     for name, size in sizes.items():
         drawn = draw_examples(task, name, math.ceil(share * size), seed=EVALUATION_SEED)
-        found = draw_aspects(task, drawn)
+        aspects = draw_aspects(task, drawn)
         right = right_answers(run.model, task, drawn)
-        parts.append((np.array(found[plane.x]), np.array(found[plane.y]), right))
+        parts.append((np.array(aspects[plane.x]), np.array(aspects[plane.y]), right))
     return PlaneOfAnswers(plane, *map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -20,18 +20,18 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.schema import checked, to_dict
-from anchor_interp.analysis.clusters import key_mask_clusters_of, pair_clusters_of
+from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
-from anchor_interp.analysis.routes import RouteName, route_scores_of
-from anchor_interp.analysis.sensitivity import Influence, order_influence_of, sensitivity_of
+from anchor_interp.analysis.routes import RouteName, route_scores
+from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
 from anchor_interp.analysis.similarity import (
-    answer_similarity_of,
-    block_similarity_of,
-    value_similarity_of,
+    answer_similarity,
+    block_similarity,
+    value_similarity,
 )
 from anchor_interp.analysis.states import State
-from anchor_interp.interventions.composition import virtual_anchors_of
-from anchor_interp.interventions.interchange import interchange_of
+from anchor_interp.interventions.composition import virtual_anchors
+from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import Subject
@@ -127,7 +127,7 @@ def fingerprint_of(
             fresh = draw(seen, seen.seen, "train", 500, seed=seed, stream="fresh")
             numbers["seen_train_keys"] = accuracy(model, fresh)
         on_seen = replace(subject, task=seen)
-        factors = sensitivity_of(on_seen, pairs=seen.seen, n=500).factors
+        factors = sensitivity(on_seen, pairs=seen.seen, n=500).factors
         numbers |= {f"{one.factor}_share": one.total for one in factors}
         with reporting_one("fingerprint", len(_OF_SEEN_PAIRS), quiet=quiet) as progress:
             for done, measure in enumerate(_OF_SEEN_PAIRS, 1):
@@ -201,30 +201,30 @@ class _SeenTask(AnchorTask):
 
 def _value(subject: Subject) -> Part:
     layers = range(1, subject.model.cfg.n_layers)
-    contrasts = [value_similarity_of(subject, "OV", layer).contrast for layer in layers]
+    contrasts = [value_similarity(subject, state="OV", layer=layer).contrast for layer in layers]
     return {"value": max((contrast.difference for contrast in contrasts), default=0.0)}
 
 
 def _answer(subject: Subject) -> Part:
     last = subject.model.cfg.n_layers - 1
-    return {"answer": answer_similarity_of(subject, last).contrast.difference}
+    return {"answer": answer_similarity(subject, layer=last).contrast.difference}
 
 
 def _interchange(subject: Subject) -> Part:
     pairs = interchange_pairs(subject.anchor_task, 300, seed=subject.seed)
     sites = [Site("resid_post", at, "first") for at in range(subject.model.cfg.n_layers - 1)]
-    shares = [interchange_of(subject, pairs, site).counterfactual for site in sites]
+    shares = [interchange(subject, pairs, site).counterfactual for site in sites]
     return {"interchange": max(shares, default=0.0)}
 
 
 def _routes(subject: Subject) -> Part:
-    scores = route_scores_of(subject, seen_only=True)
+    scores = route_scores(subject, seen_only=True)
     return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)}
 
 
 def _order(subject: Subject, state: State | None = None, layer: int = 1) -> Influence:
     seen = subject.anchor_task.seen
-    return order_influence_of(subject, state, layer, pairs=seen, n=500)
+    return order_influence(subject, state=state, layer=layer, pairs=seen, n=500)
 
 
 def _order_logits(subject: Subject) -> Part:
@@ -241,7 +241,7 @@ def _order_last(subject: Subject) -> Part:
 
 def _key_mask(subject: Subject) -> Part:
     unequal = [pair for pair in subject.anchor_task.seen if pair[0] != pair[1]]
-    clusters = key_mask_clusters_of(subject, pairs=unequal)
+    clusters = key_mask_clusters(subject, pairs=unequal)
     return {
         "key_mask_order": clusters.silhouette_order,
         "key_mask_pairs": clusters.silhouette_unordered,
@@ -249,17 +249,17 @@ def _key_mask(subject: Subject) -> Part:
 
 
 def _merged(subject: Subject) -> Part:
-    clusters = pair_clusters_of(subject, pairs=subject.anchor_task.seen, n=800)
+    clusters = pair_clusters(subject, pairs=subject.anchor_task.seen, n=800)
     return {"merged": clusters.silhouette_unordered}
 
 
 def _blocks(subject: Subject) -> Part:
-    return {"blocks": block_similarity_of(subject).contrast.difference}
+    return {"blocks": block_similarity(subject).contrast.difference}
 
 
 def _virtual(subject: Subject) -> Part:
     layers = range(subject.model.cfg.n_layers)
-    answers = [virtual_anchors_of(subject, layer) for layer in layers]
+    answers = [virtual_anchors(subject, layer=layer) for layer in layers]
     rules = [one.rule for one in answers if one.rule is not None]
     return {"virtual_rule": max(rules, default=None), "virtual_alike": answers[-1].alike}
 

@@ -88,9 +88,9 @@ class Fingerprint(Readable):
         whose = "a model" if self.run_id is None else f"run {self.run_id} at step {self.step}"
         rows = {row["number"]: row["value"] for row in self._rows()}
         measured = sum(value is not None for value in rows.values())
-        told = ("position_share", "order_first", "virtual_rule", "value", "answer")
-        found = ", ".join(f"{n} {'-' if rows[n] is None else f'{rows[n]:.3g}'}" for n in told)
-        return f"{whose}, {measured} of {len(rows)} numbers\n{found}"
+        main = ("position_share", "order_first", "virtual_rule", "value", "answer")
+        numbers = ", ".join(f"{n} {'-' if rows[n] is None else f'{rows[n]:.3g}'}" for n in main)
+        return f"{whose}, {measured} of {len(rows)} numbers\n{numbers}"
 
     def _rows(self) -> list[dict[str, Any]]:
         return [{"number": name, "value": getattr(self, name)} for name in NUMBERS]
@@ -113,7 +113,7 @@ def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
         step: the checkpoint.
     """
     try:
-        found = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
+        numbers = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
     except ConfigError:
         return None
-    return found if (found.run_id, found.step) == (run_id, step) else None
+    return numbers if (numbers.run_id, numbers.step) == (run_id, step) else None

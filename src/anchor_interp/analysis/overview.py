@@ -6,18 +6,18 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import Progress, reporting_one
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import attention_examples, sequence_attention
 from anchor_interp.analysis.circuits import compare_circuit, score_circuit
-from anchor_interp.analysis.clusters import key_mask_clusters_of, pair_clusters_of
+from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_of
 from anchor_interp.analysis.mask_leakage import mask_leakages
@@ -30,12 +30,12 @@ from anchor_interp.analysis.probes import (
     right_answer,
 )
 from anchor_interp.analysis.results import Analysis, MechanismAnalysis
-from anchor_interp.analysis.routes import route_scores_of
-from anchor_interp.analysis.sensitivity import sensitivity_of
+from anchor_interp.analysis.routes import route_scores
+from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import (
-    answer_similarity_of,
-    block_similarity_of,
-    value_similarity_of,
+    answer_similarity,
+    block_similarity,
+    value_similarity,
 )
 from anchor_interp.analysis.verdict import verdict
 from anchor_interp.interventions.subject import Subject
@@ -49,40 +49,29 @@ from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 
-
-class _Part(NamedTuple):
-    """An analysis of a mechanism."""
-
-    what: str
-    """Its name in the progress and in what is left out."""
-    field: str
-    """Of :class:`MechanismAnalysis`; parts of one field make a tuple."""
-    measure: Callable[..., Any]
-    """Takes a subject."""
-    options: Mapping[str, Any] = MappingProxyType({})
-
-
-_PARTS = (
-    _Part("fingerprint", "fingerprint", fingerprint_of, {"quiet": True}),
-    _Part("information flow", "flow", probe_flow),
-    _Part("routes", "routes", route_scores_of),
-    _Part("masks", "leaks", mask_leakages),
-    _Part("patching, key", "patches", patched, {"contrast": "key"}),
-    _Part("patching, first", "patches", patched, {"contrast": "first"}),
-    _Part("patching, second", "patches", patched, {"contrast": "second"}),
-    _Part("interchange", "interchanges", interchanges),
-    _Part("similarity, V", "similarities", value_similarity_of, {"state": "V"}),
-    _Part("similarity, OV", "similarities", value_similarity_of, {"state": "OV"}),
-    _Part("similarity, X_ao at the last position", "similarities", answer_similarity_of),
-    _Part("similarity, second anchor masked", "similarities", block_similarity_of),
-    _Part("clusters, key masked", "clusters", key_mask_clusters_of, {"tsne": True}),
-    _Part("clusters, X_ao of layer 0", "clusters", pair_clusters_of, {"n": 800, "tsne": True}),
-    _Part("embedding", "embedding", key_structure),
-    _Part("sensitivity", "sensitivity", sensitivity_of),
+_PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
+    ("fingerprint", "fingerprint", partial(fingerprint_of, quiet=True)),
+    ("information flow", "flow", probe_flow),
+    ("routes", "routes", route_scores),
+    ("masks", "leaks", mask_leakages),
+    ("patching, key", "patches", partial(patched, contrast="key")),
+    ("patching, first", "patches", partial(patched, contrast="first")),
+    ("patching, second", "patches", partial(patched, contrast="second")),
+    ("interchange", "interchanges", interchanges),
+    ("similarity, V", "similarities", partial(value_similarity, state="V")),
+    ("similarity, OV", "similarities", partial(value_similarity, state="OV")),
+    ("similarity, X_ao at the last position", "similarities", answer_similarity),
+    ("similarity, second anchor masked", "similarities", block_similarity),
+    ("clusters, key masked", "clusters", partial(key_mask_clusters, tsne=True)),
+    ("clusters, X_ao of layer 0", "clusters", partial(pair_clusters, n=800, tsne=True)),
+    ("embedding", "embedding", key_structure),
+    ("sensitivity", "sensitivity", sensitivity),
 )
+"""Each analysis by its name in the progress, with the field of :class:`MechanismAnalysis` that it
+is for; analyses of one field make a tuple."""
 _N_PARTS = len(_PARTS) + 3  # a circuit, its scores and its rivals come last
 _ONE = ("fingerprint", "flow", "routes", "embedding", "sensitivity")
-"""Fields of one part; another field holds a tuple."""
+"""Fields of one analysis."""
 
 
 def analyze(
@@ -163,13 +152,11 @@ def _behaviour(
     model: Run | HookedTransformer, task: AnchorTask | None, evaluation: Evaluation
 ) -> dict[str, Any]:
     """The fields of an analysis that the answers alone decide."""
-    has_unseen = task is not None and task.unseen
+    given = (model,) if isinstance(model, Run) else (model, task)
     return {
         "decision": decide(evaluation),
         "near": near_lines(evaluation),
-        "answers": answer_map(model, None if isinstance(model, Run) else task)
-        if has_unseen
-        else None,
+        "answers": answer_map(*given) if task is not None and task.unseen else None,
     }
 
 
@@ -183,21 +170,15 @@ def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool
         with reporting_one(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
             attempts = _Attempts(ends, progress)
             mechanism, left_out = _mechanism(subject, attempts), attempts.left_out
+            progress.update(_N_PARTS, {"doing": "done"})
     query = first_query_matrix(subject.model)
     fingerprint = None if mechanism is None else mechanism.fingerprint
     return Analysis(
         name=name,
-        run_id=None,
-        config=None,
-        step=None,
-        decision=None,
-        near=(),
-        answers=None,
         verdict=None if fingerprint is None else verdict(fingerprint),
         mechanism=mechanism,
         complexity=complexity(subject.model, subject.initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
-        development=None,
         left_out=tuple(left_out),
     )
 
@@ -221,32 +202,22 @@ class _Attempts:
             self.left_out.append(f"{what}: {error}")
             return None
 
-    def done(self) -> None:
-        """Say that there is no more to do."""
-        self._progress.update(_N_PARTS, {"doing": "done"})
-
 
 def _mechanism(subject: Subject, attempts: _Attempts) -> MechanismAnalysis:
     """All analyses; the circuit is last, because it can take long."""
     results: defaultdict[str, list[Any]] = defaultdict(list)
-    for part in _PARTS:
-        result = attempts.attempt(part.what, part.measure, subject, **part.options)
-        results[part.field] += result if isinstance(result, tuple) else [result]
+    for what, field, measure in _PARTS:
+        result = attempts.attempt(what, measure, subject)
+        results[field] += result if isinstance(result, tuple) else [result]
     pruned = attempts.attempt("circuit", pruned_circuit, subject, ends=attempts.ends)
     circuit = scores = comparison = None
     if pruned is not None:
-        bench, circuit = pruned
+        (_, circuit), seed = pruned, subject.seed
         if not circuit.finished:
             over = "circuit, the end of its pruning: max_seconds was over; give more"
             attempts.left_out.append(over)
-        scores, comparison = (
-            attempts.attempt(what, judge, bench, circuit, seed=subject.seed)
-            for what, judge in (
-                ("circuit, scores", score_circuit),
-                ("circuit, rivals", compare_circuit),
-            )
-        )
-    attempts.done()
+        scores = attempts.attempt("circuit, scores", score_circuit, *pruned, seed=seed)
+        comparison = attempts.attempt("circuit, rivals", compare_circuit, *pruned, seed=seed)
     fields: dict[str, Any] = {
         name: values[0] if name in _ONE else tuple(one for one in values if one is not None)
         for name, values in results.items()

@@ -10,7 +10,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import Circuit, prune
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.interventions.ablation import EdgeAblation
-from anchor_interp.interventions.interchange import InterchangeResult, interchange_of
+from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
 from anchor_interp.interventions.sites import Activation, Site, site_grid
@@ -69,7 +69,7 @@ def interchanges(subject: Subject) -> tuple[InterchangeResult, ...]:
     """Interchange of the stream at the first anchor after every layer."""
     pairs = interchange_pairs(subject.anchor_task, 500, seed=subject.seed)
     sites = [Site("resid_post", layer, "first") for layer in range(subject.model.cfg.n_layers)]
-    return tuple(interchange_of(subject, pairs, site) for site in sites)
+    return tuple(interchange(subject, pairs, site) for site in sites)
 
 
 def key_structure(subject: Subject) -> EmbeddingStructure:

@@ -65,22 +65,22 @@ class Analysis(Readable):
     """
 
     name: str
-    run_id: str | None
-    config: RunConfig | None
-    step: int | None
-    decision: Decision | None
-    """The phase by behaviour."""
-    near: tuple[str, ...]
-    """The measurements that lie near a line of its rule."""
-    answers: AnswerMap | None
-    """Of the unseen pairs; None without any."""
     verdict: Decision | None
     """The phase by mechanism."""
     mechanism: MechanismAnalysis | None
     complexity: Complexity
     neurons: CosineMatrix | None
-    development: Development | None
     left_out: tuple[str, ...]
+    run_id: str | None = None
+    config: RunConfig | None = None
+    step: int | None = None
+    decision: Decision | None = None
+    """The phase by behaviour."""
+    near: tuple[str, ...] = ()
+    """The measurements that lie near a line of its rule."""
+    answers: AnswerMap | None = None
+    """Of the unseen pairs; None without any."""
+    development: Development | None = None
     attention: tuple[SequenceAttention, ...] = ()
     schema: int = SCHEMA
 

@@ -25,7 +25,7 @@ from anchor_interp.interventions.ablation import (
     run_ablated,
 )
 from anchor_interp.interventions.passes import declare
-from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
@@ -122,9 +122,10 @@ def route_layers(
     return (range(end), route.early), (range(start, layers), route.late)
 
 
+@torch.no_grad()
 def route_scores(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     n: int = 200,
     seed: int = 0,
@@ -151,12 +152,7 @@ def route_scores(
     """
     checked(n, int, "n", low=1)
     checked(seen_only, bool, "seen_only")
-    return route_scores_of(Subject(model, task, seed=seed), n, seen_only=seen_only)
-
-
-@torch.no_grad()
-def route_scores_of(subject: Subject, n: int = 200, *, seen_only: bool = False) -> RouteScores:
-    """:func:`route_scores` of a subject."""
+    subject = subject_of(model, task, seed)
     model, task, seed = subject.model, subject.anchor_task, subject.seed
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     if task.length < 4 or len(task.anchors) < 2:
@@ -213,12 +209,12 @@ def _legs(
     # one head stands for all, so that many heads take no more memory
     frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)
     pairs = used.cpu().numpy(), used.cpu().numpy()
-    found = run_ablated(model, rows, frozen, pairs, edge_outputs(model, before), score).mean(1)
+    measured = run_ablated(model, rows, frozen, pairs, edge_outputs(model, before), score).mean(1)
     high = float(difference(original.double()[used], used).mean())
     low = float(difference(exchanged.double()[used], used).mean())
     legs = [
         LegScore(route.name, split, source, (high - effect) / (high - low), answers)
-        for (route, split), (effect, answers) in zip(splits, found.tolist(), strict=True)
+        for (route, split), (effect, answers) in zip(splits, measured.tolist(), strict=True)
     ]
     return legs, len(used)
 

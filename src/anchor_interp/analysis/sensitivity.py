@@ -13,7 +13,7 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.states import State, check_state, read_state, state_name
-from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factor, Factors, Floats
@@ -50,8 +50,8 @@ class Sensitivity:
 
 
 def sensitivity(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     state: State | None = None,
     layer: int = 1,
@@ -70,24 +70,15 @@ def sensitivity(
     a test key. By default the logits are read, of all pairs.
     """
     checked(n, int, "n", low=2, high=100_000)
-    return sensitivity_of(Subject(model, task, seed=seed), state, layer, place, pairs, n)
-
-
-def sensitivity_of(
-    subject: Subject,
-    state: State | None = None,
-    layer: int = 1,
-    place: Place = "last",
-    pairs: Sequence[Pair] | None = None,
-    n: int = 1_000,
-) -> Sensitivity:
-    """:func:`sensitivity` of a subject."""
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task, seed = subject.anchor_task, subject.seed
     index = task.indices(task.pairs if pairs is None else pairs)
 
     def read(factors: Factors) -> Floats:
-        return read_state(subject.model, state, layer, place, factors.sequences(task))
+        return read_state(
+            subject.model, state, layer, place, factors.sequences(subject.anchor_task)
+        )
 
     first = Factors.draw(task, n, seed, "sensitivity/first", index=index)
     second = Factors.draw(task, n, seed, "sensitivity/second", index=index)
@@ -116,8 +107,8 @@ def sensitivity_of(
 
 
 def order_influence(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     state: State | None = None,
     layer: int = 1,
@@ -133,18 +124,7 @@ def order_influence(
     share of the variance.
     """
     checked(n, int, "n", low=2, high=100_000)
-    return order_influence_of(Subject(model, task, seed=seed), state, layer, place, pairs, n)
-
-
-def order_influence_of(
-    subject: Subject,
-    state: State | None = None,
-    layer: int = 1,
-    place: Place = "last",
-    pairs: Sequence[Pair] | None = None,
-    n: int = 1_000,
-) -> Influence:
-    """:func:`order_influence` of a subject."""
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task, seed = subject.anchor_task, subject.seed
     known = {task.pairs[i] for i in task.indices(task.pairs if pairs is None else pairs)}
@@ -152,8 +132,8 @@ def order_influence_of(
     if not both:
         raise ConfigError(f"pairs are {shown(sorted(known))}; expected one in both its orders")
     first, second, third = (
-        Factors.draw(task, n, seed, f"order/{stream}", index=task.indices(of), maskable=True)
-        for stream, of in (("first", both), ("second", both), ("third", sorted(known)))
+        Factors.draw(task, n, seed, f"order/{stream}", index=task.indices(some), maskable=True)
+        for stream, some in (("first", both), ("second", both), ("third", sorted(known)))
     )
     reverse = np.array([task.pairs.index((b, a)) for a, b in task.pairs])
     swapped = dataclasses.replace(first, pair=reverse[first.pair])

@@ -28,7 +28,7 @@ from anchor_interp.analysis.contrast import (
 )
 from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_second_anchor
-from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factors, Floats
@@ -72,8 +72,8 @@ class Similarity(Readable):
 
 
 def value_similarity(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     state: Literal["V", "OV"] = "V",
     layer: int = 1,
@@ -89,19 +89,7 @@ def value_similarity(
     """
     checked(state, Literal["V", "OV"], "state")
     _check_contexts(n_contexts)
-    subject = Subject(model, task, seed=seed)
-    return value_similarity_of(subject, state, layer, keys=keys, n_contexts=n_contexts)
-
-
-def value_similarity_of(
-    subject: Subject,
-    state: Literal["V", "OV"],
-    layer: int = 1,
-    *,
-    keys: Sequence[int] | None = None,
-    n_contexts: int = 8,
-) -> Similarity:
-    """:func:`value_similarity` of a subject."""
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
     groups, values = _single_anchors(task)
@@ -112,8 +100,8 @@ def value_similarity_of(
 
 
 def answer_similarity(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     layer: int = 1,
     keys: Sequence[int] | None = None,
@@ -129,19 +117,7 @@ def answer_similarity(
     pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
     _check_contexts(n_contexts)
-    subject = Subject(model, task, seed=seed)
-    return answer_similarity_of(subject, layer, keys=keys, pairs=pairs, n_contexts=n_contexts)
-
-
-def answer_similarity_of(
-    subject: Subject,
-    layer: int = 1,
-    *,
-    keys: Sequence[int] | None = None,
-    pairs: Sequence[Pair] | None = None,
-    n_contexts: int = 8,
-) -> Similarity:
-    """:func:`answer_similarity` of a subject."""
+    subject = subject_of(model, task, seed)
     check_state(subject.model, "X_ao", layer)
     task = subject.anchor_task
     some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), 4))
@@ -163,8 +139,8 @@ def answer_similarity_of(
 
 
 def block_similarity(
-    model: HookedTransformer,
-    task: AnchorTask,
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
     *,
     state: State | None = None,
     layer: int = 1,
@@ -184,28 +160,9 @@ def block_similarity(
     """
     if n_contexts is not None:
         _check_contexts(n_contexts)
-    return block_similarity_of(
-        Subject(model, task, seed=seed),
-        state,
-        layer,
-        values=values,
-        n_contexts=n_contexts,
-        renormalise=renormalise,
-    )
-
-
-def block_similarity_of(
-    subject: Subject,
-    state: State | None = None,
-    layer: int = 1,
-    *,
-    values: Sequence[int] | None = None,
-    n_contexts: int | None = None,
-    renormalise: bool = False,
-) -> Similarity:
-    """:func:`block_similarity` of a subject."""
-    model, task = subject.model, subject.anchor_task
-    check_state(model, state, layer)
+    subject = subject_of(model, task, seed)
+    task = subject.anchor_task
+    check_state(subject.model, state, layer)
     groups, table = _single_anchors(task)
     contexts = _probe(task) if n_contexts is None else None
     if contexts is None:
@@ -220,8 +177,8 @@ def block_similarity_of(
         raise ConfigError(f"no key has g(x; a) in {shown(list(values))}; choose among {reached}")
 
     def read(sequences: Sequences) -> Floats:
-        mask = mask_second_anchor(model, sequences, renormalise=renormalise)
-        return read_masked(model, state, layer, sequences, mask)
+        mask = mask_second_anchor(subject.model, sequences, renormalise=renormalise)
+        return read_masked(subject.model, state, layer, sequences, mask)
 
     name = state_name(state, layer)
     return _similarity(subject, contexts, groups, table, items, read, name)

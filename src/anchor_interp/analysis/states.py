@@ -70,12 +70,12 @@ def read_state(
     """
     with torch.no_grad():
         if state is None:
-            found = last_logits(model, sequences)
+            read = last_logits(model, sequences)
         else:
-            found = _hidden(model, state, layer, place, sequences)
-        found = check_finite(found, "the model's activations").to("cpu", torch.float64)
-        vectors: Floats = found.numpy()
-        vectors[found.norm(dim=1) <= _rounding(model, state, layer, place, sequences)] = 0
+            read = _hidden(model, state, layer, place, sequences)
+        read = check_finite(read, "the model's activations").to("cpu", torch.float64)
+        vectors: Floats = read.numpy()
+        vectors[read.norm(dim=1) <= _rounding(model, state, layer, place, sequences)] = 0
     return vectors
 
 
@@ -90,7 +90,7 @@ def read_masked(
     whole = read_state(model, state, layer, "last", sequences)
     with mask:
         masked = read_state(model, state, layer, "last", sequences)
-    varies, varied = (float(found.std(0).max(initial=0)) for found in (masked, whole))
+    varies, varied = (float(vectors.std(0).max(initial=0)) for vectors in (masked, whole))
     return masked if varies > 1e-4 * varied else np.zeros_like(masked)
 
 
@@ -122,15 +122,15 @@ def _hidden(
     name = f"blocks.{layer}.{_HOOKS[state]}"
     every = activations(model, sequences, [name])[name]
     at = torch.from_numpy(places(sequences, place)).to(every.device)
-    found = every[torch.arange(len(every), device=every.device), at]  # [n, ...]
+    here = every[torch.arange(len(every), device=every.device), at]  # [n, ...]
     blocks: list[Any] = list(model.blocks)
     if state == "V":
-        found = rearrange(found, "n head d_head -> n (head d_head)")
+        here = rearrange(here, "n head d_head -> n (head d_head)")
     elif state == "OV":
         written = "n head d_head, head d_head d_model -> n head d_model"
-        found = einsum(found, blocks[layer].attn.W_O, written).flatten(1)
+        here = einsum(here, blocks[layer].attn.W_O, written).flatten(1)
     elif layout(model) == "pre":
         reader = layer + (state == "X_do")
         norm = blocks[reader].ln1 if reader < n_layers else model.ln_final
-        found = (blocks[layer].ln2 if state == "X_ao" else norm)(found[:, None])[:, 0]
-    return found
+        here = (blocks[layer].ln2 if state == "X_ao" else norm)(here[:, None])[:, 0]
+    return here

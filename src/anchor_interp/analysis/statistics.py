@@ -40,10 +40,10 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: flo
     If ``exact``, these are all relabellings; otherwise the observed one counts as one more.
     The tolerance scales with the largest number involved; ``size`` is the largest input.
     """
-    found = checked(observed, float, "observed")
+    observed = checked(observed, float, "observed")
     drawn = finite_sample(relabelled, "relabelled", least=1)
-    size = max(size, abs(found), float(np.abs(drawn).max()))
-    reached = int(as_large(drawn, found, size=size).sum())
+    size = max(size, abs(observed), float(np.abs(drawn).max()))
+    reached = int(as_large(drawn, observed, size=size).sum())
     return reached / len(drawn) if exact else (1 + reached) / (1 + len(drawn))
 
 

@@ -41,10 +41,11 @@ def analyze(
         max_seconds: Analyses that have not begun after this time are left out.
     """
     from anchor_interp.analysis.overview import analyze, analyze_model
-    from anchor_interp.pages.analysis_page import analysis_folder, write_analysis
+    from anchor_interp.pages.analysis_page import write_analysis
+    from anchor_interp.pages.page import output_folder
     from anchor_interp.runs.export import load_transformer
 
-    analysis_folder(out)
+    output_folder(out, "the analysis")  # before the analysis, which takes long
     given = None if task is None else anchored(read_task(task), "analyze")
     is_file = _holds_weights(run, given)
     budget: dict[str, Any] = {"max_seconds": max_seconds, "quiet": output.quiet}

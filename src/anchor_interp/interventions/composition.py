@@ -23,7 +23,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, replaced_run
-from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer, check_causal, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Pair
@@ -50,8 +50,14 @@ class VirtualAnchors:
     answers are those of the pairs that the states were composed of, which training made alike."""
 
 
+@torch.no_grad()
 def virtual_anchors(
-    model: HookedTransformer, task: AnchorTask, *, layer: int, n: int = 40, seed: int = 0
+    model: HookedTransformer | Subject,
+    task: AnchorTask | None = None,
+    *,
+    layer: int,
+    n: int = 40,
+    seed: int = 0,
 ) -> VirtualAnchors:
     """Compose the states of virtual anchors and see what the model answers.
 
@@ -66,12 +72,7 @@ def virtual_anchors(
             causal.
     """
     checked(n, int, "n", low=1, high=10_000)
-    return virtual_anchors_of(Subject(model, task, seed=seed), layer, n)
-
-
-@torch.no_grad()
-def virtual_anchors_of(subject: Subject, layer: int, n: int = 40) -> VirtualAnchors:
-    """:func:`virtual_anchors` of a subject."""
+    subject = subject_of(model, task, seed)
     model, task = subject.model, subject.anchor_task
     check_causal(model)
     checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)

@@ -35,7 +35,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
-from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import answer_positions
 from anchor_interp.models.transformer import HookedTransformer, token_rows
@@ -106,8 +106,9 @@ class InterchangeResult(Readable):
         return [numbers | {"site": str(self.site)}]
 
 
+@torch.no_grad()
 def interchange(
-    model: HookedTransformer,
+    model: HookedTransformer | Subject,
     pairs: InterchangePairs,
     site: Site,
     *,
@@ -126,20 +127,7 @@ def interchange(
             are not finite.
     """
     checked(subspace, Subspace | None, "subspace")
-    return interchange_of(Subject(model), pairs, site, subspace=subspace, batch_size=batch_size)
-
-
-@torch.no_grad()
-def interchange_of(
-    subject: Subject,
-    pairs: InterchangePairs,
-    site: Site,
-    *,
-    subspace: Subspace | None = None,
-    batch_size: int = 1024,
-) -> InterchangeResult:
-    """:func:`interchange` of a subject."""
-    model = subject.model
+    subject = subject_of(model, None, seed=0)
     exchange = _Exchange(subject, pairs, site, batch_size)
     basis = None
     if subspace is not None:
@@ -149,7 +137,9 @@ def interchange_of(
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")
-    untouched, _ = replaced_run(model, exchange.rows, (), exchange.at, batch_size=batch_size)
+    untouched, _ = replaced_run(
+        subject.model, exchange.rows, (), exchange.at, batch_size=batch_size
+    )
     answers = logits.argmax(-1).cpu().numpy()
     moved = (pairs.anchor_moved, pairs.key_moved)
 

@@ -1,8 +1,8 @@
 """What an analysis is about: a model and what is known of it.
 
-A :class:`Subject` is checked when it is made. A public function such as
-``route_scores(model, task)`` makes one and hands it on; what takes a Subject trusts it.
-``NAME_of(subject)`` is the public function ``NAME`` on a Subject that exists already.
+A :class:`Subject` is checked when it is made; what takes a Subject trusts it. A public function
+such as ``route_scores(model, task)`` makes one, or takes one as its model
+(:func:`subject_of`).
 """
 
 from dataclasses import dataclass
@@ -92,3 +92,8 @@ class Subject:
     def trained_on(self) -> Dataset | None:
         """The training sequences as examples."""
         return None if self.task is None else own_training(self.task, self.training)
+
+
+def subject_of(model: HookedTransformer | Subject, task: AnchorTask | None, seed: int) -> Subject:
+    """A model with its task; a subject in its place brings its own task and seed."""
+    return model if isinstance(model, Subject) else Subject(model, task, seed=seed)

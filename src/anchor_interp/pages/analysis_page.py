@@ -40,23 +40,13 @@ def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
         StoreError: a file cannot be written, or the path is a file or a run's folder.
         ConfigError: the path is empty.
     """
-    out = analysis_folder(out)
+    out = output_folder(out, "the analysis")
     pictures = list(of_analysis(analysis))
     page, numbers = out / "index.html", out / "analysis.json"
     write_output(numbers, canonical_json(analysis).encode())
     written = save_pictures(pictures, out / "figures")
     write_output(page, render_analysis(analysis, pictures).encode("utf-8", "replace"))
     return [page, numbers, *written]
-
-
-def analysis_folder(out: str | Path) -> Path:
-    """The folder, if an analysis can be written into it; call this before the analysis.
-
-    Raises:
-        StoreError: the path is a file or a run's folder.
-        ConfigError: the path is empty.
-    """
-    return output_folder(out, "the analysis")
 
 
 def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = None) -> str:
@@ -72,7 +62,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         "analysis.html.jinja",
         [view for views in shown for view in views],
         title=f"How the model {analysis.name} works",
-        found=analysis,
+        analysis=analysis,
         mechanism=mechanism,
         says=analysis.conclusions,
         phases=meanings(anchored=config is None or config.task.anchored is not None),

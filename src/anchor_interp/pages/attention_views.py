@@ -90,8 +90,8 @@ class AttentionViews:
         items = []
         for word, role in zip(self.words[index], self.roles[index], strict=True):
             frame = f' style="border-color: {_FRAMES[role]}"' if role in _FRAMES else ""
-            said = escape(_LONG_ROLES.get(role, role))
-            items.append(_TOKEN.format("", frame, escape(word), said))
+            name = escape(_LONG_ROLES.get(role, role))
+            items.append(_TOKEN.format("", frame, escape(word), name))
         answer = f"\N{RIGHTWARDS ARROW} {self.answers[index]}"
         items.append(_TOKEN.format(" answer", "", answer, "answer"))
         return f'<div class="tokens" role="list">{"".join(items)}</div>'
@@ -108,29 +108,29 @@ class AttentionViews:
 
 
 def attention_views(
-    found: "AttentionPatterns", *, layers: Sequence[int] | None = None
+    attention: "AttentionPatterns", *, layers: Sequence[int] | None = None
 ) -> AttentionViews:
     """Attention in several sequences; make it the last line of a notebook cell.
 
     Args:
-        found: what :func:`anchor_interp.analysis.attention.attention_patterns` found.
+        attention: what :func:`anchor_interp.analysis.attention.attention_patterns` gives.
         layers: 0-based layers to show; all if None.
 
     Raises:
         ConfigError: a layer does not exist.
     """
-    n_layers = len(found.patterns)
+    n_layers = len(attention.patterns)
     shown = tuple(range(n_layers) if layers is None else layers)
     for layer in shown:
         if layer not in range(n_layers):
             raise ConfigError(f"layer is {layer!r}; expected 0 to {n_layers - 1}")
     rows = []
-    for index, (words, roles) in enumerate(zip(found.words, found.roles, strict=True)):
+    for index, (words, roles) in enumerate(zip(attention.words, attention.roles, strict=True)):
         tokens = _labelled(words, [_ROLES.get(role, role) for role in roles])
-        views = [_view(found.patterns[i, index], tokens, f"{index}-{i}") for i in shown]
+        views = [_view(attention.patterns[i, index], tokens, f"{index}-{i}") for i in shown]
         rows.append(tuple(views))
     return AttentionViews(
-        tuple(rows), shown, found.words, found.roles, tuple(found.answers.tolist())
+        tuple(rows), shown, attention.words, attention.roles, tuple(attention.answers.tolist())
     )
 
 

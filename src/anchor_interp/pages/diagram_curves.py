@@ -46,20 +46,20 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
     return figure
 
 
-def over_decay(found: Diagrams) -> "Figure":
+def over_decay(diagrams: Diagrams) -> "Figure":
     """Both accuracies over effective decay, one panel for each value of what else varies."""
-    n = len(found.decay)
-    series = [series for panel in found.decay for series in panel.series]
+    n = len(diagrams.decay)
+    series = [series for panel in diagrams.decay for series in panel.series]
     positions, ticks = _decay_axis({point.total_decay for s in series for point in s.points})
     names = sorted({words(s.settings) for s in series})
     with style.single(4.4, 1.1 + 1.35 * n + 0.1 * len(names)) as figure:
         panels = figure.subplots(n, 1, sharex=True, squeeze=False)[:, 0]
-        for axes, panel in zip(panels, reversed(found.decay), strict=True):
+        for axes, panel in zip(panels, reversed(diagrams.decay), strict=True):
             _draw_decay(axes, panel, positions)
         panels[-1].set_xticks(list(ticks.values()), list(ticks))
         panels[-1].set_xlabel("effective decay: sum of learning rate x weight decay", fontsize=9)
         _add_accuracy_legend(figure, {}, names if len(names) > 1 else ())
-        add_legend(figure, state_handles(found.cells))
+        add_legend(figure, state_handles(diagrams.cells))
     return figure
 
 

@@ -265,8 +265,9 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
         shown.add(index)
     paper = "\n(the papers' W_Q(1))" if measure == "stable_rank" else ""
     _finish(axes, diagram, measure, image, MEASURES[measure] + paper)
+    key = min(largest, 12)  # larger bubbles would overlap their words
     return [
-        Line2D([], [], marker=marker, linestyle="", color="none", ms=largest * size, label=text,
+        Line2D([], [], marker=marker, linestyle="", color="none", ms=key * size, label=text,
                **outline)
         for index, (marker, size, text) in _BUBBLES.items() if index in shown
     ]  # fmt: skip
@@ -324,9 +325,9 @@ def _finish(
     logarithmic = isinstance(image.norm, LogNorm)
     form = ".1f" if logarithmic else ".2f" if measure in MEASURES else ".3g"
     for cell, (column, row) in _centres(diagram):
-        found = cell.measures[measure]
-        text = "\N{EN DASH}" if found.mean is None else f"{found.mean:{form}}"
-        text += f" ({found.n})" if 0 < found.n < len(found.values) else ""
+        measured = cell.measures[measure]
+        text = "\N{EN DASH}" if measured.mean is None else f"{measured.mean:{form}}"
+        text += f" ({measured.n})" if 0 < measured.n < len(measured.values) else ""
         axes.text(column, row - 0.29, text, ha="center", va="center_baseline", fontsize=7.5,
                   color=INK)  # fmt: skip
     _draw_frame(axes, diagram)

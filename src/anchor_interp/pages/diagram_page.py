@@ -81,28 +81,28 @@ def write_diagrams(
         StoreError: a file cannot be written, or ``out`` is a file or a run's folder.
     """
     out = output_folder(out, "the diagrams")
-    found = phase_diagrams(rows, **choices)
-    parts = list(_parts(found))
+    diagrams = phase_diagrams(rows, **choices)
+    parts = list(_parts(diagrams))
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
-    write_output(numbers, canonical_json(found).encode())
-    cells, text = list(summary(found)), io.StringIO()
+    write_output(numbers, canonical_json(diagrams).encode())
+    cells, text = list(summary(diagrams)), io.StringIO()
     writer = csv.DictWriter(text, cells[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells)
     write_output(table, text.getvalue().encode("utf-8", "replace"))
     pictures = (picture for part in parts for picture in part.pictures)
     written = save_pictures(pictures, out / "figures")
-    reports = _reports(found, runs, out)
-    source = render_diagrams(found, parts, name=name, reports=reports)
+    reports = _reports(diagrams, runs, out)
+    source = render_diagrams(diagrams, parts, name=name, reports=reports)
     write_output(page, source.encode("utf-8", "replace"))
     return [page, numbers, table, *written]
 
 
-def _reports(found: Diagrams, runs: Path | None, out: Path) -> dict[str, str]:
+def _reports(diagrams: Diagrams, runs: Path | None, out: Path) -> dict[str, str]:
     """The report of every run that has one, as a link from the page."""
     if runs is None:
         return {}
-    known = {run.run_id: runs.resolve() / run.run_id / "report.html" for run in found.runs}
+    known = {run.run_id: runs.resolve() / run.run_id / "report.html" for run in diagrams.runs}
     start = out.resolve()
     return {
         run_id: quote(Path(os.path.relpath(report, start)).as_posix())
@@ -112,17 +112,19 @@ def _reports(found: Diagrams, runs: Path | None, out: Path) -> dict[str, str]:
 
 
 def render_diagrams(
-    found: Diagrams,
+    diagrams: Diagrams,
     parts: Sequence[Part],
     *,
     name: str = "sweep",
     reports: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The page as HTML, without the overviews; ``reports`` are links by run id."""
-    first, rises = found.diagrams[0], effects(found)
-    places = [(cell, diagram.place(cell)) for diagram in found.diagrams for cell in diagram.cells]
-    all_measures = (*MEASURES, *found.maps)
-    measures = [m for m in all_measures if any(cell.measures[m].n for cell in found.cells)]
+    first, rises = diagrams.diagrams[0], effects(diagrams)
+    places = [
+        (cell, diagram.place(cell)) for diagram in diagrams.diagrams for cell in diagram.cells
+    ]
+    all_measures = (*MEASURES, *diagrams.maps)
+    measures = [m for m in all_measures if any(cell.measures[m].n for cell in diagrams.cells)]
     drawn = [
         {
             "part": part,
@@ -146,12 +148,12 @@ def render_diagrams(
         reports=reports,
         phases=meanings(anchored="commutativity" in measures),
         measures={measure: measure_label(measure) for measure in measures},
-        found=found,
+        diagrams=diagrams,
         has=has,
         marked=MARKED,
-        best=", ".join(f"{n} values of {label(best)}" for best, n in found.best_over.items()),
-        where=_listed(found.where),
-        follows=_listed(found.follows),
+        best=", ".join(f"{n} values of {label(best)}" for best, n in diagrams.best_over.items()),
+        where=_listed(diagrams.where),
+        follows=_listed(diagrams.follows),
         level=LEVEL,
         setting=label,
         measure_label=measure_label,
@@ -160,28 +162,28 @@ def render_diagrams(
             {"cell": cell, "place": list(map(word, place.values())), "words": words(place)}
             for cell, place in places
         ],
-        states=in_order(Counter(run.state for run in found.runs)),
-        statuses=sorted({run.status for run in found.runs}),
+        states=in_order(Counter(run.state for run in diagrams.runs)),
+        statuses=sorted({run.status for run in diagrams.runs}),
         parts=drawn,
     )
 
 
-def effects(found: Diagrams) -> list[Effect]:
+def effects(diagrams: Diagrams) -> list[Effect]:
     """What every axis goes with, for each measure that is mapped: the runs of all diagrams.
 
     Runs are compared where the other axis and all else that varies are equal.
     """
-    first = found.diagrams[0]
+    first = diagrams.diagrams[0]
     axes = [axis.name for axis in (first.x, first.y) if axis]
     others = [*axes, *first.facet]
     rows = [
         diagram.place(cell) | run.values | {"status": run.status, "censored": run.censored}
-        for diagram in found.diagrams
+        for diagram in diagrams.diagrams
         for cell in diagram.cells
         for run in cell.runs
     ]
-    mapped = [*_ACCURACIES, *get_args(RankMeasure), *found.maps]
-    measures = [m for m in mapped if any(has(diagram, m) for diagram in found.diagrams)]
+    mapped = [*_ACCURACIES, *get_args(RankMeasure), *diagrams.maps]
+    measures = [m for m in mapped if any(has(diagram, m) for diagram in diagrams.diagrams)]
     measured = []
     for measure, axis in itertools.product(measures, axes):
         with contextlib.suppress(ConfigError):  # an axis of several texts has no direction
@@ -206,18 +208,18 @@ def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:
     return [(label(name), listed(several)) for name, several in values.items()]
 
 
-def _parts(found: Diagrams) -> Iterator[Part]:
-    for number, diagram in enumerate(found.diagrams, 1):
+def _parts(diagrams: Diagrams) -> Iterator[Part]:
+    for number, diagram in enumerate(diagrams.diagrams, 1):
         axes = " and ".join(axis.label for axis in (diagram.x, diagram.y) if axis)
         title = words(diagram.facet) or f"Over {axes}"
-        end = f"-{number}" if len(found.diagrams) > 1 else ""
+        end = f"-{number}" if len(diagrams.diagrams) > 1 else ""
         pictures = tuple(
             Picture(f"{_stem(name)}{end}", figure, about=name)
-            for name, figure in _figures(diagram, found.best_over, found.maps)
+            for name, figure in _figures(diagram, diagrams.best_over, diagrams.maps)
         )
         yield Part(f"diagram-{number}", title[0].upper() + title[1:], diagram, pictures)
-    if any(len(series.points) > 2 for panel in found.decay for series in panel.series):
-        picture = Picture("over-decay", over_decay(found), about="over-decay")
+    if any(len(series.points) > 2 for panel in diagrams.decay for series in panel.series):
+        picture = Picture("over-decay", over_decay(diagrams), about="over-decay")
         yield Part("decay", "Over effective decay", None, (picture,))
 
 

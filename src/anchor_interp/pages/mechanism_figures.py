@@ -201,12 +201,12 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
         axes.plot(accuracy, range(len(values)), "o", color=CHOSEN, label="accuracy")
         axes.plot(difference, range(len(values)), "s", mfc="none", color=REFERENCE,
                   label="logit difference")  # fmt: skip
-        for found, marker, ink in (
+        for scores, marker, ink in (
             (comparison.random_accuracy, "o", CHOSEN),
             (comparison.random_logit_difference, "s", REFERENCE),
         ):
-            places = [len(values)] * len(found)
-            axes.plot(found, places, marker, mfc="none", ms=4, alpha=0.25, color=ink)
+            places = [len(values)] * len(scores)
+            axes.plot(scores, places, marker, mfc="none", ms=4, alpha=0.25, color=ink)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
@@ -320,13 +320,13 @@ def step_scores(structure: "EmbeddingStructure") -> "Figure":
     return figure
 
 
-def development(found: "Development", measure: str) -> "Figure":
+def development(along: "Development", measure: str) -> "Figure":
     """A measure of the weight matrices over the checkpoints of a run, such as their stable_rank."""
     with panel(4.0, 4.2) as (figure, axes):
-        for index, name in enumerate(found.names):
+        for index, name in enumerate(along.names):
             dashes = ("-", "--", ":", "-.")[index // len(style.QUALITATIVE) % 4]
-            values = [style.or_nan(row[index]) for row in getattr(found, measure)]
-            axes.plot(found.steps, values, dashes, marker=".", label=name,
+            values = [style.or_nan(row[index]) for row in getattr(along, measure)]
+            axes.plot(along.steps, values, dashes, marker=".", label=name,
                       color=style.colour(index))  # fmt: skip
         axes.set(xlabel="step", ylabel=measure.replace("_", " "), yscale="log")
         style.plain_ticks(axes.yaxis)

@@ -136,14 +136,14 @@ def save_pictures(pictures: Iterable[Picture], folder: Path, prefix: str = "") -
 
 def attention_of(examples: Sequence["AttentionExample"], number: int) -> list[Attention]:
     """The attention views of example sequences; ``number`` makes their ids unique in the page."""
-    found = []
+    shown = []
     for index, example in enumerate(examples):
         views = [
             attention_view(example, layer, id=f"view-{number}-{index}-{layer}")
             for layer in range(len(example.patterns))
         ]
-        found.append(Attention(example, roles(example), views))
-    return found
+        shown.append(Attention(example, roles(example), views))
+    return shown
 
 
 def _number(value: float | None, form: str) -> str:

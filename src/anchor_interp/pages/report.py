@@ -126,7 +126,7 @@ def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
     matrices = zip(run.complexity.matrices, run.complexity_at_init.matrices, strict=True)
     return {
         "id": f"run-{number}",
-        "found": run,
+        "findings": run,
         "colour": colour.replace(style.INK, "currentColor"),
         "sentence": sentence(run.decision.phase, run.evaluation),
         "near": near_lines(run.evaluation),

@@ -82,18 +82,18 @@ def measures(evaluation: Evaluation) -> list[Measure]:
 
 
 def _of_splits(e: Evaluation) -> Mapping[str, _Row]:
-    meanings = {
+    examples = {
         "train": "on the run's own training sequences",
         "id": "held out, as the training data",
         "ood": "what training leaves out",
     }
     for split in e.splits:
         if split.beside:
-            meanings[split.role] += f"; on {split.name}: {split.beside}"
+            examples[split.role] += f"; on {split.name}: {split.beside}"
     return {
-        "train_accuracy": ("training accuracy", meanings["train"], e.train_accuracy, PAPER.train),
-        "id_accuracy": ("ID accuracy", meanings["id"], e.id_accuracy, PAPER.id),
-        "ood_accuracy": ("OOD accuracy", meanings["ood"], e.ood_accuracy, ood_threshold(e)),
+        "train_accuracy": ("training accuracy", examples["train"], e.train_accuracy, PAPER.train),
+        "id_accuracy": ("ID accuracy", examples["id"], e.id_accuracy, PAPER.id),
+        "ood_accuracy": ("OOD accuracy", examples["ood"], e.ood_accuracy, ood_threshold(e)),
     }
 
 

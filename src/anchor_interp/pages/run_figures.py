@@ -236,13 +236,13 @@ def _split_styles(splits: Iterable[SplitScore]) -> dict[SplitScore, dict[str, An
     splits = list(splits)
     curves = {metric: (label, colour) for metric, label, colour, _ in CURVES}
     one_each = len({split.role for split in splits}) == len(splits)
-    found = {}
+    styles = {}
     for index, split in enumerate(splits):
         label, colour = curves[f"{split.role}_accuracy"]
         if not one_each:
             label, colour = f"{label}, {split.name}", style.colour(index)
-        found[split] = {"label": label, "color": colour}
-    return found
+        styles[split] = {"label": label, "color": colour}
+    return styles
 
 
 def _aspect_bars(parts: Mapping[SplitScore, Sequence[AspectScore]]) -> "Figure":

@@ -52,8 +52,8 @@ def answer_map(
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
     chosen = task.unseen if pairs is None else tuple((int(a), int(b)) for a, b in pairs)
     if not chosen:
-        found = "the task has no unseen pair" if pairs is None else "pairs is empty"
-        raise ConfigError(f"{found}; name pairs, such as task.pairs")
+        missing = "the task has no unseen pair" if pairs is None else "pairs is empty"
+        raise ConfigError(f"{missing}; name pairs, such as task.pairs")
     names, values = _functions(task, chosen)
     n_keys, n_positions = len(task.keys), task.length - 2
     shape = len(chosen), n_keys, n_positions, n
