@@ -145,7 +145,7 @@ def _shares_before_last_layer(patched: Patched) -> dict[str, float]:
     return {
         site.position: share
         for site, share in zip(sites, patched.result.recovery().tolist(), strict=True)
-        if (site.activation, site.layer) == ("resid_pre", last)
+        if (site.activation, site.layer) == ("resid_pre", last) and np.isfinite(share)
     }
 
 

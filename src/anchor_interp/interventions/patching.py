@@ -137,7 +137,7 @@ class PatchResult(Readable):
     def _measured(self) -> Bool[np.ndarray, " example"]:
         return ~np.isnan(self.clean - self.corrupted)
 
-    def _means(self, metric: Float[np.ndarray, "*site example"]) -> Float[np.ndarray, "*site"]:
+    def _means(self, metric: Float[np.ndarray, "*site example"]) -> Any:
         return metric[..., self._measured].mean(-1)
 
     @property
