@@ -3,6 +3,7 @@
 from ._util.errors import AnchorInterpError as AnchorInterpError
 from ._util.errors import ConfigError as ConfigError
 from .analysis.attribution import attribute_logits as attribute_logits
+from .analysis.attribution_patching import attribution_patch as attribution_patch
 from .analysis.circuits import prune as prune
 from .analysis.circuits import score_circuit as score_circuit
 from .analysis.fingerprint import fingerprint as fingerprint

@@ -8,6 +8,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
+import torch
 from exact_edges import exact_edges
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
@@ -20,6 +21,7 @@ from anchor_interp.analysis.circuits import (
     Performance,
     compare_circuit,
     prune,
+    rollouts,
     route_circuit,
     score_circuit,
 )
@@ -268,7 +270,7 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
     monkeypatch.setattr(bench, "faithfulness", watched)
     one, same, other = (compare_circuit(bench, circuit, n_random=12, seed=s) for s in (0, 0, 1))
     rolled, circuits = seen[:2]
-    drawn = circuits[4:]  # after the circuit itself and three routes
+    drawn = circuits[1:]  # after the circuit itself
     assert len(drawn) == 12
     assert (drawn.sum((2, 3, 4)) == [2, 2]).all()
     assert not (drawn & ~bench.reachable).any()
@@ -339,6 +341,20 @@ def test_rollout_sums_over_all_paths() -> None:
         found = attention_rollout(patterns)[layer, :, query, key]
         np.testing.assert_allclose(found, total.mean(0), atol=1e-12)
         assert (found == 0).all() == (layer == 2 and query != last)
+
+
+def test_a_circuit_is_read_where_the_examples_are_answered() -> None:
+    """What lies behind that position does not count."""
+    model, tokens = random_model(), SEQUENCES.tokens
+    inside = EdgeAblation(model, anchor_interp.Examples(tokens, at=6))
+    cut = EdgeAblation(model, tokens[:, :7])
+    assert inside.n_parts == cut.n_parts
+    for one, other in zip(rollouts(inside, [3, 9]), rollouts(cut, [3, 9]), strict=True):
+        assert numbers(one.faithfulness) == pytest.approx(numbers(other.faithfulness), abs=1e-9)
+    found = attention_rollout(edge_outputs(model, tokens).patterns, torch.full((40,), 6))
+    expected = attention_rollout(edge_outputs(model, tokens[:, :7]).patterns)
+    np.testing.assert_allclose(found[..., :7, :7], expected, atol=1e-12)
+    assert found.sum() == pytest.approx(expected.sum())
 
 
 def test_one_layer_has_no_published_route() -> None:

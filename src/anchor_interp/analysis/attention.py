@@ -11,6 +11,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, device
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.contract import draw_examples, find_split
@@ -153,12 +154,14 @@ def attention_patterns(
     tokens = rows.cpu().numpy()
     if not len(rows):
         raise ConfigError("there are no sequences; expected at least one")
+    with torch.no_grad():
+        answers = last_logits(model, sequences).argmax(-1)
     if roles is None and isinstance(sequences, Sequences):
         roles = [position_roles(tokens.shape[1], at) for at in sequences.position.tolist()]
     return AttentionPatterns(
         words=_texts([map(str, row) for row in rows.tolist()] if words is None else words, tokens),
         roles=_texts([[""] * tokens.shape[1]] * len(tokens) if roles is None else roles, tokens),
-        answers=predict(model, tokens),
+        answers=answers.cpu().numpy(),
         patterns=_patterns(model, tokens),
     )
 

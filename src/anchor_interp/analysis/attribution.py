@@ -1,7 +1,8 @@
 """The logits read off the residual stream, and what each component of the model adds to them.
 
-:func:`logit_lens` reads the last position's stream after every sublayer as if the model ended there
-(nostalgebraist 2020): through the final LayerNorm, if there is one, and the unembedding.
+:func:`logit_lens` reads the stream where an example is answered (the last position by default)
+after every sublayer as if the model ended there (nostalgebraist 2020): through the final LayerNorm,
+if there is one, and the unembedding.
 
 :func:`attribute_logits` splits the logits into a sum over components (direct logit attribution;
 Elhage et al. 2021, "Logit attributions"). The sum is exact, because a LayerNorm is linear once its
@@ -31,13 +32,14 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
+from anchor_interp.tasks.examples import Examples
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a kind of final normalisation subtracts the mean."""
 _MOST_COLUMNS = 8
 """Answers that a table of an attribution shows one by one."""
 Parts = dict[str, Tensor]
-"""Components of a stream at the last position by name, each (batch, d_model)."""
+"""Components of a stream where it is read by name, each (batch, d_model)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +63,7 @@ class LogitLens(Readable):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Readable):
-    """What every component adds directly to logits at the last position."""
+    """What every component adds directly to the logits of an answer."""
 
     components: tuple[str, ...]
     """``embed``, ``pos_embed``; of every layer its heads (``L0H0``), ``L0 attention bias`` and
@@ -87,7 +89,7 @@ class Attribution(Readable):
 
 @torch.no_grad()
 def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
-    """Logits at the last position as if the model ended after each sublayer; attached hooks act.
+    """An answer's logits as if the model ended after each sublayer; attached hooks act.
 
     Raises ConfigError if the model does more after its last stream or a weight is not finite.
     """
@@ -98,10 +100,10 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
         for point in ("mid", "post") if has_mid else ("post",):
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
     seen = activations(model, rows, list(names.values()))
-    streams = at_least_float32(torch.stack([x[:, -1] for x in seen.values()]))  # [point, batch, d]
+    streams = torch.stack([_read(x, tokens) for x in seen.values()])  # [point, batch, d]
     read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
     found = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
-    _check_sum(last_logits(model, rows), found[-1], found)
+    _check_sum(last_logits(model, tokens), found[-1], found)
     return LogitLens(tuple(names), found.double().cpu().numpy())
 
 
@@ -111,10 +113,10 @@ def attribute_logits(
     tokens: Inputs,
     answers: Integer[np.ndarray, "batch answer"] | None = None,
 ) -> Attribution:
-    """Split logits at the last position into the direct contributions of the components.
+    """Split an answer's logits into the direct contributions of the components.
 
     Attached hooks act. ``answers`` are the output tokens of every sequence whose logits are split;
-    all of them in order if None.
+    if None the right and wrong answers of examples that have them, otherwise all tokens in order.
 
     Raises:
         ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
@@ -122,6 +124,9 @@ def attribute_logits(
     """
     rows = Subject(model, examples=tokens).rows
     d_vocab = model.cfg.d_vocab_out
+    if answers is None and isinstance(tokens, Examples) and tokens.answers is not None:
+        both = (tokens.answers, tokens.wrong)
+        answers = np.stack([each for each in both if each is not None], 1)
     every = np.arange(d_vocab)[None].repeat(len(rows), 0)
     chosen = every if answers is None else np.asarray(answers)
     if chosen.ndim != 2 or len(chosen) != len(rows) or chosen.dtype.kind not in "iu":
@@ -131,17 +136,23 @@ def attribute_logits(
         )
     check_answers(chosen, d_vocab)
     index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
-    parts = _components(model, rows)
+    parts = _components(model, rows, tokens)
     streams = torch.stack(list(parts.values()))
     bias = at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
     found = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
     found = found.gather(2, index.expand(len(found), -1, -1))  # [component, batch, answer]
-    _check_sum(last_logits(model, rows).gather(1, index), found.sum(0), found)
+    _check_sum(last_logits(model, tokens).gather(1, index), found.sum(0), found)
     return Attribution((*parts, "unembedding bias"), found.double().cpu().numpy())
 
 
-def _components(model: HookedTransformer, rows: Tensor) -> Parts:
-    """What the unembedding reads at the last position, as a sum of components."""
+def _read(activation: Tensor, inputs: Inputs) -> Tensor:
+    """An activation where each of the inputs is answered."""
+    at = inputs.at if isinstance(inputs, Examples) else -1
+    return at_least_float32(activation[np.arange(len(activation)), at])
+
+
+def _components(model: HookedTransformer, rows: Tensor, inputs: Inputs) -> Parts:
+    """What the unembedding reads of the inputs, as a sum of components."""
     post, attn_only = layout(model) == "post", model.cfg.attn_only
     embeds = ["embed"] + ["pos_embed"] * (model.cfg.positional_embedding_type == "standard")
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not attn_only)
@@ -150,7 +161,7 @@ def _components(model: HookedTransformer, rows: Tensor) -> Parts:
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
     normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
     found = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
-    seen = {name: at_least_float32(activation[:, -1]) for name, activation in found.items()}
+    seen = {name: _read(activation, inputs) for name, activation in found.items()}
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):

@@ -173,28 +173,25 @@ class CircuitComparison(Readable):
     """The attention rollout with as many edges, and the published routes."""
     rollouts: tuple[RivalCircuit, ...]
     """The attention rollout with one edge fewer, as many, one and two more, and twice as many."""
+    parts: Parts = "edges"
 
     def _summary(self) -> str:
         rivals = "; ".join(f"{one.name} {one.faithfulness.accuracy:.2f}" for one in self.others)
         n, best = len(self.random_accuracy), self.random_accuracy.max()
         return (
-            f"{self.size} parts, {self.ablation}; faithfulness by accuracy "
+            f"{self.size} {self.parts}, {self.ablation}; faithfulness by accuracy "
             f"{self.faithfulness.accuracy:.2f}\nbest of {n} random circuits {best:.2f} "
             f"(p = {self.p_accuracy:.3f}); {rivals}".removesuffix("; ")
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """The circuit, the best of the random ones by each measure, and its other rivals."""
-        best = Performance(
-            *(float(x.max()) for x in (self.random_accuracy, self.random_logit_difference))
-        )
-        sizes = [one for one in self.rollouts if one.size != self.size]
-        for one in (
-            RivalCircuit("the circuit", self.size, self.faithfulness),
-            RivalCircuit(f"best of {len(self.random_accuracy)} random circuits", self.size, best),
-            *self.others,
-            *sizes,
-        ):
+        random = (self.random_accuracy, self.random_logit_difference)
+        best = Performance(*(float(shares.max()) for shares in random))
+        yield {"circuit": "the circuit", "size": self.size, **vars(self.faithfulness)}
+        name = f"best of {len(self.random_accuracy)} random circuits"
+        yield {"circuit": name, "size": self.size, **vars(best)}
+        for one in (*self.others, *(one for one in self.rollouts if one.size != self.size)):
             yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
 
 
@@ -323,20 +320,20 @@ def compare_circuit(
     in_layer = np.bincount(single_parts(inside, circuit.parts)[0][:, 0], minlength=len(inside))
     size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
     by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
-    rivals = {}
+    routes = []
     if of_edges and "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for route in ROUTES.values():
             found = route_circuit(bench.model, route, length=length, position=position)
-            rivals[f"{route.name} route"] = bench.reachable & found.edges
+            routes.append((f"{route.name} route", bench.reachable & found.edges))
     random = np.zeros((n_random, *inside.shape), np.bool_)
     indices, alone = single_parts(bench.reachable, circuit.parts)
     for drawn in random:
         for layer, n in enumerate(in_layer):
             known = np.flatnonzero(indices[:, 0] == layer)
             drawn |= alone[generator.permutation(known)[:n]].any(0)
-    scores = bench.faithfulness(np.stack([inside, *rivals.values(), *random]))
-    own, others, by_chance = np.split(scores, [1, 1 + len(rivals)], axis=1)
+    scores = bench.faithfulness(np.stack([inside, *random]))
+    own, by_chance = scores[:, :1], scores[:, 1:]
     p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
     return CircuitComparison(
         size=size,
@@ -346,14 +343,9 @@ def compare_circuit(
         random_logit_difference=by_chance[1],
         p_accuracy=p_accuracy,
         p_logit_difference=p_difference,
-        others=(
-            *(one for one in by_size if one.size == size),
-            *(
-                RivalCircuit(name, int(edges.sum()), Performance(*score.tolist()))
-                for (name, edges), score in zip(rivals.items(), others.T, strict=True)
-            ),
-        ),
+        others=(*(one for one in by_size if one.size == size), *_rivals(bench, routes)),
         rollouts=by_size,
+        parts=circuit.parts,
     )
 
 
@@ -369,17 +361,24 @@ def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, .
     circuits = np.zeros((len(fitting), *bench.reachable.shape), np.bool_)
     for circuit, n in zip(circuits, fitting, strict=True):
         circuit.flat[by_share[:n]] = True
-    scores = bench.faithfulness(circuits).T.tolist() if fitting else []
+    return _rivals(bench, [("attention rollout", circuit) for circuit in circuits])
+
+
+def _rivals(
+    bench: EdgeAblation, circuits: Sequence[tuple[str, np.ndarray]]
+) -> tuple[RivalCircuit, ...]:
+    if not circuits:
+        return ()
+    scores = bench.faithfulness(np.stack([edges for _, edges in circuits])).T.tolist()
     return tuple(
-        RivalCircuit("attention rollout", n, Performance(*score))
-        for n, score in zip(fitting, scores, strict=True)
+        RivalCircuit(name, int(edges.sum()), Performance(*score))
+        for (name, edges), score in zip(circuits, scores, strict=True)
     )
 
 
 def _at(index: Sequence[int]) -> dict[str, int | None]:
     """The columns of a part."""
-    names = ("layer", "head", "query", "key")
-    return dict(itertools.zip_longest(names, index))
+    return dict(itertools.zip_longest(("layer", "head", "query", "key"), index))
 
 
 def _fitting(bench: EdgeAblation, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:

@@ -108,6 +108,7 @@ class MeanEdgeOutputs:
 def edge_outputs(model: HookedTransformer, tokens: Inputs, *, mlps: bool = False) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
     blocks = [f"blocks.{layer}." for layer in range(model.cfg.n_layers)]
+    mlps = mlps and not model.cfg.attn_only
     kinds = ["attn.hook_pattern", "attn.hook_v"] + ["hook_mlp_out"] * mlps
     recorded = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
     patterns, values, *wrote = (torch.stack([recorded[b + kind] for b in blocks]) for kind in kinds)
@@ -166,7 +167,8 @@ def reachable_edges(
     queries = np.unique([length - 1] if read is None else read)
     shape = (model.cfg.n_layers, model.cfg.n_heads + mlps, length, length)
     edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
-    edges[:, model.cfg.n_heads :] &= np.eye(length, dtype=np.bool_)
+    has_mlps = not model.cfg.attn_only
+    edges[:, model.cfg.n_heads :] &= np.eye(length, dtype=np.bool_) & has_mlps
     edges[:, :, queries.max() + 1 :] = False
     edges[-1, :, np.setdiff1d(np.arange(length), queries)] = False
     return edges

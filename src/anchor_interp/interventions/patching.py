@@ -174,7 +174,7 @@ def patch(
             metric of the wrong shape or without a value, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
-    twins = _twins(model, clean, corrupted, metric, direction, batch_size)
+    twins = make_twins(model, clean, corrupted, metric, direction, batch_size)
     sites = check_sites(model, sites)
     n = len(twins.rows)
     values = np.empty((len(sites), n))
@@ -216,7 +216,7 @@ def path_patch(
     effects of single senders on the logits add up only without LayerNorm. Arguments and errors are
     those of :func:`patch`, with ``connections`` in place of its sites.
     """
-    twins = _twins(model, clean, corrupted, metric, direction, batch_size)
+    twins = make_twins(model, clean, corrupted, metric, direction, batch_size)
     connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
     senders = tuple(dict.fromkeys(each.sender for each in connections))
     check_sites(model, [*senders, *(site for each in connections for site in each.receiving)])
@@ -240,7 +240,7 @@ def path_patch(
 
 
 @dataclass(frozen=True, eq=False)
-class _Twins:
+class Twins:
     """Sequences that are patched, and those that activations come from, their donors."""
 
     model: HookedTransformer
@@ -287,14 +287,14 @@ class _Twins:
         return PatchResult(sites, self.direction, values, clean, corrupted)
 
 
-def _twins(
+def make_twins(
     model: HookedTransformer,
     clean: Inputs,
     corrupted: Inputs,
     metric: Any,
     direction: Direction,
-    batch_size: int,
-) -> _Twins:
+    batch_size: int = _BATCH,
+) -> Twins:
     """What both kinds of patching are given, checked."""
     checked(direction, Direction, "direction")
     checked(batch_size, int, "batch_size", low=1)
@@ -309,6 +309,4 @@ def _twins(
         raise ConfigError(f"clean and corrupted have the same tokens in all {n} sequences")
     base = direction == "denoise"  # which of the two is patched
     at = answer_positions(model, inputs[0])
-    return _Twins(
-        model, inputs[base], rows[base], rows[not base], at, metric, direction, batch_size
-    )
+    return Twins(model, inputs[base], rows[base], rows[not base], at, metric, direction, batch_size)

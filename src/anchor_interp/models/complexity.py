@@ -19,7 +19,7 @@ for each number that an output is a sum over, a column for each output, which a 
 convolution has for each pixel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -145,7 +145,7 @@ class _Weight(NamedTuple):
         return singular
 
     def numbers(self, spectrum: Float[Tensor, " rank"]) -> Numbers:
-        return numbers(spectrum, None if self.right is not None else self.left)
+        return numbers(spectrum, self.left if self.right is None else None)
 
     def distance(self, start: "_Weight") -> float | None:
         """||self - start||_F / ||start||_F."""
@@ -215,13 +215,14 @@ def main_numbers(model: Any) -> Numbers:
     """
     if model is None:
         return Numbers(None, None, None)
-    if is_transformer(model):
-        layers = [first_query_matrix(model)]
-    else:
-        layers = [weight.left for weight in _weights(model)]
-    ranks = [rank for layer in layers if (rank := measured(stable_rank, layer)) is not None]
-    cosines = [cosine for layer in layers if (cosine := measured(condensation, layer)) is not None]
-    return Numbers(fmean(ranks) if ranks else None, None, fmean(cosines) if cosines else None)
+    transformer = is_transformer(model)
+    layers = [first_query_matrix(model)] if transformer else [w.left for w in _weights(model)]
+
+    def mean(measure: Callable[[Tensor], float]) -> float | None:
+        values = [value for each in layers if (value := measured(measure, each)) is not None]
+        return fmean(values) if values else None
+
+    return Numbers(mean(stable_rank), None, mean(condensation))
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:

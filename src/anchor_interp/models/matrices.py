@@ -130,8 +130,7 @@ def gaussian_spectra(
 def gaussian_numbers(shape: tuple[int, int], inner: int | None = None) -> tuple[Numbers, Numbers]:
     """Mean and standard deviation over Gaussian matrices; ``inner`` as above."""
     spectra = [torch.from_numpy(s) for s in gaussian_spectra(shape, inner)]
-    stable = np.array([_stable_rank(spectrum) for spectrum in spectra])
-    effective = np.array([_effective_rank(spectrum) for spectrum in spectra])
+    ranks = np.array([(_stable_rank(spectrum), _effective_rank(spectrum)) for spectrum in spectra])
     d_in, n = shape[0], min(shape[1], MAX_NEURONS)
     mean = spread = None
     if inner is None and n > 1:
@@ -139,10 +138,8 @@ def gaussian_numbers(shape: tuple[int, int], inner: int | None = None) -> tuple[
         # if they share a neuron
         mean = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
         spread = math.sqrt(max(0.0, 1 / d_in - mean**2) / (n * (n - 1) / 2))
-    return (
-        Numbers(float(stable.mean()), float(effective.mean()), mean),
-        Numbers(float(stable.std(ddof=1)), float(effective.std(ddof=1)), spread),
-    )
+    deviations = ranks.std(0, ddof=1).tolist()
+    return Numbers(*ranks.mean(0).tolist(), mean), Numbers(*deviations, spread)
 
 
 def exact(matrix: Tensor) -> Tensor:

@@ -190,7 +190,7 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     """Faithfulness of a circuit beside circuits that ignore causal effects, with their sizes."""
     routes = [other for other in comparison.others if other not in comparison.rollouts]
     rivals = [*comparison.rollouts, *routes]
-    names = [f"{name}, {size} edges" for name, size in (
+    names = [f"{name}, {size} {comparison.parts}" for name, size in (
         ("pruned by effect", comparison.size), *((rival.name, rival.size) for rival in rivals),
         ("random", comparison.size),
     )]  # fmt: skip

@@ -1,0 +1,103 @@
+"""Attribution patching: exact in a linear model, elsewhere a derivative and its integral."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import LAYOUTS, random_model
+from torch import Tensor
+from twins import twins
+
+import anchor_interp as ai
+from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.attribution_patching import attribution_patch, rank_correlation
+from anchor_interp.interventions.metrics import logit_difference, rank
+from anchor_interp.interventions.patching import Direction, patch
+from anchor_interp.interventions.sites import Activation, Site, site_grid
+from anchor_interp.models.exact import Normalization
+
+EVERY: list[Activation] = ["resid_pre", "q", "v", "pattern", "z", "resid_mid", "post", "mlp_out"]
+DIRECTIONS: list[Direction] = ["denoise", "noise"]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_it_is_exact_where_the_answer_is_linear(direction: Direction) -> None:
+    """Nothing but the unembedding follows a post-LayerNorm model's last stream."""
+    model, (clean, corrupted) = random_model("post", n_layers=2), twins()
+    sites = [Site("resid_post", 1, "last"), Site("resid_post", 1, "key")]
+    metric = logit_difference(clean, corrupted)
+    estimate = attribution_patch(model, clean, corrupted, sites, metric, direction=direction)
+    patched = patch(model, clean, corrupted, sites, metric, direction=direction)
+    for name in ("values", "clean", "corrupted"):
+        np.testing.assert_allclose(getattr(estimate, name), getattr(patched, name), atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_is_the_derivative_along_the_change(layout: Normalization) -> None:
+    """By hooks: the metric after a small step of every activation towards the donor's."""
+    model, (clean, corrupted) = random_model(layout, n_layers=2), twins("first")
+    sites = site_grid(model, EVERY, positions=("first", "last", "all"))
+    metric, step = logit_difference(clean, corrupted), 1e-6
+    estimate = attribution_patch(model, clean, corrupted, sites, metric)
+    rows = [torch.from_numpy(x.tokens.astype(np.int64)) for x in (clean, corrupted)]
+    with torch.no_grad():
+        _, cache = model.run_with_cache(rows[0])
+        for i, site in enumerate(sites):
+            if site.position != "all":
+                continue
+            head = slice(None) if site.head is None else site.head
+
+            def move(activation: Tensor, hook: Any, head: int | slice = head) -> Tensor:
+                at = (slice(None), head) if "pattern" in hook.name else (..., head, slice(None))
+                activation[at] += step * (cache[hook.name] - activation)[at]
+                return activation
+
+            logits = model.run_with_hooks(rows[1], fwd_hooks=[(site.hook, move)])[:, -1]
+            slope = (metric(logits).numpy() - estimate.corrupted) / step
+            np.testing.assert_allclose(
+                estimate.values[i] - estimate.corrupted,
+                slope,
+                rtol=1e-3,
+                atol=1e-4,
+                err_msg=str(site),
+            )
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_integrated_gradients_reach_the_donor_from_the_embedding(direction: Direction) -> None:
+    """The integral of the gradient along the way is the whole difference."""
+    model, pair = random_model("post", n_layers=2), twins()
+    arguments: Any = (model, *pair, [Site("resid_pre", 0)], logit_difference(*pair))
+    off = []
+    for steps in (8, 128):
+        found = attribution_patch(*arguments, direction=direction, steps=steps)
+        donor = found.clean if direction == "denoise" else found.corrupted
+        off.append(np.abs(found.values[0] - donor).max())
+    assert off[1] < 0.2 * off[0]
+    assert off[1] < 0.1 * np.abs(found.clean - found.corrupted).max()
+
+
+def test_it_ranks_the_sites_of_a_trained_model_as_patching_does() -> None:
+    run = ai.load("tiny/inferential/1")
+    clean, corrupted = ai.contrast_pairs(run.config.anchor_task, "key", 40, seed=0)
+    sites = site_grid(run.model, ["attn_out", "mlp_out", "v", "z"])
+    metric = logit_difference(clean, corrupted)
+    with torch.inference_mode():
+        found = attribution_patch(run.model, clean, corrupted, sites, metric, steps=8)
+    patched = patch(run.model, clean, corrupted, sites, metric)
+    assert rank_correlation(patched, patched) == pytest.approx(1)
+    assert rank_correlation(found, patched) > 0.7
+
+
+def test_what_has_no_gradient_is_refused() -> None:
+    model, (clean, corrupted) = random_model(n_layers=2), twins()
+    sites = [Site("z", 0), Site("z", 1)]
+    with pytest.raises(ConfigError, match="the metric has no gradient; take logit_difference"):
+        attribution_patch(model, clean, corrupted, sites, rank(clean.targets))
+    metric = logit_difference(clean, corrupted)
+    with pytest.raises(ConfigError, match="steps is 0"):
+        attribution_patch(model, clean, corrupted, sites, metric, steps=0)
+    one, two = (attribution_patch(model, clean, corrupted, s, metric) for s in (sites, sites[:1]))
+    with pytest.raises(ConfigError, match="the two results have other sites"):
+        rank_correlation(one, two)
