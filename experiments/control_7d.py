@@ -56,7 +56,3 @@ def curves(rows: Rows) -> Figure:
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-if __name__ == "__main__":
-    section.main(draw)

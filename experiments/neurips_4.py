@@ -102,7 +102,3 @@ def draw(data: section.Data) -> section.Panels:
         for column, (title, _) in ANSWERS.items()
     ]
     return [*panels, [*maps, ("phase of every run, one rate", phase_map(diagram))]]
-
-
-if __name__ == "__main__":
-    section.main(draw, "depth")

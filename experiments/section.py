@@ -1,18 +1,14 @@
-"""What the scripts of the papers' sections share: their command line, tables, examples, figures.
+"""How a section's figure is made: its command line, tables, models, and the sheet of its panels.
 
-A script says how to draw its section from the studies' tables::
-
-    python experiments/control_8.py --scale tiny --out runs/papers
-
-It says what is missing and how long that takes, trains and measures it (resuming wherever it was
-stopped, on runs that all sections share), draws the section's figure and prints its claims.
+What is missing is trained and measured first, on runs that all sections share, then the figure is
+drawn and the section's claims are printed. It resumes wherever it was stopped.
 """
 
 import argparse
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +21,22 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.progress import format_seconds
 from anchor_interp.pages.page import output_folder
+from anchor_interp.runs.config import override
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.train import train
 from anchor_interp.sweeps.local import LocalEngine
 from papers.claims import RANDOM, judge_ledger, section_claims
 from papers.gathering import gather, plan, unfinished
+from papers.judging import Judgement
 from papers.page import line
 from papers.rows import Rows
+from papers.studies import study_sweep
 from papers.tables import read_tables
 
 DPI = 110
 
 Panels = Sequence[Sequence[tuple[str, Figure]]]
-"""A section's figure: rows of panels, each with its title."""
+"""A section's figure: rows of panels, each with its title, which has the paper's letter."""
 Image = npt.NDArray[np.uint8]
 
 
@@ -47,6 +47,9 @@ class Data:
     scale: str
     tables: Mapping[str, Rows]  # rows by study
     place: Path  # the folder of the tables
+    judged: Mapping[str, Judgement] = field(default_factory=dict)  # every claim, by name
+    own: Sequence[Run] = ()  # the user's runs, which stand in place of the packaged models
+    out: Path = Path("runs/papers")
 
     def rows(self, *studies: str) -> Rows:
         """The rows of the first of these studies that has a table."""
@@ -62,10 +65,30 @@ class Data:
         found = [row for name in RANDOM for row in self.tables.get(name, ())]
         return found or self.rows("phases")
 
+    def models(self, *recipes: str) -> list[Run]:
+        """Runs to look into: the user's, or a packaged model of each recipe."""
+        return [*self.own] or [load(f"tiny/{recipe}/1") for recipe in recipes]
 
-def example(recipe: str) -> Run:
-    """A run to look into: a specimen, which is of the scale tiny."""
-    return load(f"tiny/{recipe}/1")
+    def gammas(self, *gammas: float) -> list[Run]:
+        """Runs to look into: the user's, or runs that differ in gamma alone, trained if missing.
+
+        They are two-layer post-LayerNorm models of the NeurIPS task.
+        """
+        if self.own:
+            return [*self.own]
+        start = study_sweep("settings-judging", "tiny").configs()["4abf90832369fcca"]
+        start = override(start, checkpoint_every=start.train.steps // 10)
+        return [
+            train(override(start, gamma=gamma), self.out / "models" / f"gamma-{gamma:g}")
+            for gamma in gammas
+        ]
+
+
+def titled(run: Run) -> str:
+    """A run's phase, gamma and layout."""
+    config = run.config
+    layout = f"{config.model.n_layers} layers, {getattr(config.model, 'normalization', 'no')}"
+    return f"{run.phase}, gamma {config.init.gamma:g} ({layout})"
 
 
 def main(draw: Callable[[Data], Panels], *studies: str) -> None:
@@ -73,47 +96,70 @@ def main(draw: Callable[[Data], Panels], *studies: str) -> None:
     raise SystemExit(run(draw, *studies))
 
 
+def name_of(draw: Callable[[Data], Panels]) -> str:
+    """The name of a section: that of its function, or of the script whose ``draw`` it is."""
+    return Path(draw.__code__.co_filename).stem if draw.__name__ == "draw" else draw.__name__
+
+
 def run(
     draw: Callable[[Data], Panels], *studies: str, arguments: Sequence[str] | None = None
 ) -> int:
     """Does what :func:`main` does and returns the exit code."""
-    path = Path(draw.__code__.co_filename)
-    parser = papers.command.parser(path.name, str(draw.__globals__["__doc__"]))
-    parser.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
+    name = name_of(draw)
+    asked = parser(name, str(draw.__doc__))
     return papers.command.exit_code(
-        path.stem, lambda: _run(path.stem, draw, studies, parser.parse_args(arguments))
+        name, lambda: make({name: draw}, studies, asked.parse_args(arguments))
     )
 
 
-def _run(
-    name: str, draw: Callable[[Data], Panels], studies: Sequence[str], asked: argparse.Namespace
+def parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The command line of a section."""
+    found = papers.command.parser(program, description)
+    found.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
+    own = "a run of your own to look into, in place of the packaged models; as often as you like"
+    found.add_argument(
+        "--run", action="append", default=[], dest="runs", metavar="FOLDER", help=own
+    )
+    return found
+
+
+def make(
+    sections: Mapping[str, Callable[[Data], Panels]],
+    studies: Sequence[str],
+    asked: argparse.Namespace,
 ) -> int:
-    claims = section_claims(name)
-    needed = list(dict.fromkeys([*studies, *(study for c in claims for study in c.studies)]))
+    """Train what is missing, draw, and print the claims; the exit code is 1 if a run failed."""
+    claims = {name: section_claims(name) for name in sections}
+    needed = dict.fromkeys(
+        [*studies, *(s for of in claims.values() for c in of for s in c.studies)]
+    )
     place = papers.command.tables_folder(asked)
     pictures = output_folder(asked.figures or asked.out / "figures", "the figure")
+    own = [load(folder) for folder in asked.runs]
     lacking: list[str] = []
     if not asked.judge:
         workers, device = asked.workers, asked.device
-        todo = plan(needed, asked.scale, asked.out, tables=place, workers=workers, device=device)
+        todo = plan([*needed], asked.scale, asked.out, tables=place, workers=workers, device=device)
         _say(
             f"{todo.runs} runs: {todo.known} in tables, {todo.training.todo} to be trained, "
             f"{format_seconds(todo.training.seconds)} of training and "
             f"{format_seconds(todo.measuring)} of measuring on this machine"
         )
         engine = LocalEngine(workers, device)
-        lacking = unfinished(gather(needed, asked.scale, asked.out, tables=place, engine=engine))
+        lacking = unfinished(gather([*needed], asked.scale, asked.out, tables=place, engine=engine))
     tables = read_tables(place, scale=asked.scale)
-    figure = pictures / f"{name}.png"
-    write_output(figure, montage(draw(Data(asked.scale, tables, place))))
-    judgements = judge_ledger(tables)  # adjusted together with all others whose tables are there
-    for claim in claims:
-        print(line(claim, judgements[claim.name]))
-    print(f"figure: {figure}")
+    judged = judge_ledger(tables)  # adjusted together with all others whose tables are there
+    data = Data(asked.scale, tables, place, judged, own, asked.out)
+    for name, draw in sections.items():
+        figure = pictures / f"{name}.png"
+        write_output(figure, montage(draw(data)))
+        for claim in claims[name]:
+            print(line(claim, judged[claim.name]))
+        print(f"figure: {figure}")
     if lacking:
         _say(
-            f"{name}: {len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give "
-            "the command again"
+            f"{', '.join(sections)}: {len(lacking)} runs failed or lack a measurement, such as "
+            f"{lacking[0]}; give the command again"
         )
     return 1 if lacking else 0
 
@@ -123,17 +169,15 @@ def _say(text: str) -> None:
 
 
 def montage(panels: Panels) -> bytes:
-    """A figure of rows of panels, lettered as in the papers, as PNG."""
-    rows, number = [], 0
+    """A figure of rows of panels with their titles, as PNG."""
+    rows = []
     for row in panels:
         images = []
         for title, figure in row:
-            letter = f"({chr(ord('a') + number)}) " if sum(map(len, panels)) > 1 else ""
             image = _pixels(figure)
             heading = Figure(figsize=(image.shape[1] / DPI, 0.3))
-            heading.text(0.5, 0.4, f"{letter}{title}", ha="center", va="center", fontsize=11)
+            heading.text(0.5, 0.4, title, ha="center", va="center", fontsize=11)
             images.append(np.vstack([_padded(_pixels(heading), 33, image.shape[1]), image]))
-            number += 1
         height = max(image.shape[0] for image in images)
         rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
     width = max(row.shape[1] for row in rows)

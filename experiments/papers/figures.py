@@ -1,25 +1,33 @@
 """The sections' figures from the studies' tables: every run a point, nothing computed but means."""
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from anchor_interp.analysis.similarity import Similarity
+from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.pages.diagram_marks import COLOURS
-from anchor_interp.pages.style import INK, NEITHER, plain_ticks, single
+from anchor_interp.pages.style import INK, NEITHER, frame, plain_ticks, signed_map, single
 from anchor_interp.tasks.functions import Pair
 
 from .claims import LEDGER
+from .effects import grouped
 from .judging import Judgement
-from .rows import Row, Rows, Test, never, pair_steps
+from .rows import Row, Rows, Test, never, pair_steps, steps_to
 from .verdict_score import PHASES, EarlyScore, VerdictScore
 
+_TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
+Corner = tuple[tuple[int, ...], tuple[int, ...]]  # groups of anchors along rows and columns
 VERDICT_STYLES = {
     "supported": ("#009E73", "o"),
     "mixed": ("#CC79A7", "P"),
@@ -33,51 +41,65 @@ VERDICT_STYLES = {
 _LARGE, _SMALL = "#E69F00", "#0072B2"
 _GROUPS = (_LARGE, _SMALL, "#009E73", "#CC79A7")
 _MOST, _EDGE = 8.0, 1.04  # effects are cut at so many smallest effects; the axis is a little longer
-_LABEL = 9.5  # points: 10 pixels or more where the figure is as wide as a phone
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
 
 
-def forest(judgements: Mapping[str, Judgement]) -> Figure:
+def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
-    A claim whose smallest effect is 0 is shown in tenths. An arrowhead is where something goes on
-    beyond the axis.
+    Each claim has a line, with its words on the left; ``groups`` have a heading, such as a paper's
+    figure. A claim whose smallest effect is 0 is shown in tenths. An arrowhead is where something
+    goes on beyond the axis.
     """
-    shown = [
-        (judged, judged.finding.found)
-        for judged in reversed([*judgements.values()])
-        if judged.finding is not None and judged.finding.found is not None
-    ]
-    with single(4.4, 1.3 + 0.235 * len(shown)) as figure:
+    lines: list[tuple[str, Judgement | None]] = []  # from the top
+    for heading, judged in groups.items():
+        shown = [one for one in judged if one.finding is not None and one.finding.found is not None]
+        named = [("\n".join(wrap(LEDGER.named(one.claim).short, 30)), one) for one in shown]
+        lines += [(heading, None), *named] if named else []
+    heights = np.array([0.2 + 0.17 * (1 + words.count("\n")) for words, _ in lines])
+    places = -np.cumsum(heights) + heights / 2
+    present = {one.verdict for _, one in lines if one is not None}
+    with single(5.2, 1.4 + heights.sum()) as figure:
         axes = figure.subplots()
-        for place, (judged, found) in enumerate(shown):
-            claim, (colour, mark) = LEDGER.named(judged.claim), VERDICT_STYLES[judged.verdict]
-            low, middle, high = (
-                max(-_MOST, min(_MOST, value / (claim.minimum or 0.1)))
-                for value in (found.low, found.effect, found.high)
-            )
-            if place % 2:  # a band behind every other claim joins its words to its mark
-                axes.axhspan(place - 0.33, place + 0.67, color=INK, alpha=0.07, linewidth=0)
-            axes.text(-_MOST, place + 0.27, claim.short, fontsize=_LABEL)
-            axes.plot([low, high], [place, place], color=colour, linewidth=1.6, zorder=1)
-            axes.plot(middle, place, mark, color=colour, markersize=6)
-            for end in {low, high} & {-_MOST, _MOST}:
-                mark = "<" if end < 0 else ">"
-                axes.plot(_EDGE * end, place, mark, color=colour, markersize=4, clip_on=False)
-            for line, style in ((0, "-"), (1, ":")):  # as short as the row, beside the words
-                axes.plot([line] * 2, [place - 0.19, place + 0.19], style, color=INK, linewidth=0.8)
-        axes.set(ylim=(-0.7, len(shown) - 0.2), xlim=(-_MOST * _EDGE, _MOST * _EDGE), yticks=[])
+        for (words, judged), place, height in zip(lines, places, heights, strict=True):
+            if judged is None:
+                axes.axhspan(place - height / 2, place + height / 2, color=INK, alpha=0.09, lw=0)
+                axes.annotate(words, (0, place), (4, 0), ("axes fraction", "data"),
+                              "offset points", va="center", weight="bold")  # fmt: skip
+            else:
+                _effect(axes, judged, place, height)
+        axes.set(ylim=(-heights.sum(), 0), xlim=(-_MOST * _EDGE, _MOST * _EDGE))
+        axes.set_yticks(places, [words if judged else "" for words, judged in lines])
+        axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("effect as claimed, in units of\nthe smallest that counts (dotted)")
         handles = [
             Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
             for verdict, (colour, mark) in VERDICT_STYLES.items()
-            if any(judged.verdict == verdict for judged, _ in shown)
+            if verdict in present
         ]
-        _legend(figure, handles, columns=2, place="outside upper center", size=_LABEL)
+        _legend(figure, handles, columns=2, place="outside upper center", size=10)
     return figure
+
+
+def _effect(axes: Axes, judged: Judgement, place: float, height: float) -> None:
+    """A claim's effect and interval on its line, beside 0 and the smallest effect that counts."""
+    assert judged.finding is not None
+    assert judged.finding.found is not None
+    found, (colour, mark) = judged.finding.found, VERDICT_STYLES[judged.verdict]
+    least = LEDGER.named(judged.claim).minimum or 0.1
+    low, middle, high = (
+        max(-_MOST, min(_MOST, value / least)) for value in (found.low, found.effect, found.high)
+    )
+    for x, style in ((0, "-"), (1, ":")):
+        ends = [place - 0.45 * height, place + 0.45 * height]
+        axes.plot([x, x], ends, style, color=INK, lw=0.7, alpha=0.6, zorder=0)
+    axes.plot([low, high], [place, place], color=colour, linewidth=1.8, zorder=1)
+    axes.plot(middle, place, mark, color=colour, markersize=7)
+    for end in {low, high} & {-_MOST, _MOST}:
+        axes.plot(_EDGE * end, place, "<" if end < 0 else ">", color=colour, ms=4, clip_on=False)
 
 
 def confusion(score: VerdictScore) -> Figure:
@@ -120,13 +142,25 @@ def early(scores: Sequence[EarlyScore], reference: float | None = None) -> Figur
     return figure
 
 
-def by_phase(rows: Rows, numbers: Mapping[str, str]) -> Figure:
-    """Numbers of every run, phase by phase, with means; ``numbers`` titles the columns shown."""
-    with _panels(numbers, 2.5) as (figure, panels):
-        for name, axes in panels.items():
-            for place, phase in enumerate(PHASES):
-                _strip(axes, place, _of_phase(rows, phase, name), COLOURS[phase])
-            axes.axhline(0, color=INK, linewidth=0.6)
+def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> Figure:
+    """Numbers of every run, phase by phase, with means: a row a number, a column a task and layout.
+
+    ``numbers`` titles the columns shown. Without ``strata`` all runs stand in one column.
+    """
+    groups = grouped(rows, ("task", "normalization")) if strata else {("all", "runs"): rows}
+    with single(0.5 + max(2.0 * len(groups), 3.0), 0.6 + 2.0 * len(numbers)) as figure:
+        panels: Any = figure.subplots(
+            len(numbers), len(groups), squeeze=False, sharex=True, sharey="row"
+        )
+        for line, (name, title) in zip(panels, numbers.items(), strict=True):
+            line[0].set_ylabel(title)
+            for axes, mine in zip(line, groups.values(), strict=True):
+                for place, phase in enumerate(PHASES):
+                    _strip(axes, place, _of_phase(mine, phase, name), COLOURS[phase])
+                axes.axhline(0, color=INK, linewidth=0.6)
+        for axes, (task, layout) in zip(panels[0], groups, strict=True):
+            axes.set_title(f"{_TASKS.get(task, task)}, {layout}" if strata else "")
+        for axes in panels[-1]:
             axes.set_xticks(range(len(PHASES)), PHASES, rotation=35, ha="right", fontsize=8)
     return figure
 
@@ -201,6 +235,37 @@ def against(
     return figure
 
 
+def over_depth(rows: Rows, column: str, label: str) -> Figure:
+    """Steps of every run over depth, a colour a number of broken groups (NeurIPS paper, figure 6).
+
+    A bar is a mean. Runs that never came to the loss are hollow, at their last step.
+    """
+    depths, levels = (sorted({row[name] for row in rows}) for name in ("n_layers", "complexity"))
+    colours = colormaps["viridis"](np.linspace(0, 0.9, len(levels)))
+    hollow = False
+    with single(4.2, 3.4) as figure:
+        axes = figure.subplots()
+        for (place, depth), (index, level) in itertools.product(
+            enumerate(depths), enumerate(levels)
+        ):
+            mine = [row for row in rows if (row["n_layers"], row["complexity"]) == (depth, level)]
+            values = [(n, row.get(column) is None) for row in mine if (n := steps_to(row, column))]
+            hollow |= any(never for _, never in values)
+            at = place + 0.8 * (index + 0.5) / len(levels) - 0.4
+            for shift, (number, never) in zip(itertools.cycle((-0.02, 0, 0.02)), values):
+                _dot(axes, at + shift, number, colours[index], hollow=never, alpha=0.8)
+            mean = _mean([number for number, _ in values])
+            axes.plot([at - 0.06, at + 0.06], [mean, mean], color=colours[index], lw=2)
+        axes.set_xticks(range(len(depths)), [f"{depth} layers" for depth in depths])
+        axes.set(xlabel="depth", ylabel=label, yscale="log", xlim=(-0.5, len(depths) - 0.5))
+        plain_ticks(axes.yaxis)
+        axes.grid(alpha=0.25, axis="y")
+        handles = [Line2D([], [], marker="o", ls="none", color=colour, label=f"{level:g} groups")
+                   for level, colour in zip(levels, colours, strict=True)]  # fmt: skip
+        _legend(figure, [*handles, _HOLLOW] if hollow else handles)
+    return figure
+
+
 def pairs_learned(rows: Rows, marked: Callable[[Pair], bool]) -> Figure:
     """When each ordered pair is learned (complexity-control paper, figure 8B), run by run.
 
@@ -264,15 +329,103 @@ def grid(rows: Rows, x: str, y: str, number: str, *, labels: tuple[str, str, str
     return figure
 
 
-def curves(lines: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
-    """Some series over their index, from 1 on, on a logarithmic axis."""
-    with single(4.4, 3.2) as figure:
+def spectra(lines: Mapping[int, Sequence[float]]) -> Figure:
+    """Eigenvalues, largest first, at several steps of a training: the later, the darker."""
+    with single(4.4, 3.4) as figure:
         axes = figure.subplots()
-        for index, (name, values) in enumerate(lines.items()):
-            axes.plot(range(1, len(values) + 1), values, ".-", color=_GROUPS[index % 4], label=name)
-        axes.set(xlabel=x, ylabel=y, yscale="log")
+        shades = colormaps["viridis_r"](np.linspace(0.1, 1, len(lines)))
+        for colour, (step, values) in zip(shades, lines.items(), strict=True):
+            label = f"step {step:,}" if step in (min(lines), max(lines)) else None
+            axes.plot(range(1, len(values) + 1), values, color=colour, lw=1.2, label=label)
+        axes.set(xlabel="index", ylabel="eigenvalue", yscale="log", ylim=(1e-6, None))
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool) -> Figure:
+    """Cosines over key x key: below the diagonal of two groups of anchors, above it of two others.
+
+    A corner names the groups along the rows and along the columns. Red boxes have equal values by
+    the rule. Source: NeurIPS paper, figure 4.
+    """
+    matrix = similarity.centred if centred else similarity.cosine
+    keys = sorted(set(similarity.keys.tolist()))
+    at = {item: i for i, item in enumerate(zip(similarity.anchors, similarity.keys, strict=True))}
+    shown = np.full((len(keys), len(keys)), math.nan)
+    with single(4.1, 3.9) as figure:
+        axes = figure.subplots()
+        for (row, one), (column, two) in itertools.product(enumerate(keys), repeat=2):
+            if row != column:
+                rows, columns = low if row > column else up
+                i, j = at[rows, one], at[columns, two]
+                shown[row, column] = matrix[i, j]
+                if similarity.values[i] == similarity.values[j]:
+                    frame(axes, (column - 0.5, row - 0.5), 1, edgecolor="red", lw=1.6, zorder=3)
+        signed_map(axes, shown, "centred cosine" if centred else "cosine")
+        axes.plot([-0.5, len(keys) - 0.5], [-0.5, len(keys) - 0.5], color=INK, lw=0.8)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(0, len(keys), 2), [str(key) for key in keys[::2]])
+        named = [[", ".join(map(str, group)) for group in corner] for corner in (low, up)]
+        axes.set_xlabel(f"key; below with ({named[0][1]}), above with ({named[1][1]})", size=9)
+        axes.set_ylabel(f"key; below with ({named[0][0]}), above with ({named[1][0]})", size=9)
+    return figure
+
+
+def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:
+    """Keys at their first two principal components; arrows of 3 (red) and 4 (blue) from some.
+
+    Source: NeurIPS paper, figures 5c and 5d.
+    """
+    points = structure.coordinates[:, :2]
+    share = structure.eigenvalues / structure.eigenvalues.sum()
+    with single(4.2, 3.9) as figure:
+        axes = figure.subplots()
+        axes.scatter(*points.T, s=0)
+        for key, (x, y), colour in zip(keys, points, colormaps["cividis"](
+            np.linspace(0, 0.85, len(keys))), strict=True):  # fmt: skip
+            axes.text(x, y, str(key), ha="center", va="center", fontsize=8, color=colour)
+        first = len(keys) // 2 - 6
+        for step, colour in ((3, "#D00000"), (4, "#0050D0")):
+            for one in range(first, first + 12, step):
+                axes.annotate("", points[one + step], points[one], arrowprops={
+                    "arrowstyle": "->", "color": colour, "lw": 1.5, "shrinkA": 5, "shrinkB": 5
+                })  # fmt: skip
+        axes.set(xlabel=f"component 1 ({share[0]:.0%} of the variance)",
+                 ylabel=f"component 2 ({share[1]:.0%})")  # fmt: skip
+        handles = [Line2D([], [], color=colour, label=f"steps of {step} from {keys[first]}")
+                   for step, colour in ((3, "#D00000"), (4, "#0050D0"))]  # fmt: skip
+        _legend(figure, handles)
+    return figure
+
+
+def mask_drawing(hidden: int) -> Figure:
+    """What a mask cuts: the attention edges out of a token's place, in both layers.
+
+    ``hidden`` is the place of the token in noise, key, two anchors, noise (complexity-control
+    paper, figures 4A and 4B).
+    """
+    names = ("noise", "x", "a1", "a2", "noise")
+    with single(4.0, 2.9) as figure:
+        axes = figure.subplots()
+        for layer, query in itertools.product(range(2), range(len(names))):
+            for key in range(query + 1):
+                cut = key == hidden and query != key
+                style = {"color": "#D55E00", "ls": "--", "lw": 1.6} if cut else {
+                    "color": INK, "lw": 0.9, "alpha": 0.35}  # fmt: skip
+                axes.plot((key, query), (layer + 0.12, layer + 0.88), **style)
+        for place, layer in itertools.product(range(len(names)), range(3)):
+            fill = "#D55E00" if place == hidden else "white"
+            axes.scatter(place, layer, s=80, facecolor=fill, edgecolor=INK, zorder=3)
+        for place, name in enumerate(names):
+            axes.text(place, -0.22, name, ha="center", va="top")
+        axes.text(len(names) - 1, 2.2, "output", ha="center", va="bottom")
+        axes.set(xlim=(-0.9, len(names) - 0.4), ylim=(-0.6, 2.6), xticks=[])
+        axes.set_yticks([0.5, 1.5], ["L0", "L1"])
+        axes.tick_params(length=0)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        _legend(figure, [Line2D([], [], color="#D55E00", ls="--", label="set to 0")])
     return figure
 
 

@@ -110,6 +110,6 @@ def test_the_figure_shows_runs_whose_folders_are_there(tmp_path: Path) -> None:
     without = draw(Data("tiny", {"concepts": rows[1:]}, tmp_path / "tables"))
     whole = draw(Data("tiny", {"concepts": rows}, tmp_path / "tables"))
     assert [len(row) for row in without] == [3]
-    assert [len(row) for row in whole] == [1, 1, 3]
-    assert whole[0][0][0] == "unseen tuples, gamma 0.5"
+    assert [len(row) for row in whole] == [1, 3]
+    assert whole[0][0][0] == "(B) gamma 0.5"
     assert montage(whole).startswith(b"\x89PNG")

@@ -16,6 +16,7 @@ from test_tables import TABLES
 
 import recipes
 import section
+import sections
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.verdict import ACCURACY, THRESHOLDS, verdict
 from measured import EVIDENCE
@@ -360,21 +361,21 @@ def test_a_part_of_a_claim_is_told_or_named_as_unknown(ledger: Ledger) -> None:
     assert text.part_text(without, "c4-gamma pre") == "not run"
 
 
-def test_every_claim_is_in_one_of_the_forest_plots(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_claim_is_in_one_of_the_forest_plots(ledger: Ledger) -> None:
     assert {claim.name for claim in CLAIMS} > REALISTIC > {"c7-scan", "across-tasks-rank"}
+    data = section.Data("tiny", {}, TABLES, ledger.judgements)
     shown = []
-    for name in ("forest_anchors", "forest_realistic"):
-        script = importlib.import_module(name)
-        monkeypatch.setattr(script, "judge_ledger", lambda _: ledger.judgements)
-        [[(_, figure)]] = script.draw(section.Data("tiny", {}, TABLES))
-        shown.append(figure)
-    words = [{text.get_text() for text in figure.axes[0].texts} for figure in shown]
-    both = {text.get_text() for text in figures.forest(ledger.judgements).axes[0].texts}
-    assert words[0] | words[1] == both
-    assert not words[0] & words[1]
-    assert all(("SCAN" in each) is False for each in words[0])
+    for draw in (sections.forest_anchors, sections.forest_realistic):
+        [[(_, figure)]] = draw(data)
+        labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        shown.append([" ".join(label.split()) for label in labels if label])
+    drawn = [
+        claim
+        for claim in CLAIMS
+        if (found := ledger.judgements[claim.name].finding) and found.found is not None
+    ]
+    assert sorted(shown[0] + shown[1]) == sorted(claim.short for claim in drawn)
+    assert sorted(shown[1]) == sorted(claim.short for claim in drawn if claim.name in REALISTIC)
 
 
 def test_every_claim_is_counted_and_named(ledger: Ledger) -> None:
@@ -384,9 +385,6 @@ def test_every_claim_is_counted_and_named(ledger: Ledger) -> None:
     for claim in CLAIMS:  # it stands alone in its row
         assert re.fullmatch(r"[A-Z].*\.", claim.sentence), claim.name
         assert not re.match(r"(It|They|The same)\b", claim.sentence), claim.name
-    (axes,) = figures.forest(ledger.judgements).axes
-    words = [label.get_text() for label in axes.texts]
-    assert set(words) <= {claim.short for claim in CLAIMS}
     assert all(0 < len(claim.short) <= 55 for claim in CLAIMS)
 
 
@@ -413,7 +411,7 @@ def test_a_bound_is_drawn_hollow_and_an_interval_beyond_the_axis_has_an_arrowhea
     points = [line for line in axes.lines if line.get_marker() == "o"]
     assert len(points) == 16 * len(rows)
     assert sum(line.get_markerfacecolor() == "none" for line in points) == never > 0
-    (axes,) = figures.forest(ledger.judgements).axes
+    (axes,) = figures.forest({"all": [*ledger.judgements.values()]}).axes
     arrows = {line.get_marker() for line in axes.lines if np.abs(line.get_xdata()).max() > 8}
     assert arrows == {"<", ">"}
 
@@ -434,13 +432,16 @@ def test_a_section_draws_its_figure_and_prints_its_claims(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    script = importlib.import_module(name)
     ledger = measured_ledger
     monkeypatch.setattr(section, "judge_ledger", lambda _: ledger.judgements)  # judged once
     monkeypatch.setattr(section, "read_tables", lambda *_, **__: measured)
-    monkeypatch.setattr(script, "read_ledger", lambda *_: ledger, raising=False)
     asked = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
-    assert section.run(script.draw, arguments=asked) == 0
+    if name == "verdict":
+        script = importlib.import_module(name)
+        monkeypatch.setattr(script, "read_ledger", lambda *_: ledger)
+        assert section.run(script.draw, arguments=asked) == 0
+    else:
+        assert sections.main([name, *asked]) == 0
     printed = capsys.readouterr().out
     for claim in section_claims(name):
         assert claim.name in printed
@@ -458,9 +459,8 @@ def test_a_section_with_a_failed_run_ends_with_an_error(
     monkeypatch.setattr(section, "gather", lambda *_, **__: {"rates": [failed]})
     monkeypatch.setattr(section, "judge_ledger", lambda _: ledger.judgements)
     monkeypatch.setattr(section, "montage", lambda _: b"a picture")
-    script = importlib.import_module("neurips_rates")
-    asked = ["--tables", str(TABLES), "--out", str(tmp_path)]
-    assert section.run(script.draw, arguments=asked) == 1
+    asked = ["neurips_rates", "--tables", str(TABLES), "--out", str(tmp_path)]
+    assert sections.main(asked) == 1
     told = capsys.readouterr().err
     assert f"1 runs failed or lack a measurement, such as {failed['run_id']}" in told
 
@@ -468,10 +468,21 @@ def test_a_section_with_a_failed_run_ends_with_an_error(
 def test_a_section_without_tables_names_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = importlib.import_module("neurips_4")
-    asked = ["--judge", "--tables", str(tmp_path / "none")]
-    assert section.run(script.draw, arguments=asked) == 2
-    assert "neurips_4: " in capsys.readouterr().err
+    assert sections.main(["neurips_4", "--judge", "--tables", str(tmp_path / "none")]) == 2
+    assert "sections: " in capsys.readouterr().err
+    assert sections.main(["neurips_9"]) == 2
+    assert "no section is called neurips_9" in capsys.readouterr().err
+
+
+def test_a_section_draws_ones_own_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ledger: Ledger
+) -> None:
+    """Only what the runs show is drawn; the packaged models and tables have no part in it."""
+    monkeypatch.setattr(section, "judge_ledger", lambda _: ledger.judgements)
+    monkeypatch.setattr(section, "read_tables", lambda *_, **__: {})
+    asked = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
+    assert sections.main(["neurips_b", "control_6a", *asked, "--run", "tiny/composite/1"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"neurips_b.png", "control_6a.png"}
 
 
 def test_the_thresholds_are_those_that_fitting_finds(committed: Tables) -> None:
