@@ -1,7 +1,7 @@
 """Complexity-control paper, section VII, figure 7D: language models of code, and code with prose.
 
 Perplexity on held-out documents by the tokens that training has seen, for a large and a small
-initialisation: every run, their means, and where these cross, with its interval over the seeds.
+initialisation: every run, their means, and where these cross.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def panels(rows: Rows) -> Iterator[tuple[str, Figure]]:
     done = [row for row in rows if row["status"] == "done"]
     for (part, size), mine in sorted(grouped(done, ("task.part", "n_sequences")).items()):
         text = {"both": "code and prose"}.get(part, part)
-        yield f"{text}, {size:,} windows", curves(mine)
+        yield f"(D) {text}, {size:,} windows", curves(mine)
 
 
 def curves(rows: Rows) -> Figure:
@@ -43,16 +43,14 @@ def curves(rows: Rows) -> Figure:
             if mine:
                 mean = np.exp(np.mean([losses for _, losses in mine], axis=0))
                 axes.plot(mine[0][0] / 1e6, mean, color=colour, label=f"$\\gamma$ {gamma:g}")
-        if found.tokens is not None and found.low is not None and found.high is not None:
-            axes.axvline(found.tokens / 1e6, color="0.4", linewidth=0.8)
-            axes.axvspan(found.low / 1e6, found.high / 1e6, color="0.4", alpha=0.15, linewidth=0)
+        if found is not None:
+            axes.axvline(found / 1e6, color="0.4", linewidth=0.8)
         axes.set(xscale="log", yscale="log", ylabel="perplexity, held out")
         axes.set_xlabel("tokens seen (millions)")
         axes.minorticks_off()
         for axis, digits in ((axes.xaxis, (1, 3)), (axes.yaxis, (1, 1.5, 2, 3, 5, 7))):
             axis.set_major_locator(LogLocator(subs=digits))
             axis.set_major_formatter("{x:g}")
-        axes.set_title(str(found), fontsize=8)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)
     return figure

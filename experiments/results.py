@@ -29,7 +29,6 @@ import numpy as np
 from anchor_interp._util.files import write_text
 from anchor_interp.analysis.routes import RouteName
 from anchor_interp.analysis.statistics import mean_interval
-from anchor_interp.runs.phase import PAPER
 from ledger_text import (
     TEXTS,
     before_table,
@@ -41,11 +40,11 @@ from ledger_text import (
 from measured import table
 from neurips_4 import zone_text
 from papers import page
-from papers.claims import PHASE_2, RANDOM, judge_ledger
+from papers.claims import PHASE_2, RANDOM
 from papers.detection import detection
 from papers.effects import grouped
 from papers.figure2_runs import distance
-from papers.page import Ledger, told
+from papers.page import Ledger
 from papers.rises import CELL, SEED, best, spread
 from papers.rises import mean as mean_of_rates
 from papers.rows import Row
@@ -256,39 +255,6 @@ def routes_table(_: Ledger) -> str:
     return table(["layout", *by[1:], "runs", *numbers], lines)
 
 
-def commuting_table(ledger: Ledger) -> str:
-    """What changes if composite and symmetric are told apart by the wrong answers alone."""
-    tables = _tables()
-    again = {name: [_by_wrong_answers(row) for row in rows] for name, rows in tables.items()}
-    counts = []
-    for name, rows in tables.items():
-        measured = [row for row in rows if row.get("commutativity_wrong") is not None]
-        moved = sum(
-            new["phase"] != old["phase"] for old, new in zip(rows, again[name], strict=True)
-        )
-        if measured:
-            counts.append([name, str(len(measured)), str(moved)])
-    lines = []
-    for claim, judged in judge_ledger(again).items():
-        before = ledger.judgements[claim]
-        if judged.verdict != before.verdict:
-            effects = [told(one)["effect"] for one in (before, judged)]
-            lines.append([f"`{claim}`", before.verdict, effects[0], judged.verdict, effects[1]])
-    found = table(["study", "runs with the number", "runs with another phase"], counts)
-    if not lines:
-        return f"{found}\nNo claim's verdict changes.\n"
-    head = ["claim", "verdict", "effect (95 %)", "by wrong answers", "effect (95 %)"]
-    return f"{found}\n{table(head, lines)}"
-
-
-def _by_wrong_answers(row: Row) -> Row:
-    """A run of phase 2 on a task without a symmetric target, by its ``commutativity_wrong``."""
-    share = row.get("commutativity_wrong")
-    if row["phase"] not in PHASE_2 or share is None or row.get("symmetric_accuracy") is not None:
-        return row
-    return row | {"phase": "symmetric" if share >= PAPER.commutativity else "composite"}
-
-
 def figure2_table(_: Ledger) -> str:
     """How far the runs of figure 2 are from the paper's, and where the shaded zone lies."""
     found = table(["", "here", "in the paper"], distance(SCALES["tiny"].figure2))
@@ -322,7 +288,6 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "before": before_table,
     "registered": registered_table,
     "routes": routes_table,
-    "commuting": commuting_table,
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),
     "disagreements": lambda ledger: disagreements_table(ledger.verdict),

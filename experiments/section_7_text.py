@@ -70,7 +70,8 @@ def language_table(place: Path) -> str:
     """Perplexity of language models early and late, by initialisation, and where curves cross."""
     lines, of = [], ("task.part", "n_sequences")
     for (part, size), runs in sorted(grouped(_runs(place, "language"), of).items()):
-        crosses = str(crossing(runs))
+        where = crossing(runs)
+        crosses = "no crossing" if where is None else f"crosses at {where / 1e6:.3g} M tokens"
         for (gamma,), mine in sorted(grouped(runs, ["gamma"]).items()):
             curves = np.array([curve(row)[1] for row in mine])  # [run, point]
             early, late = (_range(np.exp(losses)) for losses in (curves[:, 0], curves[:, -1]))

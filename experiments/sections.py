@@ -7,7 +7,6 @@ in the place of the packaged models.
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -38,8 +37,8 @@ from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION
 from ledger_text import FIGURES
 from papers.claims import LEDGER, REALISTIC
+from papers.effects import grouped
 from papers.figures import (
-    against,
     by_phase,
     embedded_numbers,
     forest,
@@ -311,15 +310,16 @@ def control_c(data: Data) -> Panels:
 
 def own(data: Data) -> Panels:
     """Questions of our own: the price of reasoning, distance travelled, late complexity control."""
-    price = against(
-        data.rows("arbitrary"),
-        "gamma",
-        partial(steps_to, column="steps_to_loss"),
-        "n_layers",
-        labels=("gamma", "steps to a training loss of 0.05"),
-        name=lambda _: "mean",
-        bound=never_came("steps_to_loss"),
-    )
+    found = {
+        f"gamma {gamma:g}": mine
+        for (gamma,), mine in grouped(data.rows("arbitrary"), ["gamma"]).items()
+    }
+    steps = {
+        name: [steps_to(row, "steps_to_loss") or 0.0 for row in mine]
+        for name, mine in found.items()
+    }
+    never = {name: [*map(never_came("steps_to_loss"), mine)] for name, mine in found.items()}
+    price = strips(steps, "steps to a training loss of 0.05", hollow=never)
     changed = strips(branches(data.rows("branches")), "OOD accuracy", reference=0.5)
     return [
         [("arbitrary mappings", price)],

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from textwrap import wrap
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from anchor_interp.tasks.functions import Pair
 from .claims import LEDGER
 from .effects import grouped
 from .judging import Judgement
-from .rows import Row, Rows, Test, never, pair_steps, steps_to
+from .rows import Row, Rows, pair_steps, steps_to
 from .verdict_score import PHASES, EarlyScore, VerdictScore
 
 _TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
@@ -195,46 +196,6 @@ def development(rows: Rows, checkpoints: Rows, numbers: Mapping[str, str]) -> Fi
     return figure
 
 
-def against(
-    rows: Rows,
-    x: str,
-    y: Callable[[Row], float | None],
-    by: str,
-    *,
-    labels: tuple[str, str],
-    name: Callable[[Any], str] = str,
-    bound: Test = never,
-) -> Figure:
-    """A number of every run over a setting, in groups with their means, on logarithmic axes.
-
-    ``by`` is the column of the groups, and ``name`` says what to call one. Runs whose number is a
-    lower ``bound`` are hollow.
-    """
-    groups = sorted({row[by] for row in rows if row[by] is not None})
-    places = sorted({row[x] for row in rows})
-    hollow = False
-    with single(5.0, 3.6) as figure:
-        axes = figure.subplots()
-        for index, group in enumerate(groups):
-            colour, means = _GROUPS[index % 4], []
-            shift = (index - (len(groups) - 1) / 2) * 0.16
-            for place, value in enumerate(places):
-                mine = [row for row in rows if (row[by], row[x]) == (group, value)]
-                found = [(number, bound(r)) for r in mine if (number := y(r)) is not None]
-                for number, is_bound in found:
-                    hollow |= is_bound
-                    _dot(axes, place + shift, number, colour, hollow=is_bound, alpha=0.6)
-                means.append((place + shift, _mean([number for number, _ in found])))
-            axes.plot(*zip(*means, strict=True), "-", color=colour, label=name(group))
-        axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
-        axes.set(xlabel=labels[0], ylabel=labels[1], yscale="log")
-        plain_ticks(axes.yaxis)
-        axes.grid(alpha=0.25)
-        handles = axes.get_legend_handles_labels()[0]
-        _legend(figure, [*handles, _HOLLOW] if hollow else handles)
-    return figure
-
-
 def over_depth(rows: Rows, column: str, label: str) -> Figure:
     """Steps of every run over depth, a colour a number of broken groups (NeurIPS paper, figure 6).
 
@@ -293,13 +254,24 @@ def pairs_learned(rows: Rows, marked: Callable[[Pair], bool]) -> Figure:
     return figure
 
 
-def strips(groups: Mapping[str, Sequence[float]], label: str, *, reference: float) -> Figure:
-    """Values of some groups side by side, with their means."""
+def strips(
+    groups: Mapping[str, Sequence[float]],
+    label: str,
+    *,
+    reference: float | None = None,
+    hollow: Mapping[str, Sequence[bool]] = MappingProxyType({}),
+) -> Figure:
+    """Values of some groups side by side, with their means; without a reference, logarithmic."""
     with single(0.9 + 1.0 * len(groups), 3.2) as figure:
         axes = figure.subplots()
-        for place, values in enumerate(groups.values()):
-            _strip(axes, place, values, _GROUPS[place % 4])
-        axes.axhline(reference, color=INK, linewidth=0.8, linestyle=":")
+        for place, (name, values) in enumerate(groups.items()):
+            _strip(axes, place, values, _GROUPS[place % 4], hollow=hollow.get(name, ()))
+        if reference is None:
+            axes.set_yscale("log")
+            plain_ticks(axes.yaxis)
+            _legend(figure, [_HOLLOW])
+        else:
+            axes.axhline(reference, color=INK, linewidth=0.8, linestyle=":")
         axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
         axes.set_ylabel(label)
         axes.grid(alpha=0.25, axis="y")

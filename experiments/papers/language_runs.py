@@ -8,12 +8,10 @@ are thousands of times shorter: that they show the opposite there contradicts no
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from anchor_interp.analysis.statistics import CONFIDENCE
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import Grid, Sweep
@@ -23,7 +21,6 @@ from .rows import Row, Rows, number_of
 SEEDS = tuple(range(1000, 1005))
 GAMMAS = (0.5, 0.8)  # the large and the small initialisation
 MEASURED = 15  # how often along the training the held-out loss is measured
-DRAWN = 2_000  # samples of seeds for the interval of a crossing
 CURVE = "held_out_loss_"
 
 Floats = npt.NDArray[np.float64]
@@ -65,49 +62,17 @@ def curve(row: Row) -> tuple[Floats, Floats]:
     return points * row["eval_every"] * row["batch_size"] * row["length"], losses
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """Where the mean curve of the small initialisation comes below that of the large one."""
+def crossing(rows: Rows) -> float | None:
+    """The tokens at which the mean curve of the small initialisation comes below the large one's.
 
-    tokens: float | None  # None if it does not, or was below from the start
-    low: float | None  # the ends of the interval over samples of seeds, of those that cross
-    high: float | None
-    share: float  # of the samples that cross
-
-    def __str__(self) -> str:
-        """One line."""
-        if self.tokens is None or self.low is None or self.high is None:
-            return f"no crossing ({self.share:.0%} of samples of seeds have one)"
-        interval = f"{_millions(self.low)} to {_millions(self.high)}"
-        return f"crosses at {_millions(self.tokens)} tokens ({interval}, {self.share:.0%})"
-
-
-def _millions(tokens: float) -> str:
-    return f"{tokens / 1e6:.3g} M"
-
-
-def crossing(rows: Rows) -> Crossing:
-    """The crossing of the runs of one task and number of windows, which have the same seeds.
-
-    Its interval is that of 2,000 samples of the seeds, drawn with replacement.
+    ``rows`` are the runs of one task and number of windows, which have the same seeds. None if it
+    does not, or was below from the start.
     """
-    large, small = (
-        {row["seed"]: curve(row) for row in rows if row["gamma"] == gamma} for gamma in GAMMAS
-    )
-    if not (seeds := sorted(large.keys() & small.keys())):
-        return Crossing(None, None, None, 0.0)
-    gaps = np.array([small[seed][1] - large[seed][1] for seed in seeds])  # [seed, point]
-    tokens = large[seeds[0]][0]
-    drawn = np.random.default_rng(0).integers(0, len(seeds), (DRAWN, len(seeds)))
-    found = [_crossed(tokens, gaps[sample].mean(0)) for sample in drawn]
-    there = [value for value in found if value is not None]
-    ends = np.quantile(there, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]) if there else None
-    return Crossing(
-        _crossed(tokens, gaps.mean(0)),
-        None if ends is None else float(ends[0]),
-        None if ends is None else float(ends[1]),
-        len(there) / DRAWN,
-    )
+    curves = [[curve(row) for row in rows if row["gamma"] == gamma] for gamma in GAMMAS]
+    if not all(curves):
+        return None
+    large, small = (np.mean([losses for _, losses in mine], axis=0) for mine in curves)
+    return _crossed(curves[0][0][0], small - large)
 
 
 def _crossed(tokens: Floats, gap: Floats) -> float | None:

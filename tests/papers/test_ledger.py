@@ -19,10 +19,11 @@ import section
 import sections
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.verdict import ACCURACY, THRESHOLDS, verdict
+from anchor_interp.runs.phase import PAPER
 from measured import EVIDENCE
 from papers import __main__ as command
 from papers import figures, studies
-from papers.claims import CLAIMS, REALISTIC, section_claims
+from papers.claims import CLAIMS, PHASE_2, REALISTIC, judge_ledger, section_claims
 from papers.judging import Verdict
 from papers.page import Ledger, known_before, make_ledger
 from papers.rows import KNOWN_SEEDS, SETTINGS, Row, cell, of_three_and_four
@@ -346,6 +347,27 @@ def test_the_pages_have_the_tables_numbers(ledger: Ledger) -> None:
         known = {match.start() for pattern in patterns for match in pattern.finditer(page)}
         markers = re.finditer(r"<!-- (?!end -->)(?:\w+:|\w+ (?:\w+ )?of ).*?-->", page)
         assert {match.start() for match in markers} == known, file.name
+
+
+def test_wrong_answers_alone_change_no_verdict(committed: Tables, ledger: Ledger) -> None:
+    """Right answers commute on the complexity-control task, so they could hide phase 2's kind."""
+
+    def again(row: Row) -> Row:
+        share = row.get("commutativity_wrong")
+        if (
+            row["phase"] not in PHASE_2
+            or share is None
+            or row.get("symmetric_accuracy") is not None
+        ):
+            return row
+        return row | {"phase": "symmetric" if share >= PAPER.commutativity else "composite"}
+
+    tables = {name: [again(row) for row in rows] for name, rows in committed.items()}
+    moved = sum(a["phase"] != b["phase"] for n in tables for a, b in zip(
+        tables[n], committed[n], strict=True))  # fmt: skip
+    assert moved > 0
+    for name, judged in judge_ledger(tables).items():
+        assert judged.verdict == ledger.judgements[name].verdict, name
 
 
 def test_a_part_of_a_claim_is_told_or_named_as_unknown(ledger: Ledger) -> None:
