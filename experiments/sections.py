@@ -76,13 +76,15 @@ def _decay(data: Data, **where: tuple[float, ...]) -> Diagram:
 def neurips_5_1(data: Data) -> Panels:
     """NeurIPS paper, section 5.1: information flow in two solutions (figure 3)."""
     rows = []
-    for run, letters in zip(data.gammas(*NEURIPS)[::-1], ("ab", "cd", "ef", "gh"), strict=False):
+    for run, letters in zip(data.gammas(*NEURIPS)[::-1], ("(a) (b)", "(c)", "", ""), strict=False):
+        first, _, second = letters.partition(" ")
         flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
-        points = pair_clusters(run.model, run.config.anchor_task, n=10_000, centre=False, tsne=True)
-        rows.append([
-            (f"({letters[0]}) {titled(run)}", plotting.information_flow(flow)),
-            (f"({letters[1]}) X_ao L0, X^ao(1) in the paper", plotting.cluster_map(points)),
-        ])  # fmt: skip
+        rows.append([(f"{first} {titled(run)}", plotting.information_flow(flow))])
+        if second or data.own:
+            task = run.config.anchor_task
+            points = pair_clusters(run.model, task, n=10_000, centre=False, tsne=True)
+            name = f"{second} X_ao L0, X^ao(1) in the paper"
+            rows[-1].append((name, plotting.cluster_map(points)))
     return [
         *rows,
         *_every_run(
@@ -345,10 +347,11 @@ def branches(rows: Rows) -> dict[str, list[float]]:
 
 def _forest(data: Data, shown: Callable[[str], bool], title: str) -> Panels:
     """The claims that are shown, by the papers' figures."""
-    groups: dict[str, list[Judgement]] = {heading: [] for heading in FIGURES.values()}
+    headings = {key: heading.removeprefix("none: ") for key, heading in FIGURES.items()}
+    groups: dict[str, list[Judgement]] = {heading: [] for heading in headings.values()}
     for claim in LEDGER.claims:
         if shown(claim.name):
-            heading = FIGURES.get(claim.section or claim.name, FIGURES["own"])
+            heading = headings.get(claim.section or claim.name, headings["own"])
             groups[heading].append(data.judged[claim.name])
     return [[(title, forest(groups))]]
 

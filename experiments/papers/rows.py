@@ -150,24 +150,9 @@ def moved(row: Row) -> float | None:
     return min(zs[:2]) - min(zs[2:]) if len(zs) == 4 else None
 
 
-def initialised_small(row: Row) -> bool:
-    """Whether a run starts from small weights, which a large gamma gives."""
-    return (number_of(row, "gamma") or 0.0) > 0.5
-
-
-def initialised_large(row: Row) -> bool:
-    """Whether a run starts from large weights."""
-    return not initialised_small(row)
-
-
 def was_known(row: Row) -> bool:
     """Whether a run was known when the claims were written: a known seed at the scale ``tiny``."""
     return row["seed"] in KNOWN_SEEDS and row.get("scale") == "tiny"
-
-
-def fresh(rows: Rows) -> Rows:
-    """The runs that were not known when the claims were written."""
-    return [row for row in rows if not was_known(row)]
 
 
 def with_side(rows: Rows) -> Rows:
@@ -336,7 +321,6 @@ def _from_one(row: Row, column: str) -> float | None:
 
 
 PREPARED: Mapping[str, Callable[[Rows], Rows]] = {
-    "fresh": fresh,
     "numbered": with_numbered_phase,
     "ends": with_end,
     "branch": with_branch,

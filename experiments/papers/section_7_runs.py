@@ -20,8 +20,6 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.catalog import named_task
 from concepts import PRESETS as CONCEPTS
 
-from .rows import Test, having
-
 SEEDS = tuple(range(1000, 1005))
 JUDGING_SEEDS = tuple(range(1005, 1015))
 FITTED = 0.95  # the accuracy from which runs count as matched
@@ -121,9 +119,3 @@ def _drawing(scale: str) -> RunConfig:
     if scale == "small":
         config = override(config, n_features=64, n_times=250, lr=5e-4)
     return config
-
-
-def corner(study: str, *, small: bool) -> Test:
-    """Runs of a small initialisation with much weight decay, or of a large one with little."""
-    of = CORNERS[study]
-    return having(gamma=of.gammas[small], weight_decay=of.decays[small])
