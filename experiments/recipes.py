@@ -9,7 +9,6 @@ Both resume and keep their runs under ``--out``. They print JSON and write
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.tasks.anchor import TASKS
 from margins import FRESH_SEEDS, MARGINS
-from measured import EVIDENCE, table, tell
+from measured import table, tell
 from papers.rows import Row
 
 NOT_TRAINED = "not trained"  # the phase of a missing run, which does not count as kept
@@ -42,25 +41,13 @@ _EARLIER = (
 _SETTINGS = ("task", "model", "sequences", "steps x lr", "gamma", "decay", "lr x wd")
 
 
-def search(out: Path, workers: int | None, train: bool = True, anew: bool = True) -> None:
-    """Train everything in ``tried.yaml`` and write the table of it.
-
-    Without ``anew`` the rows of the written table stay, and only what it lacks is trained.
-    """
-    tried, path = dict(_tried()), EVIDENCE / "recipes_search.json"
-    written = [] if anew else json.loads(path.read_text(encoding="utf-8"))["runs"]
-    known = {row["run_id"]: row for row in written if row["phase"] != NOT_TRAINED}
+def search(out: Path, workers: int | None, train: bool = True) -> None:
+    """Train everything in ``tried.yaml`` and write the table of it."""
+    tried = dict(_tried())
     if train:
-        lacking = {name: config for name, config in tried.items() if name not in known}
-        _train(lacking, out / "search", workers)
+        _train(tried, out / "search", workers)
     report_search(
-        known.get(name)
-        or {
-            "run_id": name,
-            **_settings(config),
-            "seed": config.seed,
-            **_found(out / "search" / name),
-        }
+        {"run_id": name, **_settings(config), "seed": config.seed, **_found(out / "search" / name)}
         for name, config in tried.items()
     )
 
@@ -194,13 +181,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"))
     parser.add_argument("--workers", type=int, help="runs at a time; all cores if not given")
     parser.add_argument("--table", action="store_true", help="train nothing; report what is there")
-    parser.add_argument("--missing", action="store_true", help="search: keep the table's rows")
     asked = parser.parse_args()
     try:
-        if asked.what == "search":
-            search(asked.out, asked.workers, not asked.table, not asked.missing)
-        else:
-            judge(asked.out, asked.workers, not asked.table)
+        work = search if asked.what == "search" else judge
+        work(asked.out, asked.workers, not asked.table)
     except AnchorInterpError as error:
         raise SystemExit(f"recipes: {error}") from error
 

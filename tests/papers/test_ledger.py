@@ -14,13 +14,11 @@ from in_process_engine import Here
 from test_gathering import MICRO
 from test_tables import TABLES
 
-import recipes
 import section
 import sections
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis.verdict import ACCURACY, THRESHOLDS, verdict
 from anchor_interp.runs.phase import PAPER
-from measured import EVIDENCE
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, PHASE_2, REALISTIC, judge_ledger, section_claims
@@ -182,22 +180,6 @@ def test_the_fitted_accuracy_is_that_of_the_fit_and_of_runs_left_out_of_it(
     fitted, left_out = fitted_accuracy(rows)
     assert fitted == pytest.approx(np.mean(shares))
     assert 0 <= left_out <= 1
-
-
-def test_a_search_goes_on_from_its_written_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written = json.loads((EVIDENCE / "recipes_search.json").read_text())["runs"]
-    (tmp_path / "recipes_search.json").write_text(json.dumps({"runs": written[1:]}))
-    monkeypatch.setattr(recipes, "EVIDENCE", tmp_path)
-    monkeypatch.setattr("measured.EVIDENCE", tmp_path)
-    asked: list[str] = []
-    monkeypatch.setattr(recipes, "_train", lambda configs, *_: asked.extend(configs))
-    recipes.search(tmp_path, None, anew=False)
-    assert asked == [written[0]["run_id"]]  # only what the table lacks
-    again = json.loads(capsys.readouterr().out)["runs"]
-    assert again[1:] == written[1:]
-    assert again[0]["phase"] == recipes.NOT_TRAINED
 
 
 def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
