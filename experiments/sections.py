@@ -35,7 +35,6 @@ from anchor_interp.pages.diagram_maps import accuracy_map, phase_map, rank_map
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION
-from ledger_text import FIGURES
 from papers.claims import LEDGER, REALISTIC
 from papers.effects import grouped
 from papers.figures import (
@@ -56,6 +55,29 @@ from papers.rows import Rows, having, never_came, of_three_and_four, steps_to
 from papers.studies import STUDIES
 from section import Data, Panels, titled
 
+FIGURES: Mapping[str, str] = {
+    "neurips_4": "NeurIPS, figure 2",
+    "neurips_5_1": "NeurIPS, figure 3",
+    "neurips_5_2": "NeurIPS, figure 4",
+    "neurips_5_3": "NeurIPS, figure 5",
+    "neurips_6": "NeurIPS, figure 6",
+    "neurips_b": "NeurIPS, figure 7",
+    "neurips_rates": "NeurIPS, later version",
+    "control_4": "complexity control, figure 3",
+    "control_5a": "complexity control, figure 4C",
+    "control_5b": "complexity control, figure 4D",
+    "control_6a": "complexity control, figure 5A",
+    "control_6b": "complexity control, figure 5B",
+    "control_6c": "complexity control, figure 5C",
+    "control_7_concepts": "complexity control, figure 6",
+    "control_7": "complexity control, figure 7A-C, E",
+    "control_7d": "complexity control, figure 7D",
+    "control_8": "complexity control, figure 8",
+    "control_c": "complexity control, figure 10",
+    "across_tasks": "one measure on all tasks",
+    "own": "limits, and questions of our own",
+}
+"""The papers' figures by section, as forest plots group their claims."""
 README = Path(__file__).parents[1] / "README.md"
 NEURIPS = (0.69, 0.55)  # inferential from smaller weights, symmetric from larger ones
 LOW, UP = ((3, 3), (2, 2)), ((1, 2), (1, 3))  # figure 4a and 4b, below and above the diagonal
@@ -347,11 +369,10 @@ def branches(rows: Rows) -> dict[str, list[float]]:
 
 def _forest(data: Data, shown: Callable[[str], bool], title: str) -> Panels:
     """The claims that are shown, by the papers' figures."""
-    headings = {key: heading.removeprefix("none: ") for key, heading in FIGURES.items()}
-    groups: dict[str, list[Judgement]] = {heading: [] for heading in headings.values()}
+    groups: dict[str, list[Judgement]] = {heading: [] for heading in FIGURES.values()}
     for claim in LEDGER.claims:
         if shown(claim.name):
-            heading = headings.get(claim.section or claim.name, headings["own"])
+            heading = FIGURES.get(claim.section or claim.name, FIGURES["own"])
             groups[heading].append(data.judged[claim.name])
     return [[(title, forest(groups))]]
 
