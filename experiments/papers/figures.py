@@ -309,7 +309,8 @@ def spectra(lines: Mapping[int, Sequence[float]]) -> Figure:
         for colour, (step, values) in zip(shades, lines.items(), strict=True):
             label = f"step {step:,}" if step in (min(lines), max(lines)) else None
             axes.plot(range(1, len(values) + 1), values, color=colour, lw=1.2, label=label)
-        axes.set(xlabel="index", ylabel="eigenvalue", yscale="log", ylim=(1e-6, None))
+        largest = max(max(values) for values in lines.values())
+        axes.set(xlabel="index", ylabel="eigenvalue", yscale="log", ylim=(largest / 1e4, None))
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)
     return figure
@@ -325,7 +326,7 @@ def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool)
     keys = sorted(set(similarity.keys.tolist()))
     at = {item: i for i, item in enumerate(zip(similarity.anchors, similarity.keys, strict=True))}
     shown = np.full((len(keys), len(keys)), math.nan)
-    with single(4.1, 3.9) as figure:
+    with single(4.1, 3.4) as figure:
         axes = figure.subplots()
         for (row, one), (column, two) in itertools.product(enumerate(keys), repeat=2):
             if row != column:
