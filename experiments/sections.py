@@ -95,10 +95,15 @@ def _decay(data: Data, **where: tuple[float, ...]) -> Diagram:
     return phase_diagrams(data.rows("decay"), **axes, where=where).diagrams[0]
 
 
+def _solutions(data: Data) -> list[Run]:
+    """An inferential and a symmetric model: two layers, post-LayerNorm, the NeurIPS task."""
+    return [*data.own] or [*data.gammas(NEURIPS[0]), *data.models("neurips-symmetric")]
+
+
 def neurips_5_1(data: Data) -> Panels:
     """NeurIPS paper, section 5.1: information flow in two solutions (figure 3)."""
     rows = []
-    for run, letters in zip(data.gammas(*NEURIPS)[::-1], ("(a) (b)", "(c)", "", ""), strict=False):
+    for run, letters in zip(_solutions(data)[::-1], ("(a) (b)", "(c)", "", ""), strict=False):
         first, _, second = letters.partition(" ")
         flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
         rows.append([(f"{first} {titled(run)}", plotting.information_flow(flow))])
@@ -121,7 +126,7 @@ def neurips_5_2(data: Data) -> Panels:
     rows = []
     for centred, letters in ((False, ("a", "b", "c")), (True, "")):
         panels = []
-        runs = data.gammas(*NEURIPS)
+        runs = _solutions(data)
         for place, run in enumerate(runs):
             task, layer = run.config.anchor_task, run.model.cfg.n_layers - 1
             found = answer_similarity(run.model, task, layer=layer)
