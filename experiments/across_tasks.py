@@ -70,6 +70,7 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
             axes.scatter([], [], s=14, color=colour, label=f"{size:,}")
         axes.set(ylim=(-0.03, 1.03), xlabel=label, ylabel="accuracy, left out")
         axes.set_title(told, fontsize=9)
+        axes.locator_params(axis="x", nbins=4)
         axes.grid(alpha=0.25)
         if sizes:
             legend_below(figure, axes, columns=2)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import section
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.pages.style import QUALITATIVE, legend_below, single
+from anchor_interp.pages.style import QUALITATIVE, legend_below, plain_ticks, single
 from papers.rows import (
     Row,
     Rows,
@@ -98,6 +98,7 @@ def over_data(
             axes.set(ylim=(-0.03, 1.03))
         else:
             axes.set(yscale="log")
+            plain_ticks(axes.yaxis)
         axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes], fontsize=8)
         axes.grid(alpha=0.25, axis="y")
         legend_below(figure, axes, columns=2)

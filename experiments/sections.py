@@ -172,7 +172,7 @@ def _speed(data: Data, column: str, sizes: tuple[str, str]) -> list[tuple[str, F
     rows = data.rows("complexity")
     ends = dict(zip(("large", "small"), sorted({row["gamma"] for row in rows}), strict=True))
     return [
-        (f"{size}: gamma {ends[size.split()[-1]]:g}",
+        (f"{size} initialisation, gamma {ends[size.split()[-1]]:g}",
          over_depth([*filter(having(gamma=ends[size.split()[-1]]), rows)], column,
                     f"steps to a loss of {LEVELS[column]:g}"))
         for size in sizes

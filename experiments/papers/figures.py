@@ -41,7 +41,7 @@ VERDICT_STYLES = {
 }
 _LARGE, _SMALL = "#E69F00", "#0072B2"
 _GROUPS = (_LARGE, _SMALL, "#009E73", "#CC79A7")
-_MOST, _EDGE = 8.0, 1.04  # effects are cut at so many smallest effects; the axis is a little longer
+_MOST, _EDGE = 8.0, 1.05  # effects are cut at so many smallest effects, arrowheads stand beyond
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
@@ -59,10 +59,10 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
         shown = [one for one in judged if one.finding is not None and one.finding.found is not None]
         named = [("\n".join(wrap(LEDGER.named(one.claim).short, 30)), one) for one in shown]
         lines += [(heading, None), *named] if named else []
-    heights = np.array([0.2 + 0.17 * (1 + words.count("\n")) for words, _ in lines])
+    heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
     places = -np.cumsum(heights) + heights / 2
     present = {one.verdict for _, one in lines if one is not None}
-    with single(5.2, 1.4 + heights.sum()) as figure:
+    with single(5.2, 1.3 + heights.sum()) as figure:
         axes = figure.subplots()
         for (words, judged), place, height in zip(lines, places, heights, strict=True):
             if judged is None:
@@ -71,7 +71,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
                               "offset points", va="center", weight="bold")  # fmt: skip
             else:
                 _effect(axes, judged, place, height)
-        axes.set(ylim=(-heights.sum(), 0), xlim=(-_MOST * _EDGE, _MOST * _EDGE))
+        axes.set(ylim=(-heights.sum(), 0), xlim=(-1.09 * _MOST, 1.09 * _MOST))
         axes.set_yticks(places, [words if judged else "" for words, judged in lines])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -218,10 +218,9 @@ def over_depth(rows: Rows, column: str, label: str) -> Figure:
             mean = _mean([number for number, _ in values])
             axes.plot([at - 0.06, at + 0.06], [mean, mean], color=colours[index], lw=2)
         axes.set_xticks(range(len(depths)), [f"{depth} layers" for depth in depths])
-        axes.set(xlabel="depth", ylabel=label, yscale="log", xlim=(-0.5, len(depths) - 0.5))
-        plain_ticks(axes.yaxis)
+        axes.set(xlabel="depth", ylabel=label, ylim=(0, None), xlim=(-0.5, len(depths) - 0.5))
         axes.grid(alpha=0.25, axis="y")
-        handles = [Line2D([], [], marker="o", ls="none", color=colour, label=f"{level:g} groups")
+        handles = [Line2D([], [], marker="o", ls="none", color=colour, label=f"{level:g} broken")
                    for level, colour in zip(levels, colours, strict=True)]  # fmt: skip
         _legend(figure, [*handles, _HOLLOW] if hollow else handles)
     return figure
