@@ -202,7 +202,7 @@ def over_depth(rows: Rows, column: str, label: str) -> Figure:
     A bar is a mean. Runs that never came to the loss are hollow, at their last step.
     """
     depths, levels = (sorted({row[name] for row in rows}) for name in ("n_layers", "complexity"))
-    colours = colormaps["viridis"](np.linspace(0, 0.9, len(levels)))
+    colours = [*map(tuple, colormaps["viridis"](np.linspace(0, 0.9, len(levels))))]
     hollow = False
     with single(4.2, 3.4) as figure:
         axes = figure.subplots()
