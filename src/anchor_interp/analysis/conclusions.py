@@ -5,6 +5,7 @@ half or more is most of something; with a quarter a position is named, as *partl
 counts if its p is 0.05 or less.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,7 +146,7 @@ def _shares_before_last_layer(patched: Patched) -> dict[str, float]:
     return {
         site.position: share
         for site, share in zip(sites, patched.result.recovery().tolist(), strict=True)
-        if (site.activation, site.layer) == ("resid_pre", last) and np.isfinite(share)
+        if (site.activation, site.layer) == ("resid_pre", last) and math.isfinite(share)
     }
 
 
