@@ -166,8 +166,8 @@ class RunConfig:
             expected = f"expected a {wanted.__name__}, which answers the task {self.task.kind}"
             raise ConfigError(f"model is {shown(self.model)}; {expected}")
         owners: dict[str, str] = {}  # a flag, and a change of override, names a field alone
-        parts = {"run": self, "init": self.init, "train": self.train, "model": self.model}
-        for part, value in (parts | {"task": self.task}).items():
+        parts: dict[str, Any] = {"run": self, "init": self.init, "train": self.train}
+        for part, value in (parts | {"model": self.model, "task": self.task}).items():
             for field in fields(value):
                 if (owner := owners.setdefault(field.name, part)) != part:
                     advice = f"which is also a setting of the {owner}; give it another name"

@@ -60,10 +60,10 @@ class Measure:
     def resolve(self) -> Callable[["Run"], Any]:
         """The function itself; ConfigError if it cannot be imported."""
         try:
-            function: Callable[[Run], Any] = pkgutil.resolve_name(self.function)
-            if callable(function):
-                return function
-            reason = f"it is {shown(function)}"
+            named: object = pkgutil.resolve_name(self.function)
+            if callable(named):
+                return named
+            reason = f"it is {shown(named)}"
         except Exception as error:  # a user's module may raise anything
             reason = f"{type(error).__name__}: {error}"
         raise ConfigError(
