@@ -225,7 +225,7 @@ class SweepFolder:
 def _yaml(sweep: Sweep) -> str:
     """The text of ``spec.yaml``; ConfigError if it could not be read again."""
     plain = to_plain(sweep)
-    text = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
+    text: str = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
     if len(text) > MAX_BYTES:
         expected = f"expected at most {MAX_BYTES:,}: give each part its own folder"
         raise ConfigError(f"spec.yaml would have {len(text):,} bytes; {expected}")

@@ -177,8 +177,8 @@ TASKS = {
 
 def _digit_sum(numbers: Ints) -> Ints:
     """The sum of the decimal digits of numbers below 10,000: [n]."""
-    digits: Ints = numbers[:, None] // 10 ** np.arange(4) % 10
-    return digits.sum(1)
+    total: Ints = (numbers[:, None] // 10 ** np.arange(4) % 10).sum(1)
+    return total
 
 
 @functools.lru_cache(maxsize=8)

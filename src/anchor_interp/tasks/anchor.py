@@ -237,7 +237,8 @@ class AnchorTask(Task, untagged=True):
         """
         checked(keys, Keys, "keys")
         test = self.keys % self.length == positions[:, None]
-        return {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
+        side: np.ndarray = {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
+        return side
 
     def cells(self, keys: Keys) -> tuple[Ints, Ints]:
         """All positions (0 to length - 3) with their keys on one side of the split: two [cell]."""

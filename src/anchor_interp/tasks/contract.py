@@ -58,14 +58,11 @@ def _faults(task: Task, part: Dataset) -> Iterator[tuple[Bool[np.ndarray, " n"],
     tokens, mask, lengths = part.tokens, part.mask, part.lengths
     n_tokens, n_input_tokens, position = task.n_tokens, task.n_input_tokens, np.arange(len(mask.T))
     inside = position < lengths[:, None]
-    yield (
-        ((tokens < 0) | (tokens >= n_tokens)).any(1),
-        f"has a token outside its vocabulary of {n_tokens}",
-    )
-    yield (
-        (part.inputs >= n_input_tokens).any(1),
-        f"has a token before the last position that is not below n_input_tokens ({n_input_tokens})",
-    )
+    outside: np.ndarray = (tokens < 0) | (tokens >= n_tokens)
+    yield outside.any(1), f"has a token outside its vocabulary of {n_tokens}"
+    unread: np.ndarray = part.inputs >= n_input_tokens
+    bound = f"n_input_tokens ({n_input_tokens})"
+    yield unread.any(1), f"has a token before the last position that is not below {bound}"
     longest = min(task.length + 1, tokens.shape[1])
     yield lengths > longest, f"has more than {longest} tokens"
     yield (

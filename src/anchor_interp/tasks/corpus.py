@@ -128,8 +128,8 @@ class Corpus(Task):
 
     def n_bytes(self, examples: Dataset) -> Int[np.ndarray, " n"]:
         """Bytes of the predicted tokens."""
-        widths: Int[np.ndarray, "n pos"] = self._tokens.tokenizer.widths[examples.tokens[:, 1:]]
-        return widths.sum(1)
+        total: Int[np.ndarray, " n"] = self._tokens.tokenizer.widths[examples.tokens[:, 1:]].sum(1)
+        return total
 
     @property
     def data(self) -> str:

@@ -251,9 +251,9 @@ def _allowed_sources(
     drawable = np.array([pair in pairs for pair in task.pairs]).reshape(size)
     met = drawable | np.array([pair in composing for pair in task.pairs]).reshape(size)
     first, second = np.divmod(base.pair.astype(np.int64), len(task.tokens))
-    of_base = [column.reshape(n, 1, 1, 1) for column in (base.pair, base.key)]
-    grid = np.arange(len(task.tokens))[:, None, None], np.arange(len(task.keys))
-    answer, *moved = _answers(task, composing, *of_base, *grid)
+    base_pair, base_key = (column.reshape(n, 1, 1, 1) for column in (base.pair, base.key))
+    first_of, key = np.arange(len(task.tokens))[:, None, None], np.arange(len(task.keys))
+    answer, *moved = _answers(task, composing, base_pair, base_key, first_of, key)
     allowed: np.ndarray = (
         drawable[:, :, None]
         & met.T[second][:, :, None, None]

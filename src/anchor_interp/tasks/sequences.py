@@ -313,7 +313,8 @@ def _as_bytes(values: Any, name: str, *axes: str) -> np.ndarray:
     if not integers or values.ndim != len(axes) or ((values < 0) | (values > MAX_TOKEN)).any():
         expected = f"an array [{', '.join(axes)}] of integers from 0 to {MAX_TOKEN}"
         raise ConfigError(f"{name} is {shown(values)}; expected {expected}")
-    return values.astype(np.uint8, copy=False)
+    column: np.ndarray = values.astype(np.uint8, copy=False)
+    return column
 
 
 def _task_of(task: "AnchorTask") -> dict[str, str | int]:
