@@ -194,7 +194,7 @@ def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
         (lambda: ai.mask_position(random_model(), CLEAN, 7), "position is 7 in row 1"),
         (lambda: ai.logit_difference(ai.Examples([[1]], [1])), "have no wrong"),
         (lambda: ai.log_prob(ai.Examples([[1]])), "have no answers; give Examples"),
-        (lambda: ai.log_prob([1, 2])(torch.zeros(3, 5)), "of 2 examples and 3 are patched"),
+        (lambda: ai.log_prob([1, 2])(torch.zeros(3, 5)), "of 2 examples, 3 are patched"),
     ],
 )
 def test_what_does_not_fit_is_refused(

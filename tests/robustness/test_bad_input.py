@@ -325,14 +325,13 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(Site, "hook_z", 0),
         "site.activation is 'hook_z'; expected one of 'resid_pre', 'q'",
     ),
-    (lambda: patched([]), "sites is empty; name at least one Site"),
     (
         lambda: given(patched, Site("resid_pre", 0)),
         "sites is Site(activation='resid_pre', layer=0",
     ),
     (
         lambda: patched([Site("resid_pre", 0)], n=5),
-        "the metric is of 5 examples and 3 are patched",
+        "the metric is of 5 examples, 3 are patched",
     ),
     (lambda: given(analyze, 3, step=None), "the path of the run is 3; expected a path"),
     (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),

@@ -132,8 +132,8 @@ def interchange(
     basis = None
     if subspace is not None:
         if len(subspace.basis) != exchange.width:
-            expected = f"expected {exchange.width}, as {site} has"
-            raise ConfigError(f"the subspace has {len(subspace.basis)} dimensions; {expected}")
+            n = len(subspace.basis)
+            raise ConfigError(f"the subspace has {n} dimensions; expected {exchange.width}")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")
@@ -250,8 +250,8 @@ class _Exchange:
         shape = self._whole.shape
         self._mask = site_mask(site, base, shape).to(self.rows.device).expand(shape)
         sizes = self._mask.flatten(1).sum(1)
-        if len(sizes) and sizes.min() != sizes.max():
-            low, high = int(sizes.min()), int(sizes.max())
+        low, high = int(sizes.min()), int(sizes.max())
+        if low != high:
             raise ConfigError(f"{site} has {low} to {high} numbers; exchange one position")
         self.base, self._source = (x[self._mask].view(len(x), -1) for x in (self._whole, source))
         self.width = self.base.shape[1]

@@ -39,8 +39,7 @@ def logit_difference(right: Answers, wrong: Answers | None = None) -> Metric:
     """
     rights, wrongs = _answers(right), _answers(right if wrong is None else wrong, wrong is None)
     if rights.shape == wrongs.shape and (rights == wrongs).all():
-        n = len(rights)
-        raise ConfigError(f"right and wrong are the same in all {n} examples; measure log_prob")
+        raise ConfigError(f"right and wrong are the same in all {len(rights)} examples")
     return lambda logits: torch.where(
         torch.from_numpy(rights == wrongs).to(logits.device),
         torch.nan,
@@ -135,8 +134,7 @@ def _answers(given: Answers, wrong: bool = False) -> Int64[np.ndarray, " n"]:
 def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
     """The value of one answer of every example."""
     if len(answers) != len(values):
-        n = len(answers)
-        raise ConfigError(f"the metric is of {n} examples and {len(values)} are patched")
+        raise ConfigError(f"the metric is of {len(answers)} examples, {len(values)} are patched")
     check_answers(answers, values.shape[-1])
     index = torch.from_numpy(answers).to(values.device)
     return values.gather(1, index[:, None])[:, 0]

@@ -29,7 +29,7 @@ from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
 from anchor_interp.models.forward import answer_positions
-from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows
 from anchor_interp.tasks.examples import Examples, check_aligned
 from anchor_interp.tasks.sequences import as_examples
 
@@ -128,7 +128,7 @@ class PatchResult(Readable):
         return ends
 
     def ratios(self) -> Float[np.ndarray, "site example"]:
-        """The ratio of every example; NaN where it is not told apart. Errors as in recovery."""
+        """The ratio of every example; NaN where it is not told apart."""
         gap = np.where(self.told_apart(), self.clean - self.corrupted, np.nan)
         shares: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
         return shares
@@ -298,15 +298,13 @@ def make_twins(
     """What both kinds of patching are given, checked."""
     checked(direction, Direction, "direction")
     checked(batch_size, int, "batch_size", low=1)
-    check_model(model)
+    rows = [finite_rows(model, x) for x in (clean, corrupted)]
     if not callable(metric):
         raise ConfigError(f"metric is {shown(metric)}; expected logit_difference(clean, corrupted)")
     inputs = as_examples(clean), as_examples(corrupted)
     check_aligned(clean=inputs[0], corrupted=inputs[1])
-    rows = [finite_rows(model, x) for x in inputs]
     if torch.equal(*rows):
-        n = len(rows[0])
-        raise ConfigError(f"clean and corrupted have the same tokens in all {n} sequences")
+        raise ConfigError(f"clean and corrupted have the same tokens in all {len(clean)} sequences")
     base = direction == "denoise"  # which of the two is patched
     at = answer_positions(model, inputs[0])
     return Twins(model, inputs[base], rows[base], rows[not base], at, metric, direction, batch_size)

@@ -117,8 +117,6 @@ def site_grid(
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
     """The sites; raises ConfigError if the model does not have the layer or head of one."""
     given: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
-    if not given:
-        raise ConfigError("sites is empty; name at least one Site, or take site_grid")
     for site in given:
         n_heads = _n_heads(model, site.activation)
         if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:

@@ -38,6 +38,9 @@ class InterchangePairs(Readable):
     left_out: int = 0
     """How many base examples have no source that an answer tells apart, and are left out."""
 
+    def __post_init__(self) -> None:
+        check_aligned(base=as_examples(self.base), source=as_examples(self.source))
+
     def _summary(self) -> str:
         return f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
 
