@@ -111,9 +111,9 @@ def test_edges_are_ablated_before_the_answer(model: HookedTransformer) -> None:
     tokens, others = CLEAN.tokens, CORRUPTED.tokens
     read = ai.Examples(tokens, at=4, places={"verb": 1, "end": 4})
     for way in ("zero", "mean", "resample"):
-        given = {} if way == "zero" else {"references": others}
+        given: dict[str, Any] = {} if way == "zero" else {"references": others}
         bench = EdgeAblation(model, read, way, **given)
-        cut_references = {} if way == "zero" else {"references": others[:, :5]}
+        cut_references: dict[str, Any] = {} if way == "zero" else {"references": others[:, :5]}
         cut = EdgeAblation(model, tokens[:, :5], way, **cut_references)
         assert bench.roles == ("noise", "verb", "noise", "noise", "end", *["noise"] * 4)
         assert np.array_equal(bench.reachable[..., :5, :5], cut.reachable)

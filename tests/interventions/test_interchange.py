@@ -45,8 +45,8 @@ def few(task: AnchorTask, n: int) -> InterchangePairs:
         subset(pairs.base, keep),
         subset(pairs.source, keep),
         pairs.counterfactual[keep],
-        pairs.anchor_moved[keep],
-        pairs.key_moved[keep],
+        np.asarray(pairs.anchor_moved)[keep],
+        np.asarray(pairs.key_moved)[keep],
     )
 
 
@@ -67,7 +67,7 @@ def narrow() -> InterchangePairs:
 def test_the_counterfactual_follows_from_the_tokens(name: str) -> None:
     """Computed sequence by sequence from the papers' offsets."""
     task = TASKS[name]
-    found = interchange_pairs(task, 400, seed=2)
+    found: Any = interchange_pairs(task, 400, seed=2)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
     for i in range(400):
         p = int(found.base.position[i])
@@ -99,12 +99,13 @@ def test_an_exchange_combines_anchors_into_pairs_trained_on_the_rule(name: str) 
     )
     made = {*zip(a, b, strict=True), *zip(c, d, strict=True), *zip(c, b, strict=True),
             *zip(a, d, strict=True)}  # fmt: skip
-    assert made == {pair for pair in task.seen if task.role(pair) == "inferential"} == found.made
+    assert made == {pair for pair in task.seen if task.role(pair) == "inferential"}
+    assert set(found.made or ()) == made
 
 
 def test_an_unseen_pair_takes_part_if_it_is_asked_for() -> None:
     asked = interchange_pairs(TASK, 500, seed=0, pairs=[*TASK.seen, (3, 4)])
-    assert asked.made == {*TASK.seen, (3, 4)}
+    assert set(asked.made or ()) == {*TASK.seen, (3, 4)}
 
 
 def test_answers_that_are_not_output_tokens_are_refused() -> None:
@@ -124,7 +125,7 @@ def test_a_base_sequence_without_a_source_is_left_out_and_counted() -> None:
     n = len(found.base)
     assert 0 < found.left_out == 200 - n
     assert not len(found.base.where(pair=(4, 4)))
-    assert len(found.source) == len(found.counterfactual) == len(found.key_moved) == n
+    assert len(found.source) == len(found.counterfactual) == len(np.asarray(found.key_moved)) == n
     assert (found.source.position == found.base.position).all()
     assert interchange_pairs(TASK, 200, seed=0).left_out == 0
     with pytest.raises(ConfigError, match=r"200 of 200 sequences have no source .*choose other"):

@@ -70,7 +70,7 @@ def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
         (lambda: ai.Examples([[1, 2], [3]]), "rows of tokens differ in length; pad them"),
         (lambda: ai.Examples([]), r"shape \(0,\).*at least one token"),
         (lambda: ai.Examples(np.zeros((0, 4), int)), r"shape \(0, 4\).*at least one token"),
-        (lambda: ai.Examples([[0.5, 1]]), "float64; expected integers"),  # type: ignore[list-item]
+        (lambda: ai.Examples([[0.5, 1]]), "float64; expected integers"),  # type: ignore[arg-type]
         (lambda: ai.Examples(TOKENS, [1, 2]), r"answers has shape \(2,\); expected 3 values"),
         (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
         (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0; expected 0 to 3, or -4 to -1"),

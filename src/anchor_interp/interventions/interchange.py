@@ -144,7 +144,7 @@ def interchange(
     moved = (pairs.anchor_moved, pairs.key_moved)
 
     def share(expected: np.ndarray | None, given: np.ndarray = answers) -> float:
-        return float(np.equal(given, expected).mean())
+        return np.nan if expected is None else float((given == expected).mean())
 
     return InterchangeResult(
         site=site,

@@ -110,7 +110,7 @@ class _Logits(Tensor):
     What is computed from them is a plain tensor.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     def __getitem__(self, index: Any) -> Tensor:
         if isinstance(index, tuple) and any(isinstance(i, int) and i == -1 for i in index):

@@ -135,7 +135,8 @@ class PatchResult(Readable):
 
     @property
     def _measured(self) -> Bool[np.ndarray, " example"]:
-        return ~np.isnan(self.clean - self.corrupted)
+        measured: Bool[np.ndarray, " example"] = ~np.isnan(self.clean - self.corrupted)
+        return measured
 
     def _means(self, metric: Float[np.ndarray, "*site example"]) -> Any:
         return metric[..., self._measured].mean(-1)
