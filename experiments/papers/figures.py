@@ -430,7 +430,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
-def _dot(axes: Axes, x: float, y: float, colour: str, *, hollow: bool, alpha: float) -> None:
+def _dot(axes: Axes, x: float, y: float, colour: Any, *, hollow: bool, alpha: float) -> None:
     face = "none" if hollow else colour
     axes.plot(x, y, "o", color=colour, markerfacecolor=face, markersize=4, alpha=alpha)
 

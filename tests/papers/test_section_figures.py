@@ -23,7 +23,8 @@ def test_red_boxes_are_where_the_rule_gives_equal_values() -> None:
         values=np.array(values), cosine=cosines, centred=-cosines,
     )  # fmt: skip
     axes = triangles(similarity, sections.LOW, sections.UP, centred=False).axes[0]
-    boxes = {(round(box.get_y() + 0.5), round(box.get_x() + 0.5)) for box in axes.patches}
+    patches: list[Any] = [*axes.patches]
+    boxes = {(round(box.get_y() + 0.5), round(box.get_x() + 0.5)) for box in patches}
     below = {(column + 6, column) for column in range(5)}
     above = {(row, row + 3) for row in range(8)}
     assert boxes == below | above
@@ -33,7 +34,7 @@ def test_red_boxes_are_where_the_rule_gives_equal_values() -> None:
 
 def test_a_mask_cuts_what_leaves_the_hidden_token() -> None:
     (axes,) = mask_drawing(3).axes
-    cut = [line for line in axes.lines if line.get_linestyle() == "--"]
+    cut: list[Any] = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert {tuple(line.get_xdata()) for line in cut} == {(3, 4)}
     assert len(cut) == 2  # a layer each
 
@@ -45,6 +46,6 @@ def test_a_run_that_never_came_there_is_hollow() -> None:
         for seed in range(3)
     ]  # fmt: skip
     (axes,) = over_depth(rows, "steps_to_loss", "steps").axes
-    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    dots: list[Any] = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() == "none" for line in dots] == [True, False, False]
     assert sorted(float(line.get_ydata()[0]) for line in dots) == [40, 40, 100]
