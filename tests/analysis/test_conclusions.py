@@ -149,12 +149,9 @@ def test_no_route_need_be_dominant() -> None:
 def test_a_circuit_is_small_large_or_not_enough(
     size: int, faithfulness: float, finished: bool, words: str
 ) -> None:
-    performance = Performance(faithfulness, faithfulness)
-    circuit = CircuitScores(
-        size=size, n_edges=54, ablation="resample", minimality=(),
-        **dict.fromkeys(("full", "nothing", "faithfulness", "remaining", "incompleteness"),
-                        performance),
-    )  # fmt: skip
+    scores = ("full", "nothing", "faithfulness", "remaining", "incompleteness")
+    alike: dict[str, Any] = dict.fromkeys(scores, Performance(faithfulness, faithfulness))
+    circuit = CircuitScores(size=size, n_edges=54, ablation="resample", minimality=(), **alike)
     sentence = say.conclude_circuit(circuit, finished=finished)
     assert sentence is not None
     assert words in sentence

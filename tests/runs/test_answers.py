@@ -5,8 +5,9 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.runs.answers import AnswerMap, answer_map
+from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.measurements import column_measure
+from anchor_interp.runs.mixture import AnswerMap
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 
