@@ -15,16 +15,15 @@ from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, device
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.contract import draw_examples, find_split
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.functions import Pair, Role
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
 from anchor_interp.tasks.task import Task
 
 Strings = Sequence[Sequence[str]]
 """One text for each position of each sequence."""
-_FEW_WORDS = 20
-"""Most tokens of an example whose attention is easy to read."""
-_CANDIDATES = 64
-"""Examples that one is chosen from."""
+_FEW_WORDS = 20  # most tokens of an example whose attention is easy to read
+_CANDIDATES = 64  # examples that one is chosen from
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +133,20 @@ def _sequence(model: HookedTransformer, task: Task, split: str, seed: int) -> Se
     )
 
 
+def examples_attention(
+    model: HookedTransformer, examples: Examples
+) -> tuple[SequenceAttention, ...]:
+    """Attention in the first two examples, up to where each is answered."""
+
+    def shown(row: int) -> SequenceAttention:
+        seen = attention_patterns(model, examples.tokens[row : row + 1, : examples.at[row] + 1])
+        right = () if examples.answers is None else (str(examples.answers[row]),)
+        answer = (str(seen.answers[0]),)
+        return SequenceAttention("given", seen.words[0], right, answer, seen.patterns[:, 0])
+
+    return tuple(map(shown, range(min(2, len(examples)))))
+
+
 def attention_patterns(
     model: HookedTransformer,
     sequences: Inputs,
@@ -202,8 +215,7 @@ def _texts(
 ) -> tuple[tuple[str, ...], ...]:
     texts = tuple(map(tuple, given))
     if [len(row) for row in texts] != [tokens.shape[1]] * len(tokens):
-        raise ConfigError(
-            f"words or roles are given for {len(texts)} sequences of {[*map(len, texts)][:5]} "
-            f"tokens; expected {len(tokens)} of {tokens.shape[1]}"
-        )
+        given = f"{len(texts)} sequences of {[*map(len, texts)][:5]} tokens"
+        expected = f"{len(tokens)} of {tokens.shape[1]}"
+        raise ConfigError(f"words or roles are given for {given}; expected {expected}")
     return texts

@@ -32,12 +32,10 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, as_integers
 
-_CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
-"""Whether a kind of final normalisation subtracts the mean."""
-_MOST_COLUMNS = 8
-"""Answers that a table of an attribution shows one by one."""
+_CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}  # whether the mean goes
+_MOST_COLUMNS = 8  # answers that a table shows one by one
 Parts = dict[str, Tensor]
 """Components of a stream where it is read by name, each (batch, d_model)."""
 
@@ -124,15 +122,15 @@ def attribute_logits(
     """
     rows = Subject(model, examples=tokens).rows
     d_vocab = model.cfg.d_vocab_out
-    if answers is None and isinstance(tokens, Examples) and tokens.answers is not None:
-        both = (tokens.answers, tokens.wrong)
-        answers = np.stack([each for each in both if each is not None], 1)
-    every = np.arange(d_vocab)[None].repeat(len(rows), 0)
-    chosen = every if answers is None else np.asarray(answers)
-    if chosen.ndim != 2 or len(chosen) != len(rows) or chosen.dtype.kind not in "iu":
+    if answers is None:
+        both = (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ()
+        given = [each for each in both if each is not None]
+        every = np.arange(d_vocab)[None].repeat(len(rows), 0)
+        answers = np.stack(given, 1) if given else every
+    chosen = as_integers(answers, "answers", 2)
+    if len(chosen) != len(rows):
         raise ConfigError(
-            f"answers has shape {chosen.shape} and dtype {chosen.dtype}; expected output tokens of "
-            f"shape ({len(rows)}, number of answers)"
+            f"answers has shape {chosen.shape}; expected one row for each of {len(rows)}"
         )
     check_answers(chosen, d_vocab)
     index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
@@ -200,7 +198,5 @@ def _check_sum(logits: Tensor, found: Tensor, parts: Tensor) -> None:
     off = float((found - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
     if not off <= torch.finfo(logits.dtype).eps ** 0.5 * max(largest, 1.0):
-        raise ConfigError(
-            f"the parts differ from the model's logits by {off:.3g}: the model, or a hook attached "
-            "to it, does more than this analysis covers; remove the hook or use another model"
-        )
+        more = "the model, or a hook attached to it, does more than this analysis covers"
+        raise ConfigError(f"the parts differ from the model's logits by {off:.3g}: {more}")

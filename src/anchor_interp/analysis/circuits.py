@@ -33,10 +33,8 @@ from anchor_interp.interventions.ablation import (
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import Place, position_roles
 
-_NAMED = 6
-"""Parts that a circuit's text names."""
-_AT_ONCE = 64
-"""Parts that are tried between two reports and looks at the clock."""
+_NAMED = 6  # parts that a circuit's text names
+_AT_ONCE = 64  # parts that are tried between two reports and looks at the clock
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,6 @@ class CircuitComparison(Readable):
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """The circuit, the best of the random ones by each measure, and its other rivals."""
         random = (self.random_accuracy, self.random_logit_difference)
         best = Performance(*(float(shares.max()) for shares in random))
         yield {"circuit": "the circuit", "size": self.size, **vars(self.faithfulness)}
@@ -385,11 +382,10 @@ def _fitting(bench: EdgeAblation, circuit: Circuit) -> Bool[np.ndarray, "layer h
     """The circuit's edges that can reach the output."""
     checked(bench, EdgeAblation, "bench")
     checked(circuit, Circuit, "circuit")
-    if circuit.edges.shape != bench.reachable.shape or circuit.roles != bench.roles:
-        raise ConfigError(
-            f"the circuit has shape {circuit.edges.shape} (layer, head, query, key) and positions "
-            f"{', '.join(circuit.roles)}; model and sequences have {bench.reachable.shape} and "
-            f"{', '.join(bench.roles)}: use a circuit of this model and these sequences"
-        )
+    fits = circuit.edges.shape == bench.reachable.shape and circuit.roles == bench.roles
+    if not fits:
+        own = f"shape {circuit.edges.shape} and positions {', '.join(circuit.roles)}"
+        expected = f"{bench.reachable.shape} and {', '.join(bench.roles)}"
+        raise ConfigError(f"the circuit has {own}; model and sequences have {expected}")
     inside: Bool[np.ndarray, "layer head query key"] = bench.reachable & circuit.edges
     return inside

@@ -12,42 +12,53 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import Progress, reporting_one
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.attention import attention_examples, sequence_attention
+from anchor_interp.analysis.attention import (
+    attention_examples,
+    examples_attention,
+    sequence_attention,
+)
+from anchor_interp.analysis.attribution import attribute_logits
 from anchor_interp.analysis.circuits import compare_circuit, score_circuit
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_of
+from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.mask_leakage import mask_leakages
 from anchor_interp.analysis.probes import (
+    FEW_EDGES,
+    aligned_examples,
+    find_twins,
     interchanges,
     key_structure,
     patched,
+    patched_examples,
     probe_flow,
     pruned_circuit,
+    pruned_on_examples,
     right_answer,
 )
-from anchor_interp.analysis.results import Analysis, MechanismAnalysis
+from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
-from anchor_interp.analysis.similarity import (
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
+from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
+from anchor_interp.interventions.ablation import Parts, reachable_edges
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import Training, evaluate
+from anchor_interp.runs.evaluation import Training, evaluate, predict
 from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Examples
 
 _PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
     ("fingerprint", "fingerprint", partial(fingerprint_of, quiet=True)),
@@ -70,6 +81,7 @@ _PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
 """Each analysis by its name in the progress, with the field of :class:`MechanismAnalysis` that it
 is for; analyses of one field make a tuple."""
 _N_PARTS = len(_PARTS) + 3  # a circuit, its scores and its rivals come last
+_N_ON_EXAMPLES = 6
 _ONE = ("fingerprint", "flow", "routes", "embedding", "sensitivity")
 """Fields of one analysis."""
 
@@ -120,7 +132,7 @@ def analyze(
 
 def analyze_model(
     model: HookedTransformer,
-    task: AnchorTask | None = None,
+    task: AnchorTask | Examples | None = None,
     *,
     name: str = "model",
     training: Training = None,
@@ -129,8 +141,10 @@ def analyze_model(
     max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Analysis:
-    """Analyse any HookedTransformer; without its anchor task only the complexity is measured.
+    """Analyse any HookedTransformer: by its anchor task, by examples of any task, or its weights.
 
+    Examples give everything that needs no anchors (:mod:`anchor_interp.analysis.probes`); without
+    a task or examples only the complexity is measured.
     ``training`` holds the sequences that it was trained on; without them a model that knows nothing
     else looks untrained. ``initial`` is the model at initialisation, to compare the complexity
     with. Analyses that have not begun after ``max_seconds`` are left out, the circuit first: it is
@@ -140,7 +154,8 @@ def analyze_model(
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
     """
-    subject = Subject(model, task, training=training, initial=initial, seed=seed)
+    examples, task = (task, None) if isinstance(task, Examples) else (None, task)
+    subject = Subject(model, task, examples, training=training, initial=initial, seed=seed)
     analysis = _analyze(subject, name, max_seconds, quiet)
     if task is None:
         return analysis
@@ -164,13 +179,19 @@ def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool
     """Everything but the behaviour."""
     checked(max_seconds, float | None, "max_seconds", above=0)
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
-    mechanism = None
-    left_out = ["everything but the complexity: the model has no anchor task"]
-    if subject.task is not None:
-        with reporting_one(f"analyze {name}", _N_PARTS, quiet=quiet) as progress:
+    mechanism = on_examples = None
+    left_out = ["everything but the complexity: the model has no anchor task and no examples"]
+    examples = subject.examples if isinstance(subject.examples, Examples) else None
+    if subject.task is not None or examples is not None:
+        n_parts = _N_PARTS if examples is None else _N_ON_EXAMPLES
+        with reporting_one(f"analyze {name}", n_parts, quiet=quiet) as progress:
             attempts = _Attempts(ends, progress)
-            mechanism, left_out = _mechanism(subject, attempts), attempts.left_out
-            progress.update(_N_PARTS, {"doing": "done"})
+            left_out = attempts.left_out
+            if examples is None:
+                mechanism = _mechanism(subject, attempts)
+            else:
+                on_examples = _on_examples(subject, examples, attempts)
+            progress.update(n_parts, {"doing": "done"})
     query = first_query_matrix(subject.model)
     fingerprint = None if mechanism is None else mechanism.fingerprint
     return Analysis(
@@ -180,6 +201,8 @@ def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool
         complexity=complexity(subject.model, subject.initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
         left_out=tuple(left_out),
+        attention=() if examples is None else examples_attention(subject.model, examples),
+        examples=on_examples,
     )
 
 
@@ -209,15 +232,7 @@ def _mechanism(subject: Subject, attempts: _Attempts) -> MechanismAnalysis:
     for what, field, measure in _PARTS:
         result = attempts.attempt(what, measure, subject)
         results[field] += result if isinstance(result, tuple) else [result]
-    pruned = attempts.attempt("circuit", pruned_circuit, subject, ends=attempts.ends)
-    circuit = scores = comparison = None
-    if pruned is not None:
-        (_, circuit), seed = pruned, subject.seed
-        if not circuit.finished:
-            over = "circuit, the end of its pruning: max_seconds was over; give more"
-            attempts.left_out.append(over)
-        scores = attempts.attempt("circuit, scores", score_circuit, *pruned, seed=seed)
-        comparison = attempts.attempt("circuit, rivals", compare_circuit, *pruned, seed=seed)
+    judged = _judged_circuit(attempts, subject.seed, partial(pruned_circuit, subject))
     fields: dict[str, Any] = {
         name: values[0] if name in _ONE else tuple(one for one in values if one is not None)
         for name, values in results.items()
@@ -226,9 +241,42 @@ def _mechanism(subject: Subject, attempts: _Attempts) -> MechanismAnalysis:
     return MechanismAnalysis(
         **fields,
         right_answer=None if flow is None else right_answer(task, flow),
-        circuit=circuit,
-        scores=scores,
-        comparison=comparison,
+        **judged,
         keys=tuple(task.keys.tolist()),
         attention=attention_examples(subject),
+    )
+
+
+def _judged_circuit(attempts: _Attempts, seed: int, prune: Callable[..., Any]) -> dict[str, Any]:
+    """A circuit, its scores and its rivals."""
+    pruned = attempts.attempt("circuit", prune, ends=attempts.ends)
+    if pruned is None:
+        return {"circuit": None, "scores": None, "comparison": None}
+    if not pruned[1].finished:
+        over = "circuit, the end of its pruning: max_seconds was over; give more"
+        attempts.left_out.append(over)
+    scores = attempts.attempt("circuit, scores", score_circuit, *pruned, seed=seed)
+    comparison = attempts.attempt("circuit, rivals", compare_circuit, *pruned, seed=seed)
+    return {"circuit": pruned[1], "scores": scores, "comparison": comparison}
+
+
+def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> ExamplesAnalysis:
+    """Everything that needs no anchors."""
+    model, seed, attempt = subject.model, subject.seed, attempts.attempt
+    # some of sorted examples would be a selection
+    examples = examples[np.random.default_rng(seed).permutation(len(examples))]
+    twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)
+    patches, agreement = attempt("patching", patched_examples, model, twins) or (None, None)
+    attribution = attempt("attribution", attribute_logits, model, twins[0], twins[2])
+    few = reachable_edges(model, aligned.tokens.shape[1]).sum() <= FEW_EDGES
+    parts: Parts = "edges" if few else "heads and MLPs"
+    pruning = partial(pruned_on_examples, model, aligned, parts, seed=seed)
+    return ExamplesAnalysis(
+        n=len(examples),
+        accuracy=float((predict(model, examples) == examples.answers).mean()),
+        patches=patches,
+        agreement=agreement,
+        attribution=attribution,
+        flow=attempt("information flow", information_flow, model, aligned[0]) if few else None,
+        **_judged_circuit(attempts, seed, pruning),
     )

@@ -1,23 +1,32 @@
-"""The settings in which an analysis patches, exchanges, traces and prunes a model."""
+"""The settings in which an analysis patches, exchanges, traces and prunes a model.
+
+Examples without anchors are compared with each other. A *twin* is another example, drawn by a seed
+from those that are answered at the same position and have the same places. So the numbers say what
+makes the model give this answer instead of another example's, and not what all examples share.
+"""
 
 import math
 import time
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.attribution_patching import attribution_patch, rank_correlation
 from anchor_interp.analysis.circuits import Circuit, prune
 from anchor_interp.analysis.flow import InformationFlow, information_flow
-from anchor_interp.interventions.ablation import EdgeAblation
+from anchor_interp.interventions.ablation import EdgeAblation, Parts
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
-from anchor_interp.interventions.sites import Activation, Site, site_grid
+from anchor_interp.interventions.sites import Activation, Position, Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import (
     PROBE,
     PROBE_POSITION,
@@ -27,6 +36,9 @@ from anchor_interp.tasks.sequences import (
 )
 
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
+FEW_EDGES = 200  # with more, circuits of examples are made of heads and MLPs
+MOST = 100  # examples that are patched, that a circuit is pruned on, and that it is judged on
+_SHORT = 12  # positions that are patched one by one
 _TASK_ROLES: tuple[PositionRole, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 
@@ -93,9 +105,62 @@ def pruned_circuit(subject: Subject, *, ends: float) -> tuple[EdgeAblation, Circ
     others, own = bench(subject.seed + 2), bench(subject.seed)
     n_edges = int(own.reachable.sum())
     if n_edges > MOST_EDGES:
-        raise ConfigError(
-            f"{n_edges:,} edges can reach the output; pruning tries each and stops at "
-            f"{MOST_EDGES:,}: call anchor_interp.analysis.circuits.prune for it"
-        )
+        most = f"pruning tries each and stops at {MOST_EDGES:,}: call ai.prune for it"
+        raise ConfigError(f"{n_edges:,} edges can reach the output; {most}")
+    return others, _pruned(own, ends)
+
+
+def _pruned(bench: EdgeAblation, ends: float) -> Circuit:
     half = (ends - time.monotonic()) / 2
-    return others, prune(own, max_seconds=half if half < math.inf else None)
+    return prune(bench, max_seconds=half if half < math.inf else None)
+
+
+Twins = tuple[Examples, Examples, Int64[np.ndarray, "n 2"]]
+"""Examples, a twin of each that has another answer, and right and wrong answers."""
+
+
+def find_twins(examples: Examples, *, seed: int) -> Twins:
+    """Twins of the first examples; a wrong answer is the twin's if the examples have none."""
+    if examples.answers is None:
+        raise ConfigError("the examples have no answers; give Examples(tokens, answers)")
+    where = np.stack([examples.at, *examples.places.values()])
+    order = np.random.default_rng(seed).permutation(len(examples))
+    order = order[np.lexsort(where[:, order])]  # equal places stand together
+    other = np.empty_like(order)
+    other[order] = np.roll(order, -1)
+    wrong, alike = examples.answers[other], (where == where[:, other]).all(0)
+    kept = np.flatnonzero(alike & (wrong != examples.answers))[:MOST]
+    if not len(kept):
+        raise ConfigError("no two examples have other answers at one position; give more examples")
+    answers = np.stack([examples.answers, wrong if examples.wrong is None else examples.wrong], 1)
+    return examples[kept], examples[other[kept]], answers[kept]
+
+
+def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResult, float]:
+    """Patching at every place, and the rank correlation of integrated gradients with it."""
+    clean, corrupted, answers = twins
+    length = int(clean.at.max()) + 1
+    places: tuple[Position, ...] = (*clean.places, "last", "noise")
+    positions = places if length > _SHORT or clean.places else tuple(range(length))
+    names = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
+    sites, metric = site_grid(model, names, positions=positions), logit_difference(*answers.T)
+    result = patch(model, clean, corrupted, sites, metric)
+    estimate = attribution_patch(model, clean, corrupted, sites, metric, steps=8)
+    return result, rank_correlation(estimate, result)
+
+
+def aligned_examples(examples: Examples) -> Examples:
+    """Those that are answered at the most frequent position, up to there."""
+    at = int(np.bincount(examples.at).argmax())
+    kept = examples[examples.at == at]
+    places = {name: where for name, where in kept.places.items() if where.max() <= at}
+    return Examples(kept.tokens[:, : at + 1], places=places)
+
+
+def pruned_on_examples(
+    model: HookedTransformer, aligned: Examples, parts: Parts, *, seed: int, ends: float
+) -> tuple[EdgeAblation, Circuit]:
+    """Examples to judge a circuit on, and one pruned on as many others."""
+    halves = (aligned[start : 2 * MOST : 2] for start in (0, 1))
+    own, others = (EdgeAblation(model, half, parts=parts, seed=seed) for half in halves)
+    return others, _pruned(own, ends)

@@ -1,10 +1,12 @@
 """What an analysis of one checkpoint holds. The module of each part says what it means."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from anchor_interp._util.readable import Readable
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
+from anchor_interp.analysis.attribution import Attribution
 from anchor_interp.analysis.circuits import Circuit, CircuitComparison, CircuitScores
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.analysis.development import Development
@@ -16,6 +18,7 @@ from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.interventions.interchange import InterchangeResult
+from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.complexity import Complexity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.models.matrices import CosineMatrix
@@ -54,6 +57,30 @@ class MechanismAnalysis:
         return self.circuit if self.scores is not None and say.is_small(self.scores) else None
 
 
+@dataclass(frozen=True, eq=False)
+class ExamplesAnalysis:
+    """What a model does in n examples of any task, each compared with its twin."""
+
+    n: int
+    accuracy: float
+    patches: PatchResult | None
+    agreement: float | None
+    """Rank correlation of attribution patching (integrated gradients) with patching, by site."""
+    attribution: Attribution | None
+    """Of the right answer and the wrong one."""
+    flow: InformationFlow | None
+    """In the first example, if few edges can reach the answer."""
+    circuit: Circuit | None
+    scores: CircuitScores | None
+    comparison: CircuitComparison | None
+
+    @property
+    def components(self) -> list[dict[str, Any]]:
+        """What every component adds to both answers, the largest difference first."""
+        rows = [] if self.attribution is None else self.attribution._rows()
+        return sorted(rows, key=lambda row: -abs(row["answer_0"] - row["answer_1"]))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Analysis(Readable):
     """Everything measured of one checkpoint.
@@ -61,7 +88,7 @@ class Analysis(Readable):
     A model that is not a run has no identity, configuration and step, and one without an anchor
     task neither decision nor mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in
     layer 0.
-    ``attention`` is of a run on a task without anchors.
+    ``attention`` is of a run on a task without anchors, or of the examples given.
     """
 
     name: str
@@ -82,6 +109,7 @@ class Analysis(Readable):
     """Of the unseen pairs; None without any."""
     development: Development | None = None
     attention: tuple[SequenceAttention, ...] = ()
+    examples: ExamplesAnalysis | None = None
     schema: int = SCHEMA
 
     @property
@@ -91,6 +119,8 @@ class Analysis(Readable):
             "phase": say.conclude_phase(self.decision, self.verdict),
             "complexity": say.conclude_complexity(self.complexity),
         }
+        if (e := self.examples) is not None:
+            sentences["examples"] = f"The model answers {e.accuracy:.2f} of the {e.n} rightly."
         m = self.mechanism
         if m is not None:
             finished = m.circuit is None or m.circuit.finished

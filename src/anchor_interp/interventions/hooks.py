@@ -129,11 +129,7 @@ def _deaf_to_patterns(model: HookedTransformer) -> bool:
 
 
 def activations(
-    model: HookedTransformer,
-    tokens: Inputs,
-    names: Sequence[str],
-    *,
-    batch: int | None = None,
+    model: HookedTransformer, tokens: Inputs, names: Sequence[str], *, batch: int | None = None
 ) -> dict[str, Tensor]:
     """Copies of the activations at some hooks, by name, without gradients.
 

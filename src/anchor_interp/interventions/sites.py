@@ -95,10 +95,7 @@ class Connection:
 
 
 def site_grid(
-    model: HookedTransformer,
-    names: Sequence[Activation],
-    *,
-    positions: Sequence[Position] = PLACES,
+    model: HookedTransformer, names: Sequence[Activation], *, positions: Sequence[Position] = PLACES
 ) -> tuple[Site, ...]:
     """Every site of some activations, in the order activation, layer, position, head.
 

@@ -5,18 +5,15 @@ A head acts on the residual stream through two products, QK = W_Q W_K^T and OV =
 initialisation (if given) and that of a Gaussian matrix of the same shape. Both papers read a
 model's complexity off W_Q of layer 0, their W_Q(1), with all heads merged into one d_model x
 (n_heads d_head) matrix. The numbers of W_Q, W_K, W_V and W_O depend on two things that no output
-depends on (:attr:`MatrixComplexity.basis_dependent`):
+depends on, :attr:`Complexity.effective` on neither:
 
 * the basis inside a head: W_Q -> W_Q R and W_K -> W_K R^-T (W_V -> W_V R and W_O -> R^-1 W_O), with
   any invertible R for each head, change neither QK and OV nor the outputs;
 * dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
 
-:attr:`Complexity.effective` depends on neither. With rotary positions only rotations that commute
-with them are free, and QK is the map between equal positions. No LayerNorm gain is folded in.
-
-The matrices of a network that a task brings are those of its convolutions and linear maps: a row
-for each number that an output is a sum over, a column for each output, which a transposed
-convolution has for each pixel.
+With rotary positions only rotations that commute with them are free, and QK is the map between
+equal positions. No LayerNorm gain is folded in. Matrices of a network that a task brings have a row
+for each number that an output is a sum over, a column for each output.
 """
 
 from collections.abc import Callable, Iterator
@@ -181,10 +178,8 @@ def complexity(
         if initial is not None and (start is None or start.shape != weight.shape):
             where = "" if weight.layer is None else f" of layer {weight.layer}"
             other = "missing" if start is None else start.shape
-            raise ConfigError(
-                f"{weight.name}{where} is {weight.shape} and {other} in the initial model; "
-                "expected the same model before training"
-            )
+            now = f"{weight.name}{where} is {weight.shape}"
+            raise ConfigError(f"{now} and {other} in the model before training; expected the same")
         spectrum = weight.spectrum()
         inner = None if weight.right is None else weight.right.shape[0]
         gaussian, spread = gaussian_numbers(weight.shape, inner)

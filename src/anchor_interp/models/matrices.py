@@ -150,10 +150,8 @@ def exact(matrix: Tensor) -> Tensor:
 def _check_is_matrix(given: object) -> None:
     if not isinstance(given, Tensor) or given.ndim != 2:
         shape = tuple(given.shape) if isinstance(given, Tensor) else shown(given)
-        raise ConfigError(
-            f"the matrix is {shape}; expected a tensor of two dimensions: one head's, "
-            "such as model.W_Q[0, 0], or torch.from_numpy(...)"
-        )
+        expected = "expected a tensor of two dimensions, such as one head's: model.W_Q[0, 0]"
+        raise ConfigError(f"the matrix is {shape}; {expected}")
 
 
 def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:

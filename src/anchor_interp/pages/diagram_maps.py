@@ -14,14 +14,7 @@ import numpy as np
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import (
-    BEST_OF,
-    MEASURES,
-    PHASE_INDEX,
-    Cell,
-    RunMark,
-    measure_label,
-)
+from anchor_interp.sweeps.cells import BEST_OF, MEASURES, PHASE_INDEX, Cell, RunMark, measure_label
 from anchor_interp.sweeps.diagrams import Diagram
 from anchor_interp.sweeps.settings import word
 

@@ -10,7 +10,7 @@ from anchor_interp.pages.page import Picture, file_name
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
-    from anchor_interp.analysis.results import Analysis, MechanismAnalysis
+    from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
 
 _DEVELOPMENT = {
     "stable_rank": "development",
@@ -73,6 +73,8 @@ def of_analysis(analysis: "Analysis") -> Iterator[Picture]:
     m = analysis.mechanism
     if m is not None:
         yield from _inside(m)
+    if analysis.examples is not None:
+        yield from _on_examples(analysis.examples)
     yield Picture("stable-rank", mechanism_figures.stable_ranks(analysis.complexity))
     yield Picture("spectra", mechanism_figures.spectra(analysis.complexity))
     if analysis.neurons is not None:
@@ -102,6 +104,16 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
     for clusters in m.clusters:
         name = f"clusters-{_state(clusters.state)}"
         yield Picture(name, mechanism_figures.cluster_map(clusters))
+
+
+def _on_examples(found: "ExamplesAnalysis") -> Iterator[Picture]:
+    if found.patches is not None:
+        yield Picture("patching", mechanism_figures.patch_map(found.patches))
+    if found.comparison is not None:
+        yield Picture("circuit", mechanism_figures.circuit_baselines(found.comparison))
+    if found.flow is not None:
+        circuit = None if found.circuit is None or found.circuit.parts != "edges" else found.circuit
+        yield Picture("flow", mechanism_figures.information_flow(found.flow, circuit))
 
 
 def _state(name: str) -> str:

@@ -38,13 +38,7 @@ from torch import Tensor
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import write_output
-from anchor_interp._util.schema import (
-    canonical_json,
-    checked_path,
-    from_dict,
-    parse_json,
-    to_dict,
-)
+from anchor_interp._util.schema import canonical_json, checked_path, from_dict, parse_json, to_dict
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.lens import is_bridge
 from anchor_interp.models.networks import Network, empty_network

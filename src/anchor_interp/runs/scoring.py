@@ -88,10 +88,7 @@ def _by(
 
 
 def right_answers(
-    model: Network,
-    task: Task,
-    examples: Dataset,
-    tokens: Float[np.ndarray, " n"] | None = None,
+    model: Network, task: Task, examples: Dataset, tokens: Float[np.ndarray, " n"] | None = None
 ) -> Float[np.ndarray, " n"]:
     """How right each answer is, 0 or 1; without an end token the share of right tokens.
 

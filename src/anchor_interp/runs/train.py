@@ -137,10 +137,7 @@ def _train(
 
 
 def _follow(
-    config: RunConfig,
-    target: torch.device,
-    group: Processes,
-    stopped: environment.StopRequest,
+    config: RunConfig, target: torch.device, group: Processes, stopped: environment.StopRequest
 ) -> None:
     """Train in another process, as long as process 0 does."""
     state = TrainState.fresh(config, target)

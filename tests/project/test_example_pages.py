@@ -1,0 +1,202 @@
+"""The examples without anchors: every number of their pages, against hooks written here."""
+
+import html
+import itertools
+import json
+import runpy
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import own_task
+from anchor_interp.analysis.probes import find_twins
+
+STEPS = {"induction": 60, "modular_addition": 300}
+
+
+@pytest.fixture(scope="module", params=list(STEPS))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What a script leaves behind after a short training, and its page."""
+    path = Path(own_task.__file__).with_name(f"{request.param}.py")
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
+    out = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TransformerLens's own class
+        patched.setattr(sys, "argv", [str(path), str(out), str(STEPS[request.param])])
+        names = runpy.run_path(str(path), run_name="__main__")
+    examples = names["examples"]
+    examples = examples[np.random.default_rng(0).permutation(len(examples))]
+    return names["model"].eval(), examples, names["analysis"], out
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients(no_gradients: None) -> None:
+    """No test here trains."""
+
+
+def answered(model: Any, examples: Any, hooks: Any = ()) -> Tensor:
+    tokens = torch.from_numpy(examples.tokens.astype(np.int64))
+    logits = model.run_with_hooks(tokens, fwd_hooks=list(hooks))
+    read: Tensor = logits[range(len(tokens)), examples.at].double()
+    return read
+
+
+def page_of(out: Path) -> str:
+    return html.unescape((out / "index.html").read_text(encoding="utf-8"))
+
+
+def difference(logits: Tensor, right: np.ndarray, other: np.ndarray) -> np.ndarray:
+    rows = range(len(logits))
+    apart: np.ndarray = (logits[rows, right] - logits[rows, other]).numpy()
+    return apart
+
+
+def test_the_page_tells_how_often_the_model_is_right(made: Any) -> None:
+    model, examples, analysis, out = made
+    right = (answered(model, examples).argmax(-1).numpy() == examples.answers).mean()
+    assert analysis.examples.accuracy == pytest.approx(right)
+    page = page_of(out)
+    told = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
+    assert f"answers {right:.2f} of the {len(examples)} rightly" in page
+    assert told["examples"]["accuracy"] == pytest.approx(right)
+    assert analysis.left_out == ()
+    assert (analysis.examples.flow is None) == (model.cfg.n_layers > 1)  # too many edges
+
+
+def test_patching(made: Any) -> None:
+    """Every site: the twin's run with one activation of the example's."""
+    model, examples, analysis, out = made
+    found = analysis.examples.patches
+    inside = [(site.activation, site.layer) != ("resid_pre", 0) for site in found.sites]
+    clean, corrupted, answers = find_twins(examples, seed=0)
+    np.testing.assert_array_equal(clean.at, corrupted.at)
+    right, other = answers.T
+    assert all(right != other)
+    _, cache = model.run_with_cache(torch.from_numpy(clean.tokens.astype(np.int64)))
+    for site, values in zip(found.sites, found.values, strict=True):
+        named = {**clean.places, "last": clean.at}
+        columns = np.arange(clean.tokens.shape[1])
+        at = np.any([columns == where[:, None] for where in named.values()], axis=0)
+        if site.position != "noise":
+            at = ~(columns == named[site.position][:, None])
+
+        def put(activation: Tensor, hook: Any, at: Any = ~at, head: Any = site.head) -> Tensor:
+            part = slice(None) if head is None else head
+            moved = activation.clone()
+            if head is None:
+                moved[torch.from_numpy(at)] = cache[hook.name][torch.from_numpy(at)]
+            else:
+                rows, places = np.nonzero(at)
+                moved[rows, places, part] = cache[hook.name][rows, places, part]
+            return moved
+
+        logits = answered(model, corrupted, [(site.hook, put)])
+        expected = difference(logits, right, other)
+        np.testing.assert_allclose(values, expected, atol=1e-3, err_msg=str(site))
+    full, none = (difference(answered(model, x), right, other) for x in (clean, corrupted))
+    shares = (found.values.mean(1) - none.mean()) / (full - none).mean()
+    np.testing.assert_allclose(found.recovery(), shares, atol=1e-3)
+    best = found.sites[int(np.argmax(np.where(inside, shares, -np.inf)))]
+    assert f"{shares[found.sites.index(best)]:.2f} at {best}" in page_of(out)
+    assert -1 <= analysis.examples.agreement <= 1
+
+
+def test_attribution(made: Any) -> None:
+    """The parts sum to both logits, and a head's part is its z through W_O and W_U."""
+    model, examples, analysis, out = made
+    found = analysis.examples.attribution
+    clean, _, answers = find_twins(examples, seed=0)
+    logits, rows = answered(model, clean), np.arange(100)
+    summed = logits[rows[:, None], answers].numpy()
+    np.testing.assert_allclose(found.logits.sum(0), summed, atol=1e-3)
+    apart = (summed[:, 0] - summed[:, 1]).mean()
+    assert f"The right answer's logit is {apart:.1f} above the other's" in page_of(out)
+    _, cache = model.run_with_cache(torch.from_numpy(clean.tokens.astype(np.int64)))
+    for head in range(model.cfg.n_heads):
+        z = cache["z", 0][rows, clean.at, head]
+        wrote = z @ model.W_O[0, head]
+        if model.cfg.normalization_type is not None:
+            scale = cache["ln_final.hook_scale"][rows, clean.at]
+            wrote = (wrote - wrote.mean(-1, keepdim=True)) / scale
+            wrote = wrote * getattr(model.ln_final, "w", 1)
+        part = (wrote @ model.unembed.W_U)[rows[:, None], answers].numpy()
+        own = found.logits[found.components.index(f"L0H{head}")]
+        np.testing.assert_allclose(own, part, atol=1e-3)
+
+
+def test_the_circuit(made: Any) -> None:
+    """Faithfulness: what is outside carries what it carries in the next example of the order."""
+    model, examples, analysis, out = made
+    scores, circuit = analysis.examples.scores, analysis.examples.circuit
+    judged = examples[:200][1::2]
+    n = len(judged)
+    cycle, other = np.random.default_rng(0).permutation(n), np.empty(n, int)
+    other[cycle] = np.roll(cycle, -1)
+    _, cache = model.run_with_cache(torch.from_numpy(judged.tokens.astype(np.int64)))
+    n_heads, length = model.cfg.n_heads, circuit.edges.shape[-1]
+
+    def hooks(layer: int, kept: np.ndarray) -> list[tuple[str, Any]]:
+        cut, at = torch.from_numpy(~kept[:n_heads]), f"blocks.{layer}."
+        theirs = cache["pattern", layer][other][:, :, :length, :length] * cut
+        carried = torch.einsum("bhqk,bkhd->bqhd", theirs, cache["v", layer][other][:, :length])
+
+        def zero(own: Tensor, hook: Any) -> Tensor:
+            own[:, :, :length, :length] *= ~cut
+            return own
+
+        def add(z: Tensor, hook: Any) -> Tensor:
+            z[:, :length] += carried
+            return z
+
+        def swap(own: Tensor, hook: Any) -> Tensor:
+            written = torch.from_numpy(kept[n_heads].diagonal().copy())[:, None]
+            mlp = cache["mlp_out", layer][other][:, :length]
+            own[:, :length] = torch.where(written, own[:, :length], mlp)
+            return own
+
+        heads = [(at + "attn.hook_pattern", zero), (at + "attn.hook_z", add)]
+        return heads + [(at + "hook_mlp_out", swap)] * (len(kept) > n_heads)
+
+    full = answered(model, judged)
+    own = full.argmax(-1)
+
+    def measured(inside: np.ndarray) -> np.ndarray:
+        each = (hooks(layer, kept) for layer, kept in enumerate(inside))
+        logits = answered(model, judged, itertools.chain(*each))
+        rest = logits.scatter(1, own[:, None], -torch.inf).amax(-1)
+        right = (logits.argmax(-1) == own).double().mean()
+        return np.array([right, (logits[range(n), own] - rest).mean()])
+
+    every = np.ones_like(circuit.edges)
+    nothing, all_of_it = measured(~every), measured(every)
+    shares = (measured(circuit.edges) - nothing) / (all_of_it - nothing)
+    found = [scores.faithfulness.accuracy, scores.faithfulness.logit_difference]
+    np.testing.assert_allclose(found, shares, atol=1e-3)
+    assert f"keep {shares[0]:.2f} of the model's answers" in page_of(out)
+
+
+def test_complexity(made: Any) -> None:
+    model, _, analysis, _ = made
+    norms: dict[Any, float] = {}
+    ranks: dict[str, list[float]] = {"QK": [], "OV": []}
+    for layer, block in enumerate(model.blocks):
+        for head in range(model.cfg.n_heads):
+            attn = block.attn
+            looks, moves = attn.W_Q[head] @ attn.W_K[head].T, attn.W_V[head] @ attn.W_O[head]
+            norms[layer, head] = float(moves.norm())
+            for name, product in (("QK", looks), ("OV", moves)):
+                spectrum = torch.linalg.svdvals(product.double())
+                ranks[name].append(float((spectrum**2).sum() / spectrum[0] ** 2))
+    weights = [norm**2 for norm in norms.values()]
+    for name, values in ranks.items():
+        mean = np.average(values, weights=weights)
+        assert analysis.complexity.effective[name] == pytest.approx(mean, rel=1e-3)
+    largest = max(norms.values())
+    for head, norm in norms.items():
+        assert analysis.complexity.head_norms[head] == pytest.approx(norm / largest, rel=1e-3)
