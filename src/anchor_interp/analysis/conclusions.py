@@ -132,10 +132,9 @@ def _where(places: Sequence[str], tokens: Sequence[str], partly: bool) -> str:
     """Where these tokens' information is."""
     if not places:
         return "at no position"
-    if places == ("own",):
-        at = "its own position" if len(tokens) == 1 else "their own positions"
-    else:
-        at = _listed([_PLACES[place] for place in places])
+    own = "its own position" if len(tokens) == 1 else "their own positions"
+    words = {**_PLACES, "own": own} | ({tokens[0]: own} if len(tokens) == 1 else {})
+    at = _listed([words[place] for place in places])
     return f"{'partly ' * partly}at {at}"
 
 
