@@ -6,6 +6,7 @@ The paper shows the first and the last of them, and PrOntoQA's epochs to fit (7E
 
 import math
 from collections.abc import Callable
+from operator import itemgetter
 from statistics import mean
 
 from matplotlib.figure import Figure
@@ -47,7 +48,7 @@ def draw(data: section.Data) -> section.Panels:
             of_task["at random (ID)"] = (pairs_at_random(rows), "id_accuracy")
         begin = f"({letter}) {TITLES[study]}" if letter.strip() else TITLES[study]
         panels.append([
-            (f"{begin}, {title}", over_data(study, mine, lambda row, name=column: row[name]))
+            (f"{begin}, {title}", over_data(study, mine, itemgetter(column)))
             for title, (mine, column) in of_task.items()
         ])  # fmt: skip
         if study == "prontoqa":

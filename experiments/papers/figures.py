@@ -55,8 +55,8 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     goes on beyond the axis.
     """
     lines: list[tuple[str, Judgement | None]] = []  # from the top
-    for heading, judged in groups.items():
-        shown = [one for one in judged if one.finding is not None and one.finding.found is not None]
+    for heading, group in groups.items():
+        shown = [one for one in group if one.finding is not None and one.finding.found is not None]
         named = [("\n".join(wrap(LEDGER.named(one.claim).short, 30)), one) for one in shown]
         lines += [(heading, None), *named] if named else []
     heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
@@ -353,7 +353,7 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
     share = structure.eigenvalues / structure.eigenvalues.sum()
     with single(4.2, 3.9) as figure:
         axes = figure.subplots()
-        axes.scatter(*points.T, s=0)
+        axes.scatter(points[:, 0], points[:, 1], s=0)
         for key, (x, y), colour in zip(keys, points, colormaps["cividis"](
             np.linspace(0, 0.85, len(keys))), strict=True):  # fmt: skip
             axes.text(x, y, str(key), ha="center", va="center", fontsize=8, color=colour)
@@ -382,9 +382,9 @@ def mask_drawing(hidden: int) -> Figure:
         axes = figure.subplots()
         for layer, query in itertools.product(range(2), range(len(names))):
             for key in range(query + 1):
-                cut = key == hidden and query != key
-                style = {"color": "#D55E00", "ls": "--", "lw": 1.6} if cut else {
-                    "color": INK, "lw": 0.9, "alpha": 0.35}  # fmt: skip
+                style: dict[str, Any] = {"color": INK, "lw": 0.9, "alpha": 0.35}
+                if key == hidden and query != key:
+                    style = {"color": "#D55E00", "ls": "--", "lw": 1.6}
                 axes.plot((key, query), (layer + 0.12, layer + 0.88), **style)
         for place, layer in itertools.product(range(len(names)), range(3)):
             fill = "#D55E00" if place == hidden else "white"
