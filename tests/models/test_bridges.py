@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from versions import only_4
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.matrices import stable_rank
-from helpers.versions import only_4
 
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
