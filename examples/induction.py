@@ -28,7 +28,7 @@ if __name__ == "__main__":
         tokens, period = repeated(128, step + 1)
         known = torch.arange(LENGTH - 1) >= period  # where the next token has been before
         logits, answers = model(tokens)[:, :-1][known], tokens[:, 1:][known]
-        torch.nn.functional.cross_entropy(logits, answers).backward()
+        torch.autograd.backward(torch.nn.functional.cross_entropy(logits, answers))
         optimizer.step()
         optimizer.zero_grad()
     tokens, period = repeated(200, 0)

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1)
     for _ in range(int((sys.argv[2:] or ["4000"])[0])):
         logits = model(tokens[train])[:, -1]
-        torch.nn.functional.cross_entropy(logits, answers[train]).backward()
+        torch.autograd.backward(torch.nn.functional.cross_entropy(logits, answers[train]))
         optimizer.step()
         optimizer.zero_grad()
     right = model(tokens[other])[:, -1].argmax(-1) == answers[other]
