@@ -20,7 +20,7 @@ if __name__ == "__main__":
     shape = SHAPE | {"d_vocab": P + 1, "n_ctx": 3, "normalization_type": None, "device": "cpu"}
     model = HookedTransformer(shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1)
-    for _ in range(int((sys.argv[2:] or ["4000"])[0])):
+    for _ in range(int((sys.argv[2:] or ["2000"])[0])):
         logits = model(tokens[train])[:, -1]
         torch.autograd.backward(torch.nn.functional.cross_entropy(logits, answers[train]))
         optimizer.step()
