@@ -300,7 +300,7 @@ def damaged_line(path: Path) -> None:
 def hostile_files(stage: str, folder: str) -> Iterator[Fault]:
     """Files that are not what they seem, for every stage that reads a checkpoint."""
     weights, state, config = f"{folder}/weights.safetensors", f"{folder}/state.json", "config.json"
-    written = "was written with|written with"
+    written = "was changed since it was written"
     write = Path.write_bytes
     for kind, what, name, change, says in (
         ("damaged file", "weights cut in half", weights, cut_in_half, written),
