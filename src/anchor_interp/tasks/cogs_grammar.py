@@ -42,7 +42,7 @@ HELD_NOUNS, HELD_NAMES = _listed(_LISTS["held nouns"]), _listed(_LISTS["held nam
 VERBS = {kind: _listed(verbs) for kind, verbs in _LISTS["verbs"].items()}
 """Verbs by what they take; an "omissible" object may be left out. The first ten of a class are in
 sentences of our own, and a verb that is held out is one of the last."""
-_IRREGULAR = dict(forms.split(" ", 1) for forms in _LISTS["irregular"])
+_IRREGULAR: Mapping[str, str] = dict(forms.split(" ", 1) for forms in _LISTS["irregular"])
 
 
 def past(verb: str) -> str:

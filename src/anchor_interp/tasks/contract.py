@@ -1,9 +1,9 @@
 """Examples, aspects and baselines of a task, checked against its contract once they are drawn."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
@@ -53,14 +53,14 @@ def _checked_blocks(n: int, n_pos: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in starts]
 
 
-def _faults(task: Task, part: Dataset) -> Iterator[tuple[Bool[np.ndarray, " n"], str]]:
-    """For each clause of the contract the examples that break it, and how they do."""
+def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:
+    """For each clause of the contract which examples break it ([n]), and how they do."""
     tokens, mask, lengths = part.tokens, part.mask, part.lengths
     n_tokens, n_input_tokens, position = task.n_tokens, task.n_input_tokens, np.arange(len(mask.T))
     inside = position < lengths[:, None]
-    outside: np.ndarray = (tokens < 0) | (tokens >= n_tokens)
+    outside = (tokens < 0) | (tokens >= n_tokens)
     yield outside.any(1), f"has a token outside its vocabulary of {n_tokens}"
-    unread: np.ndarray = part.inputs >= n_input_tokens
+    unread = part.inputs >= n_input_tokens
     bound = f"n_input_tokens ({n_input_tokens})"
     yield unread.any(1), f"has a token before the last position that is not below {bound}"
     longest = min(task.length + 1, tokens.shape[1])

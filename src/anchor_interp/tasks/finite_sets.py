@@ -23,4 +23,5 @@ def finite_splits(sets: Sets) -> tuple[Split, ...]:
 def drawn_rows(sets: Sets, split: str, n: int, *, seed: int, stream: str) -> Ints:
     """N rows of a split: all of them in random order, then all in another order, and so on."""
     rows = sets[split]
-    return rows[shuffled_rows(n, len(rows), seed=seed, stream=f"{stream}/{split}")]
+    drawn: Ints = rows[shuffled_rows(n, len(rows), seed=seed, stream=f"{stream}/{split}")]
+    return drawn
