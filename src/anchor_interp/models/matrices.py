@@ -138,8 +138,8 @@ def gaussian_numbers(shape: tuple[int, int], inner: int | None = None) -> tuple[
         # if they share a neuron
         mean = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
         spread = math.sqrt(max(0.0, 1 / d_in - mean**2) / (n * (n - 1) / 2))
-    deviations = ranks.std(0, ddof=1).tolist()
-    return Numbers(*ranks.mean(0).tolist(), mean), Numbers(*deviations, spread)
+    means, deviations = ranks.mean(0).tolist(), ranks.std(0, ddof=1).tolist()
+    return Numbers(means[0], means[1], mean), Numbers(deviations[0], deviations[1], spread)
 
 
 def exact(matrix: Tensor) -> Tensor:
