@@ -167,6 +167,7 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     model, site = small_exact("inferential", "post"), Site("resid_post", 0, "first")
     everything = replace(FEW_KEYS, unseen=())
     crossing = interchange_pairs(everything, 20, seed=0, pairs=[(1, 4), (3, 1)])
+    assert crossing.made is not None
     assert (3, 4) in crossing.made
     rows = torch.from_numpy(ai.sample(FEW_KEYS, "id", 4, seed=0).tokens).long()
     undeclared = Replacement(site.hook, torch.zeros(4, FEW_KEYS.length, model.cfg.d_model))

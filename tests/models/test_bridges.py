@@ -137,7 +137,7 @@ def test_a_native_bridge_answers_as_a_model_of_equal_weights(name: str) -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
     sizes = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_head": 8, "d_mlp": 64, "d_vocab": 60}
-    native = TransformerBridge.boot_native(
+    native: Any = TransformerBridge.boot_native(
         {**sizes, "n_ctx": 16, "act_fn": "relu", "normalization_type": "LN", "seed": 0}
     ).eval()
     config = ai.ModelConfig(**sizes, n_ctx=16, act_fn="relu", normalization="pre", bias=True)

@@ -141,7 +141,7 @@ def test_a_run_survives_the_death_of_its_node(
     before, folder = signal.getsignal(signal.SIGTERM), tmp_path / "runs"
     engine = RayEngine(address=nodes.address)
     watch = Watch(folder / "run", nodes.replace_worker)
-    (lost,) = engine.run(each_alone({"run": long}), folder, lambda _: watch)
+    (lost,) = engine.run(each_alone({"run": long}), folder, lambda _: Progress(watch.update))
     assert watch.acted
     assert type(lost.error) is AnchorInterpError
     assert "was lost with its worker or machine" in str(lost.error)
@@ -224,7 +224,9 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
     rarely = override(long, checkpoint_every=700)  # a stop hardly falls on one of these steps
     watch = Watch(tmp_path / "run", leave)
     with pytest.raises(KeyboardInterrupt):
-        list(RayEngine().run(each_alone({"run": rarely}), tmp_path, lambda _: watch))
+        list(
+            RayEngine().run(each_alone({"run": rarely}), tmp_path, lambda _: Progress(watch.update))
+        )
     folder = RunFolder(tmp_path / "run")
     newest = folder.steps()[-1]
     assert newest not in (700, 1400, 1500), "the step at which it was stopped"
@@ -249,7 +251,7 @@ def test_a_killed_worker_is_an_error_of_its_run(
 
     watch = Watch(tmp_path / "run", kill)
     engine = RayEngine()
-    (result,) = engine.run(each_alone({"run": long}), tmp_path, lambda _: watch)
+    (result,) = engine.run(each_alone({"run": long}), tmp_path, lambda _: Progress(watch.update))
     assert type(result.error) is AnchorInterpError
     assert "was lost with its worker" in str(result.error)
     assert RunFolder(tmp_path / "run").steps()[-1] > 0

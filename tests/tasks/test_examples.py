@@ -43,7 +43,7 @@ def test_anchor_sequences_are_examples() -> None:
     for place in ("key", "first", "second", "last"):
         assert (examples.positions(place) == places(sequences, place)).all()
     assert examples.answers is not None
-    assert (examples.answers == sequences.targets).all()
+    assert np.array_equal(examples.answers, sequences.targets)
     assert (examples.labels["key"] == sequences.key).all()
     prompts = FEW_KEYS.examples("id", 30, seed=0).prompts()
     assert (prompts.tokens == examples.tokens).all()
@@ -59,7 +59,7 @@ def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
     at = np.array([0, 8, 3, 5])
     for attached in (False, True):
         if attached:
-            model.add_hook("blocks.0.hook_resid_pre", lambda value, **_: value)
+            model.add_hook("blocks.0.hook_resid_pre", lambda tensor, *, hook: tensor)
         logits = ai.last_logits(model, ai.Examples(tokens, at=at))
         torch.testing.assert_close(logits, whole[range(4), at], atol=1e-12, rtol=0)
 

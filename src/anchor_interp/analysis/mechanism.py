@@ -97,7 +97,9 @@ class Fingerprint(Readable):
 
 
 _ABOUT = ("run_id", "step", "seed", "schema")
-NUMBERS = tuple(entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT)
+NUMBERS: tuple[str, ...] = tuple(
+    entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT
+)
 
 
 FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=6)
