@@ -50,7 +50,7 @@ from papers.rises import mean as mean_of_rates
 from papers.rows import Row
 from papers.studies import SCALES, STUDIES
 from papers.tables import read_tables
-from papers.verdict_score import PHASES, VerdictScore
+from papers.verdict_score import GIVEN, PHASES, VerdictScore
 from section_7_text import across_table, concepts_table, corners_table, language_table
 
 ROOT = Path(__file__).parent.parent
@@ -95,51 +95,31 @@ def read_ledger() -> Ledger:
 
 
 def rules_table(score: VerdictScore | None) -> str:
-    """The verdict beside rules that know less; kinds of cells without a run have no column."""
+    """The verdict beside rules that know less."""
     if score is None:
         return NOT_MEASURED
-    other_cells = score.unfamiliar if score.familiar[1] else (0, 0)  # else these are all
-    kinds = {
-        name: title.format(*counted)
-        for name, title, counted in (
-            ("familiar", "in {} familiar cells ({} runs)", score.familiar),
-            ("unfamiliar", "in {} other cells ({} runs)", other_cells),
-            ("mixed", "right in mixed cells ({1} runs)", (0, score.mixed_runs)),
-        )
-        if counted[1]
-    }
     lines = [
         [
             rule.rule,
+            str(rule.n),
             f"{rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})",
+            f"{rule.far:.2f}",
             "" if rule.behind is None else f"{rule.behind:.2f} (at least {rule.behind_low:.2f})",
-            *("" if (v := getattr(rule, kind)) is None else f"{v:.2f}" for kind in kinds),
         ]
         for rule in score.rules
     ]
-    head = ["what the rule knows", "balanced accuracy (95 %)", "behind the verdict by"]
-    found = table([*head, *kinds.values()], lines)
-    if "familiar" in kinds:
-        found += (
-            "\nRuns in familiar cells differ in their seed alone from runs that the rules and the "
-            "verdict's thresholds were fitted on.\n"
-        )
-    if score.mixed_p is None:
-        return found
-    return (
-        f"{found}\nMixed cells are those whose seeds end in different phases. Verdicts that change "
-        f"places inside them are right as often with p = {score.mixed_p:.2f}.\n"
-    )
+    head = ["what names the phase", "runs", "balanced accuracy (95 %)", "not near a line",
+            "behind by"]  # fmt: skip
+    return table(head, lines)
 
 
 def confusion_table(score: VerdictScore | None) -> str:
     """Runs by phase and verdict."""
     if score is None:
         return NOT_MEASURED
-    columns = (*PHASES, "other")
     counts = score.confusion
-    lines = [[phase, *(str(counts[phase][column]) for column in columns)] for phase in PHASES]
-    return table(["phase, from behaviour", *(f"verdict {name}" for name in columns)], lines)
+    lines = [[phase, *(str(counts[phase][column]) for column in GIVEN)] for phase in PHASES]
+    return table(["phase, from behaviour", *(f"verdict {name}" for name in GIVEN)], lines)
 
 
 def disagreements_table(score: VerdictScore | None) -> str:
@@ -147,10 +127,10 @@ def disagreements_table(score: VerdictScore | None) -> str:
     if score is None:
         return NOT_MEASURED
     lines = [
-        [run.settings, run.phase, run.verdict, run.reason, run.behaviour, run.explanation]
+        [run.settings, run.phase, run.verdict, run.reason, run.behaviour, "yes" * run.near]
         for run in score.disagreements
     ]
-    return table(["run", "phase", "verdict", "because", "behaviour", "likely reason"], lines)
+    return table(["run", "phase", "verdict", "because", "behaviour", "near a line"], lines)
 
 
 def studies_table(_: Ledger) -> str:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from textwrap import wrap
@@ -18,14 +17,14 @@ from matplotlib.lines import Line2D
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.pages.diagram_marks import COLOURS
-from anchor_interp.pages.style import INK, NEITHER, frame, plain_ticks, signed_map, single
+from anchor_interp.pages.style import INK, frame, plain_ticks, signed_map, single
 from anchor_interp.tasks.functions import Pair
 
 from .claims import LEDGER
 from .effects import grouped
 from .judging import Judgement
-from .rows import Row, Rows, pair_steps, steps_to
-from .verdict_score import PHASES, EarlyScore, VerdictScore
+from .rows import Rows, pair_steps, steps_to
+from .verdict_score import GIVEN, PHASES, VerdictScore
 
 _TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
 Corner = tuple[tuple[int, ...], tuple[int, ...]]  # groups of anchors along rows and columns
@@ -105,8 +104,7 @@ def _effect(axes: Axes, judged: Judgement, place: float, height: float) -> None:
 
 def confusion(score: VerdictScore) -> Figure:
     """The phase of every run against the verdict from its mechanism."""
-    columns = (*PHASES, "other")
-    counts = np.array([[score.confusion[phase][other] for other in columns] for phase in PHASES])
+    counts = np.array([[score.confusion[phase][other] for other in GIVEN] for phase in PHASES])
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
     with single(5.2, 3.4) as figure:
         axes = figure.subplots()
@@ -115,31 +113,11 @@ def confusion(score: VerdictScore) -> Figure:
             if n:
                 colour = "white" if shares[row, column] > 0.6 else "black"
                 axes.text(column, row, str(n), ha="center", va="center", color=colour)
-        axes.set_xticks(range(len(columns)), columns, rotation=25, ha="right", fontsize=8)
+        axes.set_xticks(range(len(GIVEN)), GIVEN, rotation=25, ha="right", fontsize=8)
         axes.set_yticks(range(len(PHASES)), PHASES, fontsize=8)
         axes.set(xlabel="verdict, from the mechanism", ylabel="phase, from behaviour")
         for side in ("top", "right"):
             axes.spines[side].set_visible(True)
-    return figure
-
-
-def early(scores: Sequence[EarlyScore], reference: float | None = None) -> Figure:
-    """Balanced accuracy of the verdict along training, against the final phase."""
-    with single(4.8, 3.2) as figure:
-        axes = figure.subplots()
-        at = [score.share for score in scores]
-        low, high = [s.low for s in scores], [s.high for s in scores]
-        axes.fill_between(at, low, high, color=_SMALL, alpha=0.2, linewidth=0)
-        axes.plot(at, [s.accuracy for s in scores], "o-", color=_SMALL, label="verdict then")
-        behaved = [(s.share, s.behaviour) for s in scores if s.behaviour is not None]
-        if behaved:
-            axes.plot(*zip(*behaved, strict=True), "s--", color=_LARGE, label="behaviour then")
-        if reference is not None:
-            axes.axhline(reference, color=NEITHER, linestyle="--", label="from the settings alone")
-        axes.axhline(1 / len(PHASES), color=INK, linewidth=0.8, linestyle=":", label="chance")
-        axes.set(xlabel="share of the training done", ylim=(0, 1.02))
-        axes.set_ylabel("balanced accuracy\nof the final phase")
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
     return figure
 
 
@@ -163,36 +141,6 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
             axes.set_title(f"{_TASKS.get(task, task)}, {layout}" if strata else "")
         for axes in panels[-1]:
             axes.set_xticks(range(len(PHASES)), PHASES, rotation=35, ha="right", fontsize=8)
-    return figure
-
-
-def development(rows: Rows, checkpoints: Rows, numbers: Mapping[str, str]) -> Figure:
-    """Numbers of the mechanism along training: every run a point, the mean of each final phase.
-
-    ``rows`` hold the numbers at the end, ``checkpoints`` those at each ``at_step``.
-    """
-    steps = {row["run_id"]: row["steps"] for row in rows}
-    last = 1 + max((row["at_number"] for row in checkpoints), default=0.0)
-    moments: dict[float, list[Row]] = defaultdict(list)
-    for row in (*checkpoints, *rows):
-        moments[row.get("at_number") or last].append(row)
-    shares = {
-        number: float(np.mean([r.get("at_step", r["steps"]) / steps[r["run_id"]] for r in mine]))
-        for number, mine in sorted(moments.items())
-    }
-    with _panels(numbers, 2.9) as (figure, panels):
-        for name, axes in panels.items():
-            for index, phase in enumerate(PHASES):
-                colour, means = COLOURS[phase], []
-                for number, share in shares.items():
-                    values = _of_phase(moments[number], phase, name)
-                    place = share + (index - 1.5) * 0.012
-                    axes.plot([place] * len(values), values, ".", color=colour, alpha=0.35)
-                    means.append((place, _mean(values)))
-                axes.plot(*zip(*means, strict=True), "-", color=colour, linewidth=2, label=phase)
-            axes.set_xlabel("share of the training done (mean)")
-            axes.grid(alpha=0.25)
-        _legend(figure, axes.get_legend_handles_labels()[0], columns=4)
     return figure
 
 

@@ -11,20 +11,10 @@ from anchor_interp.sweeps.effects import Estimate
 
 from .claims import judge_ledger
 from .judging import Claim, Judgement
-from .rows import Rows, cell
-from .tables import checkpoints_table, read_checkpoints, read_tables
-from .verdict_score import (
-    EarlyScore,
-    VerdictScore,
-    can_be_judged,
-    is_new,
-    judge_early,
-    judge_verdict,
-)
-
-# The studies that the verdict was fitted on and is judged on, and one that is only a second look:
-# its runs were seen while the verdict was made. Its checkpoints say how early the verdict is.
-FITTED, JUDGED, SECOND = "settings", "settings-judging", "phases"
+from .rows import Rows
+from .tables import read_study, read_tables
+from .verdict_runs import half_of
+from .verdict_score import VerdictScore, can_be_judged, fitting_rows, judge_verdict
 
 
 @dataclass(frozen=True)
@@ -34,46 +24,31 @@ class Ledger:
     scale: str
     judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
     verdict: VerdictScore | None  # how good the verdict from the mechanism is
-    second_look: VerdictScore | None  # the same on runs that were seen while it was made
-    early: tuple[EarlyScore, ...]  # how early it is
     runs: Mapping[str, int]  # runs of every study
     seconds: float  # wall time of training them one after the other
-    schema: int = 3
+    schema: int = 4
 
 
-def make_ledger(scale: str, tables: Mapping[str, Rows], checkpoints: Rows = ()) -> Ledger:
-    """Judge every claim, and the verdict from the mechanism."""
-    fitted, again = tables.get(FITTED, ()), tables.get(SECOND, ())
-    score = _scored(list(filter(is_new, tables.get(JUDGED, ()))), fitted)
-    second = _scored(again, fitted)
+def make_ledger(scale: str, tables: Mapping[str, Rows], verdict_runs: Rows = ()) -> Ledger:
+    """Judge every claim, and the verdict from the mechanism on its own runs."""
     seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
+    judged = [row for row in verdict_runs if half_of(row) == "judge" and can_be_judged(row)]
+    fitted = fitting_rows(tables, verdict_runs)
+    has_kinds = min(len({row["phase"] for row in part}) for part in (judged, fitted)) > 1
     return Ledger(
         scale=scale,
         judgements=judge_ledger(tables),
-        verdict=score,
-        second_look=second,
-        early=() if second is None else tuple(judge_early(again, checkpoints)),
+        verdict=judge_verdict(judged, fitted) if has_kinds else None,
         runs={name: len(found) for name, found in tables.items()},
         seconds=sum(seconds.values()),
     )
 
 
-def _scored(rows: Rows, fitted: Rows) -> VerdictScore | None:
-    """The verdict on some runs; None if these or those fitted on have too few phases or cells."""
-    judged, known = (list(filter(can_be_judged, part)) for part in (rows, fitted))
-    kinds = [
-        {row["phase"] for row in judged},
-        {row["phase"] for row in known},
-        {*map(cell, judged)},
-    ]
-    return judge_verdict(rows, fitted) if min(map(len, kinds)) > 1 else None
-
-
 def read_ledger(scale: str, tables: Path) -> Ledger:
     """The ledger of a folder of tables."""
-    along = checkpoints_table(tables, SECOND)
-    checkpoints = read_checkpoints(along) if along.is_file() else ()
-    return make_ledger(scale, read_tables(tables, scale=scale), checkpoints)
+    own = tables / "verdict.csv"
+    verdict_runs = read_study(own) if own.is_file() else ()
+    return make_ledger(scale, read_tables(tables, scale=scale), verdict_runs)
 
 
 def write_ledger(ledger: Ledger, out: str | Path) -> Path:

@@ -172,7 +172,7 @@ def _phases(name: str) -> Sweep:
     ))  # fmt: skip
 
 
-def _settings(name: str, indices: Iterable[int]) -> Sweep:
+def settings(name: str, indices: Iterable[int]) -> Sweep:
     """Two-layer runs of random settings, in both layouts and on both tasks; each has its own seed.
 
     The distribution was written down before any of these runs. Rates, sequences and weight decay
@@ -281,10 +281,10 @@ STUDIES: Mapping[str, Study] = {
         "every phase, at other widths, depths and layouts", _phases, ("mechanism",), True
     ),
     "settings": Study(
-        "random settings within each layout", lambda name: _settings(name, FITTING), ("mechanism",)
+        "random settings within each layout", lambda name: settings(name, FITTING), ("mechanism",)
     ),
     "settings-judging": Study(
-        "more random settings", lambda name: _settings(name, JUDGING), ("mechanism",)
+        "more random settings", lambda name: settings(name, JUDGING), ("mechanism",)
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),

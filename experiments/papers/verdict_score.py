@@ -1,21 +1,17 @@
-"""How good the verdict from the mechanism is, on runs that its thresholds were not fixed on.
+"""How good the verdict from the mechanism is, on runs that its lines were not fitted on.
 
-It is judged on the runs of the study ``settings`` after the first 25 of each task and layout, which
-its thresholds were fitted on. Beside it stand rules that know less: decision trees, fitted on those
-first runs and again on the judged runs, each cell on all other cells; each has the size that is
-best for it in hindsight, which favours them. Runs that did not converge have no phase to tell and
-are left out, and so are runs whose table lacks a number of the verdict.
+Lines and bands are fitted on random settings: on the studies ``settings`` and ``settings-judging``,
+and on one half of :mod:`papers.verdict_runs`. The other half judges, once. Each run has settings of
+its own. Beside the verdict stand rules that know less: decision trees, fitted on the same runs and
+again on the judged ones, each without the run that it names; each has the size that is best for it
+in hindsight, which favours them. Runs that did not converge have no phase to tell and are left out.
 
-Runs that differ in their seed alone are not independent. Intervals of balanced accuracy add up
-Jeffreys' intervals of the phases with as many witnesses as a phase has cells; what a rule lacks to
-the verdict is bootstrapped over cells; in *mixed cells*, whose seeds end in different phases,
-settings say nothing, and verdicts change places for p. Runs in *familiar cells* differ from runs
-that the rules (and the verdict's thresholds) were fitted on in their seed alone; they are scored
-apart from the others.
+The older tables lack the memory of the place, whose line is the papers' own. Their share of virtual
+anchors with the rule counts the sum -6, which the exception of the NeurIPS task adds.
+:data:`WITHOUT_SIX` is what is left of that number without it, the median of nine other models.
 """
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,24 +22,28 @@ from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.statistics import Floats, permutation_p
-from anchor_interp.analysis.verdict import THRESHOLDS, VerdictThresholds, verdict
-from anchor_interp.runs.phase import PAPER, Phase
+from anchor_interp.analysis.statistics import Floats
+from anchor_interp.analysis.verdict import LINES, Line, Verdict, leaning, verdict
+from anchor_interp.analysis.verdict import NUMBERS as VERDICT
+from anchor_interp.runs.phase import NEAR, PAPER, Phase
 
 from .effects import value_of
-from .rows import Row, Rows, cell
-from .studies import NEW
+from .rows import Row, Rows
+from .verdict_runs import half_of
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
-_NEAR = 0.1  # an accuracy this close to a line could as well be on its other side
+GIVEN = (*PHASES, "mixture", "unclear")
+WITHOUT_SIX = 0.89
 _DRAWN = 2_000
 _DEPTHS, _LEAVES = (2, 3, 4, 6), (1, 3)  # sizes of the decision trees that are tried
+_FITTED = ("route_symmetric", "route_gathered", "virtual_rule")
+_WINDOW, _RIGHT = 10, 0.85  # a band ends where of ten runs beyond it so many are named rightly
 
 Names = npt.NDArray[np.str_]
-Cells = Sequence[tuple[Any, ...]]
+Lines = Mapping[str, Line]
+Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -52,62 +52,43 @@ class RuleScore:
 
     name: str
     rule: str  # what it knows
+    n: int  # runs that it names
     accuracy: float  # balanced accuracy: the mean over phases of the share named rightly
     low: float
     high: float
-    behind: float | None  # how much balanced accuracy it lacks to the verdict; None for the verdict
-    behind_low: float | None
-    mixed: float | None  # share named rightly in mixed cells; None if there are none
-    familiar: float | None  # balanced accuracy in familiar cells; None if there are none
-    unfamiliar: float | None  # that in all other cells
+    far: float  # the same without runs whose behaviour is near a line between phases
+    behind: float | None = None  # how much balanced accuracy it lacks to the verdict on all runs
+    behind_low: float | None = None
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A run whose phase and verdict differ."""
+    """A run that the verdict names wrongly."""
 
     run_id: str
     settings: str
     phase: str
     verdict: str
-    reason: str  # the rule of the verdict that spoke
+    reason: str  # the evidence of the verdict
     behaviour: str  # the accuracies that decided the phase
-    explanation: str  # what makes the difference likely, by the fixed rule of _explanation
+    near: bool  # whether one of them is near a line
 
 
 @dataclass(frozen=True)
 class VerdictScore:
-    """The verdict on a table of runs."""
+    """The verdict on judged runs."""
 
     n: Mapping[str, int]  # runs of every phase
     left_out: int  # runs without one of these phases
+    coverage: float  # the share of runs that it names
     confusion: Mapping[str, Mapping[str, int]]  # for every phase, how often each verdict was given
-    rules: tuple[RuleScore, ...]  # the verdict first, then rules that know less
-    familiar: tuple[int, int]  # familiar cells and their runs
-    unfamiliar: tuple[int, int]  # all other cells and their runs
-    mixed_runs: int  # runs in mixed cells
-    mixed_p: float | None  # how often verdicts that change places within them are right as often
-    disagreements: tuple[Disagreement, ...]  # every run that is named wrongly
+    rules: tuple[RuleScore, ...]  # the verdict, its leaning on all runs, then rules that know less
+    mixtures: tuple[float, ...]  # OOD accuracies of the runs that are called mixtures
+    disagreements: tuple[Disagreement, ...]
 
     def accuracy_of(self, name: str) -> float:
         """The balanced accuracy of the rule with this short name."""
         return next(rule.accuracy for rule in self.rules if rule.name == name)
-
-
-@dataclass(frozen=True)
-class EarlyScore:
-    """What one moment of training tells of the final phase; the same runs at each moment.
-
-    ``behaviour`` is the balanced accuracy of the phase by behaviour. An undertrained model counts
-    as memorizing, which is how its mechanism looks.
-    """
-
-    share: float  # the moment, as a share of the run's steps; the mean over runs
-    n: int
-    accuracy: float  # balanced accuracy of the verdict at that moment
-    low: float
-    high: float
-    behaviour: float | None
 
 
 def fingerprint_of(row: Row) -> Fingerprint:
@@ -122,145 +103,184 @@ def fingerprint_of(row: Row) -> Fingerprint:
 
 def can_be_judged(row: Row) -> bool:
     """Whether a row has a phase that a verdict names, and a fingerprint of today's numbers."""
-    return row["status"] == "done" and row["phase"] in PHASES and row.get("exceptions") is not None
+    return row["status"] == "done" and row["phase"] in PHASES and row.get("memory") is not None
 
 
-def is_new(row: Row) -> bool:
-    """Whether a run of random settings was trained after the thresholds had been committed."""
-    return bool(row["seed"] % 10_000 >= NEW)
+def fitting_rows(tables: Mapping[str, Rows], runs: Rows) -> list[Row]:
+    """The rows that lines are fitted on: runs with a phase that the memory of the place leaves."""
+    rows: list[Row] = []
+    for row in (*tables.get("settings", ()), *tables.get("settings-judging", ())):
+        if row["phase"] in PHASES[1:] and row.get("exceptions") is not None:
+            rule = row["virtual_rule"] * (WITHOUT_SIX if row["exceptions"] else 1)
+            rows.append(row | {"virtual_rule": rule, "memory": 0.0})
+    return rows + [
+        row
+        for row in runs
+        if half_of(row) == "fit" and can_be_judged(row) and row["phase"] != "memorizing"
+    ]
 
 
-def fit_thresholds(rows: Rows) -> VerdictThresholds:
-    """The thresholds of order, rule and likeness with the best balanced accuracy on some runs.
+def fit_lines(rows: Rows) -> Lines:
+    """The lines with the best balanced accuracy of the verdict's leaning, and their bands.
 
-    Each is moved in turn, twice, to the middle of the widest range that is as good as any.
+    Each line is moved in turn, twice, to the middle of the widest range that is as good as any. Its
+    band ends on both sides where, of the next ten runs whose leaning hangs on the number, 85 % are
+    named rightly.
     """
-    kept = list(filter(can_be_judged, rows))
-    truth, numbers = np.array([row["phase"] for row in kept]), list(map(fingerprint_of, kept))
-    found = THRESHOLDS
+    truth = np.array([row["phase"] for row in rows])
+    numbers = list(map(_numbers_of, rows))
+    found = dict(LINES)
 
-    def score(**moved: float) -> float:
-        tried = replace(found, **moved)
-        return _balanced(truth, np.array([verdict(each, tried).phase for each in numbers]))
+    def score(name: str, at: float) -> float:
+        return _balanced(truth, _leanings(numbers, {**found, name: Line(at, at, at)}))
 
-    for name, number in (*_FITTED.items(), *_FITTED.items()):
-        values = sorted({v for each in numbers if (v := getattr(each, number)) is not None})
-        if len(values) < 2:  # nothing to choose between
-            continue
-        scores = [score(**{name: (low + high) / 2}) for low, high in itertools.pairwise(values)]
+    for name in (*_FITTED, *_FITTED):
+        values = sorted({each[name] or 0.0 for each in numbers})
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(values)]
+        scores = [score(name, middle) for middle in middles]
         ranges, start = [], 0
         for best, group in itertools.groupby(each == max(scores) for each in scores):
             end = start + len(list(group))
             ranges += [(values[start], values[end])] if best else []
             start = end
         low, high = max(ranges, key=lambda ends: ends[1] - ends[0])
-        found = replace(found, **{name: (low + high) / 2})
-    return found
+        found[name] = Line(*(3 * [(low + high) / 2]))
+    return {name: _band(name, line.line, numbers, truth, found) if name in _FITTED else line
+            for name, line in found.items()}  # fmt: skip
 
 
-def fitted_accuracy(rows: Rows) -> tuple[float, float]:
-    """Balanced accuracy of the verdict on the rows that its thresholds are fitted on.
+def _numbers_of(row: Row) -> Values:
+    return {number.name: row.get(number.name) for number in VERDICT}
 
-    The second number judges each row by thresholds that are fitted on the others.
+
+def _leanings(numbers: Sequence[Values], lines: Lines) -> Names:
+    return np.array([leaning(each, lines) for each in numbers])
+
+
+def _band(name: str, line: float, numbers: Sequence[Values], truth: Names, lines: Lines) -> Line:
+    """A line with its band."""
+    moved = {side: {**lines, name: Line(at, at, at)} for side, at in (("high", -9.0), ("low", 9.0))}
+    high, low = (_leanings(numbers, moved[side]) for side in ("high", "low"))
+    values = np.array([each[name] or 0.0 for each in numbers])
+    hang = (high != low) & ((truth == high) | (truth == low))
+    ends = []
+    for side, names in ((values >= line, high), (values < line, low)):
+        mine = np.flatnonzero(hang & side)
+        mine = mine[np.argsort(np.abs(values[mine] - line), kind="stable")]
+        right, weights = (names == truth)[mine], _balancing(truth)[mine]
+        shares = (np.average(right[i : i + _WINDOW], weights=weights[i : i + _WINDOW])
+                  for i in range(len(mine)))  # fmt: skip
+        starts = (i for i, share in enumerate(shares) if share >= _RIGHT)
+        first = next(starts, len(mine) - 1)
+        ends.append(line if first <= 0 else float(values[mine[first]]))
+    return Line(round(ends[1], 3), round(line, 3), round(ends[0], 3))
+
+
+def _plain(row: Row) -> Fingerprint:
+    """A fingerprint without intervals, of a model that has learned."""
+    margins = {name: None for name in NUMBERS if name.endswith("_margin")}
+    return replace(fingerprint_of(row), train_accuracy=None, seen_train_keys=None, **margins)
+
+
+def left_out_accuracy(rows: Rows) -> tuple[float, float, float]:
+    """On rows that the lines are fitted on, each tenth judged by lines fitted on the others.
+
+    Balanced accuracy of the leaning, the share that the verdict names, and its accuracy there.
     """
-    kept = list(filter(can_be_judged, rows))
-    truth, numbers = np.array([row["phase"] for row in kept]), list(map(fingerprint_of, kept))
-    left_out = []
-    with reporting_one("leaving out each run", len(kept)) as progress:
-        for i, each in enumerate(numbers):
-            others = fit_thresholds(kept[:i] + kept[i + 1 :])
-            left_out.append(verdict(each, others).phase)
-            progress.update(i + 1, {})
-    found = (np.array([verdict(each).phase for each in numbers]), np.array(left_out))
-    return _balanced(truth, found[0]), _balanced(truth, found[1])
+    truth, folds = np.array([row["phase"] for row in rows]), np.arange(len(rows)) % 10
+    found: list[Verdict] = []
+    order = np.argsort(folds, kind="stable")
+    for fold in range(10):
+        lines = fit_lines([row for row, at in zip(rows, folds, strict=True) if at != fold])
+        mine = (_plain(row) for row, at in zip(rows, folds, strict=True) if at == fold)
+        found += [verdict(each, lines) for each in mine]
+    truth = truth[order]
+    leanings, given = (
+        np.array([getattr(each, name) for each in found]) for name in ("leaning", "phase")
+    )
+    named = np.isin(given, PHASES)
+    return (
+        _balanced(truth, leanings), float(named.mean()), _balanced(truth[named], given[named])
+    )  # fmt: skip
 
 
 def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
-    """The verdict on some runs, beside rules fitted on others.
-
-    The verdict's thresholds must not have been fixed on any of ``rows``.
-    """
-    kept, known = (list(filter(can_be_judged, part)) for part in (rows, fitted_on))
+    """The verdict on some runs, beside rules fitted on others."""
+    kept = list(filter(can_be_judged, rows))
+    known = [row for row in fitted_on if row["phase"] in PHASES]
     truth = np.array([row["phase"] for row in kept])
-    cells = [cell(row) for row in kept]
-    if min(len(set(truth)), len({row["phase"] for row in known}), len(set(cells))) < 2:
+    if min(len(set(truth)), len({row["phase"] for row in known})) < 2:
         raise ConfigError(
             "expected finished runs of two phases or more, with fingerprints, to judge and to fit "
-            "other rules on; those to judge in two cells or more"
+            "other rules on"
         )
-    given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
-    answers = {("verdict", "the verdict, from the mechanism"): given}
+    verdicts = [verdict(fingerprint_of(row)) for row in kept]
+    given = np.array([each.phase for each in verdicts])
+    leans = np.array([each.leaning for each in verdicts])
+    near = np.array(list(map(is_near, kept)))
+    named = np.isin(given, PHASES)
+
+    def scored(name: str, title: str, answers: Names, part: npt.NDArray[np.bool_]) -> RuleScore:
+        interval = _interval(truth[part], answers[part])
+        far = part & ~near
+        exact = (_balanced(truth[part], answers[part]), *interval)
+        return RuleScore(name, title, int(part.sum()), *exact, _balanced(truth[far], answers[far]))
+
+    every = np.ones(len(kept), np.bool_)
+    scores = [
+        scored("verdict", "the verdict, where it names a phase", given, named),
+        scored("leaning", "what it leans to, on all runs", leans, every),
+    ]
+    base = _bootstrapped(truth, leans)
     for name, (title, features) in _RULES.items():
-        answers[name, title] = _best_tree(features, known, kept)
-        answers[f"{name}-here", f"{title}, fitted here"] = _best_tree(features, kept, kept, cells)
-    mixed, known_cells = _mixed(truth, cells), {cell(row) for row in known}
-    familiar = np.array([key in known_cells for key in cells])
-    base = _bootstrapped(truth, given, cells)
-    scores = []
-    for (name, title), named in answers.items():
-        accuracy, behind, behind_low = _balanced(truth, named), None, None
-        if name != "verdict":
-            behind = _balanced(truth, given) - accuracy
-            behind_low = float(np.quantile(base - _bootstrapped(truth, named, cells), 0.025))
-        right = float((truth == named)[mixed].mean()) if mixed.any() else None
-        apart = [_balanced(truth[part], named[part]) if part.any() else None
-                 for part in (familiar, ~familiar)]  # fmt: skip
-        interval = _interval(truth, named, cells)
-        scores.append(
-            RuleScore(name, title, accuracy, *interval, behind, behind_low, right, *apart)
-        )
+        for short, words, answers in (
+            (name, title, _best_tree(features, known, kept)),
+            (f"{name}-here", f"{title}, fitted here", _best_tree(features, kept, kept, alone=True)),
+        ):
+            one = scored(short, words, answers, every)
+            behind_low = float(np.quantile(base - _bootstrapped(truth, answers), 0.025))
+            behind = scores[1].accuracy - one.accuracy
+            scores.append(replace(one, behind=behind, behind_low=behind_low))
+    wrong = named & (truth != given)
     return VerdictScore(
         n={phase: int((truth == phase).sum()) for phase in PHASES},
         left_out=len(rows) - len(kept),
+        coverage=float(named.mean()),
         confusion={
-            one: {two: int(((truth == one) & (given == two)).sum()) for two in (*PHASES, "other")}
+            one: {two: int(((truth == one) & (given == two)).sum()) for two in GIVEN}
             for one in PHASES
         },
         rules=tuple(scores),
-        familiar=_counted(cells, familiar),
-        unfamiliar=_counted(cells, ~familiar),
-        mixed_runs=int(mixed.sum()),
-        mixed_p=_within_mixed(truth, given, cells, mixed),
-        disagreements=tuple(map(_disagreement, itertools.compress(kept, truth != given))),
+        mixtures=tuple(
+            sorted(
+                row["ood_accuracy"] for row, v in zip(kept, given, strict=True) if v == "mixture"
+            )
+        ),
+        disagreements=tuple(
+            _disagreement(row, v)
+            for row, v, is_wrong in zip(kept, verdicts, wrong, strict=True)
+            if is_wrong
+        ),
     )
 
 
-def judge_early(rows: Rows, checkpoints: Rows) -> list[EarlyScore]:
-    """The verdict along training, and the behaviour, against what the runs become.
-
-    One score for each number of a checkpoint that every run has, and one for the end.
-    """
-    final = {row["run_id"]: row for row in rows if can_be_judged(row)}
-    moments: dict[float, list[Row]] = defaultdict(list)
-    for row in checkpoints:
-        if row["run_id"] in final and row.get("exceptions") is not None:
-            moments[row["at_number"]].append(row)
-    whole = [moment for moment in moments.values() if len(moment) == len(final)]
-    found = []
-    for mine in [*whole, list(final.values())] if final else []:
-        ends = [final[row["run_id"]] for row in mine]
-        truth = np.array([end["phase"] for end in ends])
-        inside = [
-            replace(fingerprint_of(row), train_accuracy=None, seen_train_keys=None) for row in mine
-        ]
-        given = np.array([verdict(each).phase for each in inside])  # without the check of learning
-        share = np.mean([r.get("at_step", r["steps"]) / final[r["run_id"]]["steps"] for r in mine])
-        behaved = None
-        if all(row.get("behaviour") is not None for row in mine):
-            then = [row["behaviour"].replace("undertrained", "memorizing") for row in mine]
-            behaved = _balanced(truth, np.array(then))
-        interval = _interval(truth, given, [cell(end) for end in ends])
-        accuracy = _balanced(truth, given)
-        found.append(EarlyScore(float(share), len(mine), accuracy, *interval, behaved))
-    return found
+def is_near(row: Row) -> bool:
+    """Whether an accuracy that the phase hangs on is near its line."""
+    lines = {"id_accuracy": PAPER.id, "ood_accuracy": PAPER.ood}
+    if row["ood_accuracy"] is not None and row["ood_accuracy"] < PAPER.ood:
+        has_other = row.get("symmetric_accuracy") is not None
+        name = "symmetric_accuracy" if has_other else "commutativity"
+        lines[name] = PAPER.symmetric if has_other else PAPER.commutativity
+    values = ((row.get(name), line) for name, line in lines.items())
+    return any(value is not None and abs(value - line) < NEAR for value, line in values)
 
 
 def _best_tree(
-    features: Callable[[Row], list[float]], known: Rows, asked: Rows, cells: Cells | None = None
+    features: Callable[[Row], list[float]], known: Rows, asked: Rows, *, alone: bool = False
 ) -> Names:
     """What decision trees fitted on ``known`` say of ``asked``, of the size that does best there.
 
-    With ``cells`` the runs are the same, and a tree fitted on all other cells judges each cell.
+    With ``alone`` the runs are the same, and a tree fitted on all others names each.
     """
     truth = np.array([row["phase"] for row in asked])
     wanted = np.array([row["phase"] for row in known])
@@ -269,9 +289,9 @@ def _best_tree(
     )
     # which runs a tree is fitted on, and which it judges
     folds: list[tuple[Any, Any]] = [(slice(None), slice(None))]
-    if cells is not None:
-        places = np.array(_places(cells))
-        folds = [(places != place, places == place) for place in range(max(places) + 1)]
+    if alone:
+        each = np.arange(len(asked))
+        folds = [(each != place, each == place) for place in each]
     found: list[Names] = []
     # thousands of fits of a few rows: without this, checks take most of the time
     with config_context(assume_finite=True, skip_parameter_validation=True):
@@ -308,13 +328,6 @@ def _settings(row: Row) -> list[float]:
     return [*_numbers(row, _GAMMAS), *_numbers(row, _SHAPE), *kinds]
 
 
-_FITTED = {
-    "position": "position_share",
-    "order": "order_first",
-    "order_exception": "order_logits",
-    "rule": "virtual_rule",
-    "alike": "virtual_alike",
-}  # thresholds and their numbers
 _GAMMAS = ("gamma", "gamma_qk", "weight_decay")
 _SHAPE = ("n_layers", "d_model", "n_sequences", "lr")
 # Rules that know less than the verdict: what they know, and what they see of a run.
@@ -329,72 +342,24 @@ def _balanced(truth: Names, given: Names) -> float:
     return float(np.mean([(given[truth == phase] == phase).mean() for phase in np.unique(truth)]))
 
 
-def _places(cells: Cells) -> list[int]:
-    """The number of each run's cell, in the order in which cells appear."""
-    order = {key: place for place, key in enumerate(dict.fromkeys(cells))}
-    return [order[key] for key in cells]
-
-
-def _interval(truth: Names, given: Names, cells: Cells) -> tuple[float, float]:
-    """95 % of balanced accuracy, each phase's share drawn from Jeffreys' posterior of its cells."""
+def _interval(truth: Names, given: Names) -> tuple[float, float]:
+    """95 % of balanced accuracy, each phase's share drawn from Jeffreys' posterior."""
     generator = np.random.default_rng(0)
     shares = []
     for phase in np.unique(truth):
-        mine = truth == phase
-        n = len(set(itertools.compress(cells, mine)))
-        right = n * float((given[mine] == phase).mean())
-        shares.append(generator.beta(right + 0.5, n - right + 0.5, _DRAWN))
+        right = (given == phase)[truth == phase]
+        shares.append(generator.beta(right.sum() + 0.5, (~right).sum() + 0.5, _DRAWN))
     low, high = np.quantile(np.mean(shares, axis=0), [0.025, 0.975])
     return float(low), float(high)
 
 
-def _bootstrapped(truth: Names, given: Names, cells: Cells) -> Floats:
-    """Balanced accuracy in samples of cells, over the phases that are in each: [sample]."""
-    places = _places(cells)
-    n_cells = max(places) + 1
-    drawn = np.random.default_rng(0).integers(n_cells, size=(_DRAWN, n_cells))
-    times = np.stack([np.bincount(sample, minlength=n_cells) for sample in drawn])
-    runs = np.zeros((n_cells, len(np.unique(truth))))
-    right = np.zeros_like(runs)
-    for column, phase in enumerate(np.unique(truth)):
-        np.add.at(runs[:, column], places, truth == phase)
-        np.add.at(right[:, column], places, (truth == phase) & (given == phase))
-    n = times @ runs
-    shares = np.divide(times @ right, n, out=np.full_like(n, np.nan), where=n > 0)
-    found: Floats = np.nanmean(shares, axis=1)
-    return found
+def _bootstrapped(truth: Names, given: Names) -> Floats:
+    """Balanced accuracy in samples of the runs, over the phases that are in each: [sample]."""
+    drawn = np.random.default_rng(0).integers(len(truth), size=(_DRAWN, len(truth)))
+    return np.array([_balanced(truth[sample], given[sample]) for sample in drawn])
 
 
-def _mixed(truth: Names, cells: Cells) -> npt.NDArray[np.bool_]:
-    """The runs in mixed cells."""
-    phases = defaultdict(set)
-    for key, phase in zip(cells, truth, strict=True):
-        phases[key].add(phase)
-    return np.array([len(phases[key]) > 1 for key in cells])
-
-
-def _counted(cells: Cells, part: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """The cells and the runs of a part of the runs."""
-    return len(set(itertools.compress(cells, part))), int(part.sum())
-
-
-def _within_mixed(
-    truth: Names, given: Names, cells: Cells, mixed: npt.NDArray[np.bool_]
-) -> float | None:
-    """One-sided p of as many right verdicts, which change places within each mixed cell."""
-    if not mixed.any():
-        return None
-    generator = np.random.default_rng(0)
-    drawn = np.zeros(_DRAWN)
-    for key in dict.fromkeys(itertools.compress(cells, mixed)):
-        mine = np.array([own == key for own in cells])
-        moved = generator.permuted(np.tile(given[mine], (_DRAWN, 1)), axis=1)
-        drawn += (moved == truth[mine]).sum(1)
-    return permutation_p(float((truth == given)[mixed].sum()), drawn, exact=False)
-
-
-def _disagreement(row: Row) -> Disagreement:
-    found = verdict(fingerprint_of(row))
+def _disagreement(row: Row, found: Verdict) -> Disagreement:
     settings = (
         f"gamma {row['gamma']:g}, wd {row['weight_decay']:g}, {row['n_layers']} layers of "
         f"{row['d_model']}, {row['normalization']}-LN, {row['task']}"
@@ -404,32 +369,5 @@ def _disagreement(row: Row) -> Disagreement:
     behaviour = ", ".join(
         f"{title} {row[name]:.2f}" for name, title in titles.items() if row.get(name) is not None
     )
-    about = (found.phase, found.reason, behaviour, _explanation(row))
+    about = (found.phase, found.reason, behaviour, is_near(row))
     return Disagreement(row["run_id"], settings, row["phase"], *about)
-
-
-def _explanation(row: Row) -> str:
-    """Accuracies near a line between phases, and thresholds that give the phase if they move.
-
-    A threshold moves by a quarter, at most by 0.1.
-    """
-    ood, symmetric = row.get("ood_accuracy"), row.get("symmetric_accuracy")
-    lines = {"OOD": (ood, PAPER.ood)}
-    if symmetric is not None:
-        lines["symmetric"] = (symmetric, PAPER.symmetric)
-    elif ood is not None and ood < PAPER.ood:
-        lines["commut."] = (row.get("commutativity"), PAPER.commutativity)
-    near = [
-        f"{name} {value:.2f} is near {line:g}"
-        for name, (value, line) in lines.items()
-        if value is not None and abs(value - line) < _NEAR
-    ]
-    numbers = fingerprint_of(row)
-    for name, line in vars(THRESHOLDS).items():
-        for way in (-1, 1):
-            moved = line + way * min(line / 4, _NEAR)
-            if name == "alike" and moved > 1:  # of a cosine: nothing could be symmetric
-                continue
-            if verdict(numbers, replace(THRESHOLDS, **{name: moved})).phase == row["phase"]:
-                near.append(f"{row['phase']} if the threshold of {name} were {moved:.3g}")
-    return "; ".join(near) or "none known"

@@ -18,6 +18,7 @@ from anchor_interp.analysis.probes import Patched
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity
+from anchor_interp.analysis.verdict import Verdict
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
@@ -236,11 +237,15 @@ def test_what_is_similar_need_not_be_used() -> None:
 
 
 def test_behaviour_and_mechanism_agree_or_not() -> None:
-    one, other, early = (Decision(p, "") for p in ("symmetric", "composite", "undertrained"))
+    one, early = Decision("symmetric", ""), Decision("undertrained", "")
+    same, other, part = (Verdict(p, "") for p in ("symmetric", "composite", "mixture"))
     agreed = "Behaviour and mechanism agree: the model is symmetric."
-    assert say.conclude_phase(one, one) == agreed
+    assert say.conclude_phase(one, same) == agreed
     assert say.conclude_phase(one, other) == (
         "Behaviour and mechanism disagree: symmetric by its answers, composite by its mechanism."
+    )
+    assert say.conclude_phase(one, part) == (
+        "By its answers the model is symmetric; by its mechanism it is a mixture."
     )
     assert "is undertrained" in (say.conclude_phase(early, other) or "")
     assert say.conclude_phase(None, other) == "By its mechanism the model is composite."

@@ -88,22 +88,21 @@ def test_the_parts_of_a_symmetric_specimen(specimen: Analysis) -> None:
 
 def test_an_analysis_is_json_with_a_schema(specimen: Analysis) -> None:
     told = json.loads(canonical_json(specimen))
-    assert told["schema"] == 3
+    assert told["schema"] == 4
     assert specimen.mechanism is not None
     assert specimen.mechanism.routes is not None
     assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric
 
 
-def test_the_page_greys_what_the_verdict_does_not_ask(specimen: Analysis) -> None:
-    """The second number decides: a symmetric model."""
+def test_the_page_shows_the_evidence_and_the_rule_that_decides(specimen: Analysis) -> None:
+    assert specimen.verdict is not None
     text = render_analysis(specimen, [])
-    table = text[text.index("What decided the phase by mechanism") :].partition("</table>")[0]
-    rows = re.findall(
-        r"<tr( class=\"unasked\")?><th scope=\"row\" class=\"wraps\">[^<]+<code>([^<]+)", table
-    )
-    asked = {name: not grey for grey, name in rows}
-    assert list(asked.items())[:2] == [("position_share", True), ("order_first", True)]
-    assert not any(list(asked.values())[2:])
+    shown = text[text.index("Why this phase by mechanism") :].partition("</table>")[0]
+    names = re.findall(r'<th scope="row" class="wraps">[^<]+<code>([^<]+)', shown)
+    assert names == [each.number.name for each in specimen.verdict.evidence]
+    rules = text[text.index("The rules</summary>") :].partition("</table>")[0]
+    rows = re.findall(r'<tr( class="unasked")?><th scope="row"', rules)
+    assert [i for i, grey in enumerate(rows) if not grey] == [specimen.verdict.rule]
 
 
 @pytest.mark.usefixtures("quick_pictures")

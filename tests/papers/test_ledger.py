@@ -17,25 +17,28 @@ from test_tables import TABLES
 import section
 import sections
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.analysis.verdict import ACCURACY, THRESHOLDS, verdict
+from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.verdict import ACCURACY, COVERAGE, LINES
 from anchor_interp.runs.phase import PAPER
 from papers import __main__ as command
 from papers import figures, studies
 from papers.claims import CLAIMS, PHASE_2, REALISTIC, judge_ledger, section_claims
 from papers.judging import Verdict
 from papers.page import Ledger, known_before, make_ledger
-from papers.rows import KNOWN_SEEDS, SETTINGS, Row, cell, of_three_and_four
-from papers.tables import read_checkpoints, read_tables
+from papers.rows import KNOWN_SEEDS, Row, of_three_and_four
+from papers.tables import read_study, read_tables
 from papers.verdict_score import (
     PHASES,
+    VerdictScore,
     can_be_judged,
-    fingerprint_of,
-    fit_thresholds,
-    fitted_accuracy,
-    is_new,
+    fit_lines,
+    fitting_rows,
     judge_verdict,
+    left_out_accuracy,
 )
+from papers.verdict_score import VERDICT as EVIDENCE_OF
 
+EVIDENCE_NUMBERS = tuple(number.name for number in EVIDENCE_OF)
 ROOT = Path(__file__).parents[2]
 Tables = dict[str, list[Row]]
 
@@ -103,112 +106,81 @@ def test_a_table_that_lacks_a_column_is_named(
 
 
 @pytest.fixture(scope="module")
-def measured(committed: Tables) -> Tables:
-    """The committed tables with made-up numbers of virtual anchors, and made-up random settings."""
+def verdict_runs(committed: Tables) -> list[Row]:
+    """Made-up runs of every phase whose evidence follows it, with noise; half of them judge."""
     generator = np.random.default_rng(0)
-
-    def filled(row: Row) -> Row:
-        rule = {"inferential": 0.45, "composite": 0.1}.get(row["phase"], 0.2)
-        merged = {"order_first": 0.0, "order_logits": 0.0} if row["phase"] == "symmetric" else {}
-        rule = float(np.clip(rule + generator.normal(0, 0.1), 0, 1))
-        virtual = {"virtual_rule": rule, "virtual_alike": 0.96}
-        return row | virtual | {"exceptions": float(row["task"] == "neurips")} | merged
-
-    tables = {name: [filled(row) for row in committed[name]] for name in ("phases", "decay")}
-    decayed = [row for row in tables["decay"] if row["weight_decay"] > 0]
-    rows = [row | {"seed": 10_000 + i % 70} for i, row in enumerate(decayed)]
-    return committed | {
-        **tables,
-        "settings": [row for row in rows if row["seed"] < 10_025],
-        "settings-judging": [row for row in rows if row["seed"] >= 10_025],
-    }
+    margins = {name: 0.01 for name in NUMBERS if name.endswith("_margin")}
+    rows = []
+    for i, row in enumerate(committed["decay"]):
+        if row["phase"] in PHASES:
+            high = {"symmetric": "route_symmetric", "inferential": "virtual_rule",
+                    "memorizing": "memory"}.get(row["phase"])  # fmt: skip
+            evidence = {name: float(generator.uniform(0, 0.09)) for name in EVIDENCE_NUMBERS}
+            evidence |= {"route_gathered": 1.0, "exceptions": 0.0}
+            evidence |= {} if high is None else {high: float(generator.uniform(0.7, 1))}
+            own = {"seed": 7_010_000 + i, "run_id": f"verdict-{i}"}
+            rows.append(row | margins | evidence | own)
+    return rows
 
 
 @pytest.fixture(scope="module")
-def measured_ledger(measured: Tables) -> Ledger:
-    checkpoints = [
-        row | {"virtual_rule": 0.1, "virtual_alike": 0.96, "exceptions": 0.0}
-        for row in read_checkpoints(TABLES / "phases-checkpoints.csv")
-    ]
-    return make_ledger("tiny", measured, checkpoints)
-
-
-def test_the_verdict_is_judged_on_runs_that_it_was_not_fitted_on(
-    measured: Tables, measured_ledger: Ledger
-) -> None:
-    judged = list(filter(is_new, measured["settings-judging"]))
-    assert {row["seed"] % 10_000 for row in judged} == set(range(35, 70))
-    found, second = measured_ledger.verdict, measured_ledger.second_look
+def score(committed: Tables, verdict_runs: list[Row]) -> VerdictScore:
+    found = make_ledger("tiny", committed, verdict_runs).verdict
     assert found is not None
-    assert second is not None
-    assert sum(found.n.values()) == sum(map(can_be_judged, judged))
-    assert sum(second.n.values()) == sum(map(can_be_judged, measured["phases"]))
+    return found
 
 
-def test_rows_without_the_verdicts_numbers_are_not_judged(
-    committed: Tables, ledger: Ledger
+def test_the_verdict_is_judged_on_the_half_that_did_not_fit_it(
+    score: VerdictScore, verdict_runs: list[Row], committed: Tables
 ) -> None:
-    """Tables of an earlier fingerprint are read; nobody is told that their verdict is other."""
+    judged = [row for row in verdict_runs if row["seed"] % 2]
+    assert sum(score.n.values()) == len(judged)
+    fitted = {row["run_id"] for row in fitting_rows(committed, verdict_runs)}
+    assert not fitted & {row["run_id"] for row in judged}
+
+
+def test_rows_without_the_verdicts_numbers_are_not_judged(committed: Tables) -> None:
+    """Tables of an earlier fingerprint are read; nobody is told that their verdict is unclear."""
     assert not any(map(can_be_judged, committed["phases"]))
-    assert (ledger.second_look, ledger.early) == (None, ())
+    assert make_ledger("tiny", {"rates": committed["rates"]}).verdict is None
 
 
-def test_fitted_thresholds_tell_phases_of_known_numbers_apart(measured: Tables) -> None:
-    """Whatever the rule's share of inferential runs, the threshold comes to lie below them."""
-    for most in (0.3, 0.6):
-        rows = [
-            row | {"virtual_rule": most + 0.1 if row["phase"] == "inferential" else most - 0.1}
-            for row in measured["settings"]
-        ]
-        found = fit_thresholds(rows)
-        assert found.rule == pytest.approx(most)
-        right = [verdict(fingerprint_of(row), found).phase == row["phase"]
-                 for row in rows if row["phase"] == "inferential"]  # fmt: skip
-        assert np.mean(right) > 0.9
+def test_lines_lie_between_the_numbers_of_the_phases(verdict_runs: list[Row]) -> None:
+    rows = [row for row in verdict_runs if row["phase"] != "memorizing"]
+    for line in (fit_lines(rows)[name] for name in ("route_symmetric", "virtual_rule")):
+        assert 0.09 < line.start <= line.line <= line.end < 0.7
+    assert left_out_accuracy(rows) == (1.0, 1.0, 1.0)
 
 
-def test_the_fitted_accuracy_is_that_of_the_fit_and_of_runs_left_out_of_it(
-    measured: Tables,
+def test_the_verdict_beats_what_knows_less_and_chance_does_not(
+    score: VerdictScore, verdict_runs: list[Row], committed: Tables
 ) -> None:
-    rows = measured["settings"][:30]
-    truth = [row["phase"] for row in rows if can_be_judged(row)]
-    given = [verdict(fingerprint_of(row)).phase for row in rows if can_be_judged(row)]
-    shares = [
-        np.mean([g == name for g, t in zip(given, truth, strict=True) if t == name])
-        for name in set(truth)
-    ]
-    fitted, left_out = fitted_accuracy(rows)
-    assert fitted == pytest.approx(np.mean(shares))
-    assert 0 <= left_out <= 1
+    """The made-up numbers follow the phase, so what does not know them is behind."""
+    scores = {rule.name: rule for rule in score.rules}
+    assert (scores["verdict"].accuracy, score.coverage, score.disagreements) == (1.0, 1.0, ())
+    for name in ("stable-rank", "gamma-and-decay"):
+        assert (scores[name].behind_low or 0) > 0, name
+    generator = np.random.default_rng(0)
+    phases = generator.permutation([row["phase"] for row in verdict_runs])
+    mixed = [row | {"phase": str(phase)} for row, phase in zip(verdict_runs, phases, strict=True)]
+    chance = judge_verdict(mixed, committed["settings"])
+    assert chance.rules[0].accuracy < 0.5
+    assert len(chance.disagreements) == sum(
+        n for phase, row in chance.confusion.items() for other, n in row.items() if other != phase
+    )
 
 
-def test_runs_without_a_fingerprint_leave_the_ledger_without_a_verdict(
-    committed: Tables,
-) -> None:
-    """Where measuring failed the claims are judged all the same."""
-    bare = [{k: v for k, v in row.items() if k != "position_share"} for row in committed["phases"]]
-    ledger = make_ledger("tiny", {"phases": bare, "rates": committed["rates"]})
-    assert ledger.second_look is None
-    assert ledger.judgements["n-rates-lr"].verdict == "supported"
+def test_runs_of_one_phase_cannot_be_judged(verdict_runs: list[Row]) -> None:
+    alike = [row | {"phase": "symmetric"} for row in verdict_runs]
+    with pytest.raises(ConfigError, match="two phases or more"):
+        judge_verdict(alike, verdict_runs)
 
 
-def test_runs_of_one_cell_leave_the_ledger_without_a_verdict(measured: Tables) -> None:
-    """No rule can be fitted on other cells."""
-    first = measured["phases"][0]
-    alike = [row | {name: first[name] for name in SETTINGS} for row in measured["phases"]]
-    tables = {"phases": alike, "settings": measured["settings"]}
-    assert make_ledger("tiny", tables).second_look is None
-    with pytest.raises(ConfigError, match="two cells or more"):
-        judge_verdict(alike, measured["settings"])
-
-
-def test_a_number_out_of_range_names_its_run(
-    measured: Tables,
-) -> None:
-    found = [dict(row) for row in measured["phases"]]
+def test_a_number_out_of_range_names_its_run(verdict_runs: list[Row]) -> None:
+    found = [dict(row) for row in verdict_runs]
     found[7]["virtual_rule"] = 1.7
     with pytest.raises(StoreError, match=f"{found[7]['run_id']} is damaged: virtual_rule is 1.7"):
-        judge_verdict(found, measured["settings"])
+        judge_verdict(found, verdict_runs)
 
 
 def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger) -> None:
@@ -228,59 +200,7 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger)
         for rule, before in zip(ledger.verdict.rules, kept["verdict"]["rules"], strict=True):
             assert rule.accuracy == pytest.approx(before["accuracy"])
         assert round(ledger.verdict.accuracy_of("verdict"), 2) == ACCURACY  # what pages say
-
-
-def test_the_verdict_beats_what_knows_less_and_chance_does_not(
-    measured: Tables, measured_ledger: Ledger
-) -> None:
-    """The made-up numbers follow the phase, so what does not know them is behind."""
-    found = measured_ledger.second_look
-    assert found is not None
-    scores = {rule.name: rule for rule in found.rules}
-    for name in ("stable-rank", "gamma-and-decay"):
-        for rule in (scores[name], scores[f"{name}-here"]):
-            assert (rule.behind_low or 0) > 0, rule.name
-    assert found.mixed_p is not None
-    assert 0 < found.mixed_p < 1
-    assert sum(sum(row.values()) for row in found.confusion.values()) == sum(found.n.values())
-    assert len(found.disagreements) == sum(
-        n for phase, row in found.confusion.items() for other, n in row.items() if other != phase
-    )
-    generator = np.random.default_rng(0)
-    phases = generator.permutation([row["phase"] for row in measured["phases"]])
-    mixed = [
-        row | {"phase": str(phase)} for row, phase in zip(measured["phases"], phases, strict=True)
-    ]
-    assert judge_verdict(mixed, measured["settings"]).rules[0].accuracy < 0.5
-
-
-def test_cells_that_the_rules_were_fitted_on_are_scored_apart(
-    measured: Tables,
-) -> None:
-    """Some runs differ from runs of the diagrams in their seed alone."""
-    score = judge_verdict(measured["phases"], measured["decay"])
-    fitted = {cell(row) for row in measured["decay"]}
-    judged = [row for row in measured["phases"] if can_be_judged(row)]
-    wrong = {run.run_id for run in score.disagreements}
-    for familiar in (True, False):
-        rows = [row for row in judged if (cell(row) in fitted) == familiar]
-        kinds = [[row for row in rows if row["phase"] == phase] for phase in PHASES]
-        right = [np.mean([row["run_id"] not in wrong for row in kind]) for kind in kinds if kind]
-        counted = score.familiar if familiar else score.unfamiliar
-        assert counted == (len({cell(row) for row in rows}), len(rows))
-        rule = score.rules[0]
-        found = rule.familiar if familiar else rule.unfamiliar
-        assert found == pytest.approx(np.mean(right))
-
-
-def test_kinds_of_cells_without_a_run_have_no_column(measured: Tables) -> None:
-    results = importlib.import_module("results")
-    score = judge_verdict(measured["phases"], measured["decay"])
-    whole = results.rules_table(score)
-    assert all(kind in whole for kind in (" familiar cells", " other cells", " mixed cells"))
-    alone = dataclasses.replace(score, familiar=(0, 0), mixed_runs=0, mixed_p=None)
-    found = results.rules_table(alone)
-    assert not re.search(r"familiar|other cells|mixed|\(0 runs", found)  # other cells are all
+        assert round(ledger.verdict.coverage, 2) == COVERAGE
 
 
 def test_documents_use_the_words_of_the_verdicts() -> None:
@@ -309,15 +229,6 @@ def test_the_page_lists_the_claims_on_known_runs(committed: Tables, ledger: Ledg
                 f"{known} of {len(mine)}" if known else "0 of"
             )
     assert {"c8b-control", "c4-gamma"} <= set(listed)
-
-
-def test_early_verdicts_end_at_the_verdict(measured_ledger: Ledger) -> None:
-    found, scores = measured_ledger.second_look, measured_ledger.early
-    assert found is not None
-    assert {score.n for score in scores} == {sum(found.n.values())}  # the same runs at each
-    assert scores[-1].share == 1
-    assert scores[-1].accuracy == pytest.approx(found.rules[0].accuracy)
-    assert all(0 <= score.low <= score.accuracy <= score.high <= 1 for score in scores)
 
 
 def test_the_pages_have_the_tables_numbers(ledger: Ledger) -> None:
@@ -489,8 +400,7 @@ def test_a_section_draws_ones_own_runs(
     assert {path.name for path in tmp_path.iterdir()} == {"neurips_b.png", "control_6a.png"}
 
 
-def test_the_thresholds_are_those_that_fitting_finds(committed: Tables) -> None:
-    """The fitted ones, rounded; the others were set by hand before."""
-    fitted = fit_thresholds(committed["settings"])
-    for name, value in vars(THRESHOLDS).items():
-        assert getattr(fitted, name) == pytest.approx(value, abs=6e-4), name
+@pytest.mark.slow
+def test_the_lines_are_those_that_fitting_finds(committed: Tables) -> None:
+    own = read_study(TABLES / "verdict.csv")
+    assert fit_lines(fitting_rows(committed, own)) == dict(LINES)

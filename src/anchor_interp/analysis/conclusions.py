@@ -16,11 +16,13 @@ from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.analysis.probes import Patched
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.similarity import Similarity
-from anchor_interp.analysis.verdict import THRESHOLDS
+from anchor_interp.analysis.verdict import Verdict
 from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.models.complexity import Complexity
 from anchor_interp.runs.phase import Decision
 
+ORDER = 0.057
+"""A state whose ``order_first`` is at most this counts as without order."""
 _MOST = 0.5
 _SOME = 0.25  # of the recovery: a place with less is not named
 _LEAST = 0.05  # of the exchanges: a state that acts less often does not act
@@ -39,19 +41,28 @@ _PLACES = {
 }  # fmt: skip
 
 
-def conclude_phase(decision: Decision | None, verdict: Decision | None) -> str | None:
+def conclude_phase(decision: Decision | None, verdict: Verdict | None) -> str | None:
     """Whether behaviour and mechanism name the same phase."""
     if decision is None or verdict is None:
         one, by = (verdict, "mechanism") if decision is None else (decision, "answers")
-        return None if one is None else f"By its {by} the model is {one.phase}."
+        return None if one is None else f"By its {by} the model is {_named(one.phase)}."
     if decision.phase == "undertrained":
         return "By its answers the model is undertrained, so its mechanism names no phase."
     if decision.phase == verdict.phase:
         return f"Behaviour and mechanism agree: the model is {decision.phase}."
+    if verdict.phase in ("mixture", "unclear"):
+        return (
+            f"By its answers the model is {decision.phase}; by its mechanism it is "
+            f"{_named(verdict.phase)}."
+        )
     return (
         f"Behaviour and mechanism disagree: {decision.phase} by its answers, {verdict.phase} by "
         "its mechanism."
     )
+
+
+def _named(phase: str) -> str:
+    return {"mixture": "a mixture"}.get(phase, phase)
 
 
 def conclude_flow(routes: RouteScores | None) -> str | None:
@@ -181,7 +192,7 @@ def conclude_representations(
             sentences.append("A state there partly acts as g(x; a1)")
     if fingerprint is not None:
         change = fingerprint.order_first
-        order = "with" if change is None or change > THRESHOLDS.order else "without"
+        order = "with" if change is None or change > ORDER else "without"
         holds = "does not hold the pair" if change is None else f"holds the pair {order} its order"
         sentences.append(f"After attention of layer 0 the last position {holds}")
     return _joined(sentences)

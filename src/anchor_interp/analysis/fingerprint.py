@@ -24,8 +24,13 @@ from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
-from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
+from anchor_interp.analysis.similarity import (
+    answer_similarity,
+    block_similarity,
+    value_similarity,
+)
 from anchor_interp.analysis.states import State
+from anchor_interp.analysis.statistics import mean_margin
 from anchor_interp.interventions.composition import virtual_anchors
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
@@ -37,15 +42,22 @@ from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import Training, accuracy, training_accuracy
+from anchor_interp.runs.evaluation import (
+    Training,
+    accuracy,
+    predict,
+    training_accuracy,
+)
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.functions import Ints, Pair
-from anchor_interp.tasks.sequences import draw
+from anchor_interp.tasks.hashing import random_integers
+from anchor_interp.tasks.sequences import assemble, draw, draw_noise
 
 Part = dict[str, Any]
 """Some numbers of a fingerprint by name."""
+_N_MEMORY = 1_000  # sequences
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -211,7 +223,24 @@ def _interchange(subject: Subject) -> Part:
 
 def _routes(subject: Subject) -> Part:
     scores = route_scores(subject, seen_only=True)
-    return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)}
+    margins: tuple[RouteName, ...] = ("symmetric", "gathered")
+    return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)} | {
+        f"route_{name}_margin": scores.margin(name) for name in margins
+    }
+
+
+def _memory(subject: Subject) -> Part:
+    """A key is test data at one position at most; it moves from there to another one."""
+    task, n_places = subject.anchor_task, subject.anchor_task.length - 2
+    if n_places < 2:
+        raise ConfigError("the task has one position for the key, so no key can move")
+    here = draw(task, task.seen, "test", _N_MEMORY, seed=subject.seed, stream="memory")
+    steps = 1 + random_integers(len(here), n_places - 1, seed=subject.seed, stream="memory/place")
+    noise = draw_noise(task, len(here), keys="all", seed=subject.seed, stream="memory/noise")
+    position = (here.position + steps) % n_places
+    there = assemble(task, noise, here.pair.astype(int), here.key.astype(int), position)
+    changed = predict(subject.model, here) != predict(subject.model, there)
+    return {"memory": float(changed.mean()), "memory_margin": mean_margin(changed.astype(float))}
 
 
 def _order(subject: Subject, state: State | None = None, layer: int = 1) -> Influence:
@@ -250,21 +279,23 @@ def _blocks(subject: Subject) -> Part:
 
 
 def _virtual(subject: Subject) -> Part:
-    layers = range(subject.model.cfg.n_layers)
-    answers = [virtual_anchors(subject, layer=layer) for layer in layers]
-    rules = [one.rule for one in answers if one.rule is not None]
-    return {"virtual_rule": max(rules, default=None), "virtual_alike": answers[-1].alike}
+    found = virtual_anchors(subject)
+    margin = mean_margin(found.rules[np.isfinite(found.rules)])
+    return {"virtual_rule": found.rule, "virtual_rule_margin": margin}
 
 
 def _exceptions(subject: Subject) -> Part:
     task = subject.anchor_task
-    overridden = [task.override((b, a)) is not None for a, b in task.unseen]
-    return {"exceptions": float(np.mean(overridden or [False]))}
+    others = [(b, a) for a, b in task.unseen if task.override((b, a)) is not None]
+    if not others:
+        return {"exceptions": 0.0}
+    known = draw(task, others, "train", 200, seed=subject.seed, stream="exceptions")
+    return {"exceptions": len(others) / len(task.unseen) * accuracy(subject.model, known)}
 
 
 _OF_SEEN_PAIRS: tuple[Callable[[Subject], Part], ...] = (
-    _value, _answer, _interchange, _routes, _order_logits, _order_first, _order_last, _key_mask,
-    _merged, _blocks, _virtual, _exceptions,
+    _memory, _routes, _virtual, _exceptions, _value, _answer, _interchange, _order_logits,
+    _order_first, _order_last, _key_mask, _merged, _blocks,
 )  # fmt: skip
 """Measurements of the activations on seen pairs, in their order."""
 

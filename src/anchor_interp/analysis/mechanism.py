@@ -57,14 +57,21 @@ class Fingerprint(Readable):
     """Silhouette of the unordered pairs in X_ao of layer 0 at the last position (N, figure 3b)."""
     blocks: float | None
     """The same as ``value`` for the logits under a second-anchor mask (C, figure 4D)."""
+    memory: float | None = field(metadata=_SHARE)
+    """Share of the answers to seen pairs that change when the key moves from a position where it is
+    test data to one where it is training data, with other noise."""
     virtual_rule: float | None = field(metadata=_SHARE)
-    """Largest share of virtual anchors that a layer's X_ao makes and the later ones answer with the
-    rule, where it adds what no seen pair adds (interventions.composition)."""
-    virtual_alike: float | None = field(metadata={"low": -1, "high": 1})
-    """Mean cosine of the logits of virtual pairs and their other orders, made in the last X_ao."""
+    """Share of virtual anchors that are answered with the rule, where it adds what no pair of the
+    task adds; the largest of all states of the residual stream (interventions.composition)."""
+    memory_margin: float | None = field(metadata={"low": 0})
+    """Half the width of the 95 % interval of ``memory`` over sequences, as the next three are of
+    these numbers."""
+    virtual_rule_margin: float | None = field(metadata={"low": 0})
+    route_symmetric_margin: float | None = field(metadata={"low": 0})
+    route_gathered_margin: float | None = field(metadata={"low": 0})
     exceptions: float | None = field(metadata=_SHARE)
-    """Of the task: share of unseen pairs whose other order was trained on another function than the
-    rule's."""
+    """Share of unseen pairs whose other order was trained on another function than the rule's,
+    times how often the model gives its answer."""
     stable_rank: float | None = field(metadata={"low": 0})
     """Stable rank of W_Q in layer 0, as the next two numbers are of it."""
     rank_share: float | None = field(metadata={"low": 0})
@@ -79,7 +86,7 @@ class Fingerprint(Readable):
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})
-    schema: int = 6
+    schema: int = 7
 
     def __post_init__(self) -> None:
         check_fields(self, "fingerprint")
@@ -88,7 +95,7 @@ class Fingerprint(Readable):
         whose = "a model" if self.run_id is None else f"run {self.run_id} at step {self.step}"
         rows = {row["number"]: row["value"] for row in self._rows()}
         measured = sum(value is not None for value in rows.values())
-        main = ("position_share", "order_first", "virtual_rule", "value", "answer")
+        main = ("memory", "route_symmetric", "route_gathered", "virtual_rule", "exceptions")
         numbers = ", ".join(f"{n} {'-' if rows[n] is None else f'{rows[n]:.3g}'}" for n in main)
         return f"{whose}, {measured} of {len(rows)} numbers\n{numbers}"
 
@@ -102,7 +109,7 @@ NUMBERS: tuple[str, ...] = tuple(
 )
 
 
-FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=6)
+FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=7)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 

@@ -17,6 +17,7 @@ from anchor_interp.analysis.probes import Patched
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity
+from anchor_interp.analysis.verdict import Verdict
 from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.complexity import Complexity
@@ -26,7 +27,7 @@ from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.mixture import AnswerMap
 from anchor_interp.runs.phase import Decision
 
-SCHEMA = 3  # of analysis.json
+SCHEMA = 4  # of analysis.json
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +93,8 @@ class Analysis(Readable):
     """
 
     name: str
-    verdict: Decision | None
-    """The phase by mechanism."""
+    verdict: Verdict | None
+    """The phase by mechanism, with its evidence."""
     mechanism: MechanismAnalysis | None
     complexity: Complexity
     neurons: CosineMatrix | None

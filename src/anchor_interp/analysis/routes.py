@@ -18,6 +18,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
+from anchor_interp.analysis.statistics import mean_margin
 from anchor_interp.interventions.ablation import (
     LEAST_CHANGE,
     edge_outputs,
@@ -61,6 +62,8 @@ class LegScore:
     source: Place
     effect: float
     """Share of the change of the logit difference: 1 all, 0 none, not clamped."""
+    margin: float | None
+    """Half the width of its 95 % interval over the sequences; None if there is one sequence."""
     answers: float
     """Share of sequences that get the answer of the exchanged token."""
 
@@ -93,6 +96,11 @@ class RouteScores(Readable):
 
     def _rows(self) -> list[dict[str, Any]]:
         return [vars(leg) for leg in self.details]
+
+    def margin(self, route: RouteName) -> float | None:
+        """Half the width of a score's 95 % interval: that of the leg which gave the score."""
+        score = getattr(self, route)
+        return next(leg.margin for leg in self.details if (leg.route, leg.effect) == (route, score))
 
 
 _LAST_FROM_ANCHORS = (Hop("last", "first"), Hop("last", "second"))
@@ -209,13 +217,18 @@ def _legs(
     # one head stands for all, so that many heads take no more memory
     frozen = frozen.expand(-1, -1, -1, model.cfg.n_heads, -1, -1)
     pairs = used.cpu().numpy(), used.cpu().numpy()
-    measured = run_ablated(model, rows, frozen, pairs, edge_outputs(model, before), score).mean(1)
-    high = float(difference(original.double()[used], used).mean())
-    low = float(difference(exchanged.double()[used], used).mean())
-    legs = [
-        LegScore(route.name, split, source, (high - effect) / (high - low), answers)
-        for (route, split), (effect, answers) in zip(splits, measured.tolist(), strict=True)
-    ]
+    measured = run_ablated(model, rows, frozen, pairs, edge_outputs(model, before), score)
+    high, low = (
+        difference(logits.double()[used], used)[:, 0].cpu().numpy()
+        for logits in (original, exchanged)
+    )
+    whole = high - low  # of each sequence, as all that follows
+    legs = []
+    for (route, split), each in zip(splits, measured, strict=True):
+        moved, answers = high - each[:, 0], float(each[:, 1].mean())
+        effect = float(moved.mean() / whole.mean())
+        margin = mean_margin((moved - effect * whole) / whole.mean())  # of a ratio of means
+        legs.append(LegScore(route.name, split, source, effect, margin, answers))
     return legs, len(used)
 
 

@@ -34,6 +34,14 @@ def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
+def mean_margin(values: Floats) -> float | None:
+    """Half the width of that interval; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    low, high = mean_interval(values)
+    return (high - low) / 2
+
+
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: float = 0) -> float:
     """How often a relabelling is as large as the observed statistic, up to rounding (one-sided).
 

@@ -1,223 +1,266 @@
 """The phase of a model from its mechanism alone.
 
-:func:`verdict` reads a :class:`anchor_interp.analysis.fingerprint.Fingerprint` from top to bottom.
-The lines with a star are for tasks where an unseen pair's other order was trained on an exception
-to the rule (``exceptions``). A model that hardly tells the orders apart answers with the exception.
+:func:`verdict` reads five numbers of a :class:`anchor_interp.analysis.mechanism.Fingerprint`. Each
+is an effect on the answers to seen pairs (:data:`NUMBERS`). A number is *high* from the end of its
+band on, and *low* below its start. The first rule of :data:`RULES` that applies gives the phase.
 
-=============  =====================================================================================
-phase          rule
-=============  =====================================================================================
-undertrained   ``train_accuracy`` is low, or without it ``seen_train_keys``: the model has not
-               learned what it was trained on
-memorizing     ``position_share`` is high: the place of the key decides much of the logits, so the
-               model knows sequences by heart
-symmetric      ``order_first`` is low: layer 0 takes the anchors together, whatever their order
-symmetric *    ``order_logits`` is low: the logits hardly depend on the order
-inferential    ``virtual_rule`` is high: anchors that nobody trained are answered with the rule; or
-               ``value`` with ``answer`` is: what the rule makes equal is parallel
-symmetric *    none of these
-composite      none of these: each ordered pair is looked up by itself
-other          a number that is needed is missing
-=============  =====================================================================================
+The verdict abstains. A number is *open* if its 95 % interval over sequences reaches into the band
+or across it, or if it was not measured. If the rules give different phases with the open numbers
+high or low, the verdict is ``unclear`` and names them. It is ``mixture`` if the share of virtual
+anchors that follow the rule lies in its band and decides alone: the model computes in part.
 
-A symmetric model must also depend on the key and on the pair, and its logits must not tell the
-orders of virtual anchors apart (``virtual_alike``).
-
-The thresholds but ``train``, ``equal`` and ``key`` were fitted on the first 25 runs of each task
-and layout of the study ``settings``; ``experiments/verdict.py`` fits them again.
-``docs/verdict.md`` judges later runs.
+A line is where the rules name most phases of the fitted runs rightly, and its band is where they
+err too often. ``experiments/verdict.py`` fits both; ``docs/verdict.md`` judges them on other runs.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import bounded, check_fields, checked, shown
+from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.runs.phase import Decision, Phase, not_learned
+from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
+
+VerdictPhase = Phase | Literal["mixture", "unclear"]
+MEANINGS: Mapping[VerdictPhase, str] = MappingProxyType(
+    {
+        **PHASES,
+        "mixture": "It follows the rule in part, and elsewhere looks answers up.",
+        "unclear": "The evidence does not decide between the phases that are named.",
+    }
+)
 
 
 @dataclass(frozen=True)
-class VerdictThresholds:
-    """The thresholds of :func:`verdict`."""
+class Number:
+    """A number that the verdict reads."""
 
-    train: float = bounded(0.9, low=0, high=1)
-    """Least ``train_accuracy``, or ``seen_train_keys``, as for the phase by behaviour."""
-    position: float = bounded(0.07, low=0)
-    """Least ``position_share`` of memorizing."""
-    order: float = bounded(0.057, low=0)
-    """Most ``order_first`` of symmetric."""
-    order_exception: float = bounded(0.06, low=0)
-    """Most ``order_logits`` of symmetric where an exception was trained."""
-    rule: float = bounded(0.182, low=0, high=1)
-    """Least ``virtual_rule`` of inferential."""
-    alike: float = bounded(0.931, low=-2, high=2)
-    """Least ``virtual_alike`` of symmetric, if any virtual anchor has an answer of its own."""
-    equal: float = bounded(1.1, low=-4, high=4)
-    """Least sum of ``value`` and ``answer`` of inferential: hand-set values have no numbers between
-    them, so no virtual anchor is answered with the rule."""
-    key: float = bounded(0.5, low=0)
-    """Least ``key_share`` of symmetric."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "thresholds")
+    name: str
+    """Its field of the fingerprint."""
+    title: str
+    meaning: str
+    high: str
+    """What it speaks for if it is high."""
+    low: str
 
 
 @dataclass(frozen=True)
 class Line:
-    """A number of the fingerprint beside its line, and the phase that it speaks for."""
+    """Where a number turns from low to high, and the band around it where the rules often err."""
 
-    name: str
-    title: str
-    """The name in words."""
-    meaning: str
-    value: float | None
-    least: bool
-    """Whether the phase needs at least the line, not at most."""
+    start: float
     line: float
-    phase: Phase
-    applies: bool = True
-    """Whether the phase's further conditions hold."""
-
-    @property
-    def speaks(self) -> bool:
-        """Whether the number is on the phase's side of the line."""
-        if self.value is None:
-            return False
-        return self.value >= self.line if self.least else self.value <= self.line
-
-
-THRESHOLDS = VerdictThresholds()  # those that docs/verdict.md judges
-ACCURACY = 0.71
-"""The verdict's balanced accuracy on runs that no threshold was fitted on (docs/verdict.md)."""
-FITTED_ON = "models of two layers and one head"
-"""What the thresholds were fitted on, and what they were judged on."""
+    end: float
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """A line of the module's table: the phase of a number on its side of a threshold."""
+class Rule:
+    """The phases that fit, the likeliest first, if some numbers are high (True) or low (False)."""
 
-    name: str
-    """The number as the page shows it; ``reason`` as the decision does."""
-    title: str
-    meaning: str
-    phase: Phase
-    least: bool
-    threshold: str
+    asks: Mapping[str, bool]
+    phases: tuple[Phase, ...]
+
+    @property
+    def words(self) -> str:
+        """The condition in words."""
+        titles = {number.name: number.title for number in NUMBERS}
+        parts = [f"{titles[name]} {'high' if high else 'low'}" for name, high in self.asks.items()]
+        return " and ".join(parts) or "otherwise"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A number beside its line, and the phase that it speaks for."""
+
+    number: Number
+    value: float | None
+    margin: float | None
+    """Half the width of its 95 % interval over sequences."""
+    line: Line
+    speaks_for: str
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.number.title} not measured"
+        margin = "" if self.margin is None else f" ± {self.margin:.2f}"
+        return f"{self.number.title} {self.value:.2f}{margin}: {self.speaks_for}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A phase by mechanism, and why."""
+
+    phase: VerdictPhase
     reason: str
-    remark: str = ""
-    """Stands behind the threshold in the decision's reason."""
+    evidence: tuple[Evidence, ...] = ()
+    """At most three numbers, those that are open first."""
+    leaning: Phase | None = None
+    """The phase that the numbers give without their intervals and bands."""
+    rule: int | None = None
+    """The place in :data:`RULES` of the rule that gave it."""
 
 
-_RULES = (
-    _Rule(
-        "position_share", "influence of the key's place",
-        "share of the logits' variance that changes with the place of the key",
-        "memorizing", least=True, threshold="position", reason="position_share {:.2f}",
+NUMBERS = (
+    Number(
+        "memory", "memory of the place",
+        "share of the answers that change when the key moves from a position where training never "
+        "had it to one where it did, with other noise",
+        high="memorizing", low="not memorizing",
     ),
-    _Rule(
-        "order_first", "change with the order, layer 0",
-        "change of the state after attention of layer 0: anchors change places / another pair "
-        "stands there",
-        "symmetric", least=False, threshold="order", reason="order_first {:.3f}",
+    Number(
+        "exceptions", "exception",
+        "share of unseen pairs whose other order was trained on an exception to the rule, times "
+        "how often the model gives it",
+        high="an exception", low="no exception",
     ),
-    _Rule(
-        "order_logits", "change with the order, logits",
-        "change of the logits: anchors change places / another sequence; on a task with an "
-        "exception to the rule",
-        "symmetric", least=False, threshold="order_exception", reason="order_logits {:.3f}",
-        remark=" beside an exception",
+    Number(
+        "route_symmetric", "symmetric route",
+        "share of an exchanged token's effect on the answer that goes this way: both anchors to "
+        "the end first, the key later",
+        high="symmetric", low="not symmetric",
     ),
-    _Rule(
-        "virtual_rule", "virtual anchors follow the rule",
+    Number(
+        "route_gathered", "gathered route",
+        "the same for another way: key and first anchor to the second anchor, and from there to "
+        "the end. That place knows the order of the anchors",
+        high="an order that is known", low="an order that is lost",
+    ),
+    Number(
+        "virtual_rule", "virtual anchors with the rule",
         "share of virtual anchors, which nobody trained, that are answered with the rule",
-        "inferential", least=True, threshold="rule", reason="virtual_rule {:.2f}",
-    ),
-    _Rule(
-        "value + answer", "equal values are parallel",
-        "cosine of states of equal g(x; a1), and of equal answers, minus the cosine of near misses",
-        "inferential", least=True, threshold="equal", reason="value and answer {:.2f}",
+        high="inferential", low="not inferential",
     ),
 )  # fmt: skip
-"""The lines that decide between phases, in their order: the first that speaks and applies."""
+"""The numbers in the order in which they are asked."""
+RULES = (
+    Rule({"memory": True}, ("memorizing",)),
+    Rule({"route_symmetric": True}, ("symmetric",)),
+    Rule({"exceptions": True, "route_gathered": False}, ("symmetric",)),
+    Rule({"virtual_rule": True}, ("inferential",)),
+    Rule({"route_gathered": False}, ("composite", "inferential")),
+    Rule({"exceptions": True}, ("composite", "symmetric")),
+    Rule({}, ("composite",)),
+)
+"""The table that decides: the first rule that applies."""
+LINES: Mapping[str, Line] = MappingProxyType(
+    {
+        "memory": Line(*(3 * [round(1 - PAPER.id, 9)])),  # as the phase by behaviour has it
+        "exceptions": Line(0.5, 0.5, 0.5),
+        "route_symmetric": Line(0.679, 0.679, 0.679),
+        "route_gathered": Line(0.072, 0.072, 0.152),
+        "virtual_rule": Line(0.203, 0.231, 0.259),
+    }
+)
+ACCURACY, COVERAGE = 0.75, 0.67
+"""On judged runs: the balanced accuracy where the verdict names a phase, and the share of runs
+where it does (docs/verdict.md)."""
+FITTED_ON = "models of two layers and one head"
+"""What the lines were fitted on, and what they were judged on."""
+_MOST_EVIDENCE = 3
 
 
-def verdict(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> Decision:
-    """The phase of a model from its mechanism alone, with the rule that gave it.
+def judged() -> str:
+    """How good the verdict is on runs that it was not fitted on, as a sentence."""
+    return (
+        f"On runs that set no line the verdict names the phase of {COVERAGE:.0%}; of these it "
+        f"names {ACCURACY:.2f} rightly, in the mean over the phases. They are {FITTED_ON}."
+    )
 
-    The phases are those of the module's table. ``train_accuracy`` only tells whether there is
-    anything to judge: inside, an untrained model looks like one that memorizes.
+
+def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] = LINES) -> Verdict:
+    """The phase of a model from its mechanism alone, with the evidence for it.
+
+    ``train_accuracy`` only tells whether there is anything to judge: inside, an untrained model
+    looks like one that memorizes.
     """
     given: object = fingerprint
     if not isinstance(given, Fingerprint):
         made = "ai.fingerprint(run), or fingerprint_model(model, task)"
         raise ConfigError(f"fingerprint is {shown(given)}; expected a Fingerprint: {made}")
-    f = fingerprint
-    t: VerdictThresholds = checked(thresholds, VerdictThresholds, "thresholds")
-    missed = not_learned(f.train_accuracy, f.seen_train_keys, t.train)
+    missed = not_learned(fingerprint.train_accuracy, fingerprint.seen_train_keys, PAPER.train)
     if missed is not None:
-        return Decision("undertrained", missed)
-    if f.position_share is None or f.key_share is None:
-        return Decision("other", "the logits do not vary")
-    by_heart, *asked = lines(f, t)
-    if by_heart.speaks:
-        return Decision(by_heart.phase, _reason([by_heart]))
-    if f.virtual_rule is None or f.value is None or f.answer is None or f.order_logits is None:
-        return Decision("other", "there are no virtual anchors to ask, or no states to compare")
-    if f.exceptions is None:
-        return Decision("other", "the fingerprint ended before its last number, exceptions")
-    for place, line in enumerate(asked, 1):
-        if line.speaks and line.applies:
-            return Decision(line.phase, _reason(asked[:place]))
-    alike = "-" if f.virtual_alike is None else f"{f.virtual_alike:.3f}"
-    phase: Phase = "symmetric" if _beside_exception(f, t) else "composite"
-    return Decision(phase, f"{_reason(asked[:-1], sign='<')}, virtual_alike {alike}")
+        return Verdict("undertrained", missed)
+    values = {number.name: getattr(fingerprint, number.name) for number in NUMBERS}
+    plain = _sides(values, lines)
+    rule = _applying(plain)
+    open_names = _open(fingerprint, lines)
+    phases: dict[Phase, None] = dict.fromkeys((RULES[rule].phases[0],))
+    deciding = set[str]()
+    for turned in _turned(plain, open_names):
+        other = RULES[_applying(turned)].phases
+        phases |= dict.fromkeys(other)
+        if other != RULES[rule].phases:
+            deciding |= {name for name in open_names if turned[name] != plain[name]}
+    first = RULES[rule].phases[0]
+    evidence = _evidence(fingerprint, lines, plain, deciding, rule)
+    reason = "; ".join(map(str, evidence))
+    if len(phases) == 1:
+        return Verdict(first, reason, evidence, first, rule)
+    named = " or ".join(phases)
+    value, band = values["virtual_rule"], lines["virtual_rule"]
+    if deciding == {"virtual_rule"} and value is not None and band.start <= value < band.end:
+        return Verdict("mixture", f"{named}, each in part: {reason}", evidence, first, rule)
+    return Verdict("unclear", f"{named}: {reason}", evidence, first, rule)
 
 
-def lines(fingerprint: Fingerprint, thresholds: VerdictThresholds = THRESHOLDS) -> tuple[Line, ...]:
-    """The numbers that :func:`verdict` reads, in its order; the first that decides.
-
-    They come after the check of what the model has learned. A symmetric model has to meet further
-    conditions (see the module).
-    """
-    f, t = fingerprint, thresholds
-    equal = None if f.value is None or f.answer is None else f.value + f.answer
-    applies = {"order_first": _commutes(f, t), "order_logits": _beside_exception(f, t)}
-    return tuple(
-        Line(
-            rule.name,
-            rule.title,
-            rule.meaning,
-            value=equal if rule.name == "value + answer" else getattr(f, rule.name),
-            least=rule.least,
-            line=getattr(t, rule.threshold),
-            phase=rule.phase,
-            applies=applies.get(rule.name, True),
-        )
-        for rule in _RULES
-        if rule.name != "order_logits" or f.exceptions
-    )
+def leaning(values: Mapping[str, float | None], lines: Mapping[str, Line] = LINES) -> Phase:
+    """The phase that the numbers give without their intervals and bands."""
+    return RULES[_applying(_sides(values, lines))].phases[0]
 
 
-def _commutes(f: Fingerprint, t: VerdictThresholds) -> bool:
-    """Whether the logits depend on pair and key, and virtual anchors do not contradict."""
-    depends = f.order_first is not None and f.key_share is not None and f.key_share >= t.key
-    return depends and (f.virtual_alike is None or f.virtual_alike >= t.alike)
+def _sides(values: Mapping[str, float | None], lines: Mapping[str, Line]) -> dict[str, bool]:
+    """Whether each number is high; one that is not measured counts as low."""
+    return {name: (value or 0.0) >= lines[name].line for name, value in values.items()}
 
 
-def _beside_exception(f: Fingerprint, t: VerdictThresholds) -> bool:
-    """Whether the order of the logits tells, because an exception to the rule was trained."""
-    return _commutes(f, t) and f.virtual_alike is not None and bool(f.exceptions)
+def _applying(high: Mapping[str, bool]) -> int:
+    """The place of the first rule that applies."""
+    fits = (all(high[name] == asked for name, asked in rule.asks.items()) for rule in RULES)
+    return next(place for place, applies in enumerate(fits) if applies)
 
 
-def _reason(read: Sequence[Line], sign: str | None = None) -> str:
-    """The numbers read, and the line of the last one."""
-    rules = {rule.name: rule for rule in _RULES}
-    last, rule = read[-1], rules[read[-1].name]
-    numbers = (
-        rules[line.name].reason.format(line.value) if line.value is not None else f"{line.name} -"
-        for line in read
-    )
-    side = sign or (">=" if last.least else "<=")
-    return f"{', '.join(numbers)} {side} {last.line:g}{rule.remark}"
+def _open(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> list[str]:
+    """The numbers that are not measured, or whose intervals are neither high nor low."""
+    names = []
+    for number in NUMBERS:
+        value = getattr(fingerprint, number.name)
+        margin = getattr(fingerprint, f"{number.name}_margin", None) or 0.0
+        band = lines[number.name]
+        if value is None or not (value + margin < band.start or value - margin >= band.end):
+            names.append(number.name)
+    return names
+
+
+def _turned(plain: Mapping[str, bool], names: list[str]) -> Iterator[dict[str, bool]]:
+    """Every way in which the open numbers can be high or low."""
+    for sides in itertools.product((True, False), repeat=len(names)):
+        yield {**plain, **dict(zip(names, sides, strict=True))}
+
+
+def _evidence(
+    fingerprint: Fingerprint,
+    lines: Mapping[str, Line],
+    high: Mapping[str, bool],
+    deciding: set[str],
+    rule: int,
+) -> tuple[Evidence, ...]:
+    """The numbers that are open and decide, then those asked of the rule that applies."""
+    asked = [name for each in RULES[: rule + 1] for name in each.asks if name != "exceptions"]
+    if rule > 0:
+        asked.remove("memory")
+    names = [name for name in dict.fromkeys(asked) if name in deciding]
+    names += [name for name in RULES[rule].asks if name != "exceptions"]
+    names += asked[::-1]
+    numbers = {number.name: number for number in NUMBERS}
+    if "memory" in deciding:
+        names = ["memory", *names]
+    found = []
+    for name in list(dict.fromkeys(names))[:_MOST_EVIDENCE]:
+        number, value = numbers[name], getattr(fingerprint, name)
+        margin = getattr(fingerprint, f"{name}_margin", None)
+        speaks_for = number.high if high[name] else number.low
+        found.append(Evidence(number, value, margin, lines[name], speaks_for))
+    return tuple(found)

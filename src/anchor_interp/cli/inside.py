@@ -90,7 +90,7 @@ def verdict(
     from anchor_interp.analysis.conclusions import conclude_phase
     from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
     from anchor_interp.analysis.mechanism import kept_fingerprint
-    from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, verdict
+    from anchor_interp.analysis.verdict import judged, verdict
     from anchor_interp.runs.evaluation import evaluate
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
@@ -131,10 +131,7 @@ def verdict(
             f"  by behaviour  {behaviour.phase:<12} {behaviour.reason}",
             f"  {conclude_phase(behaviour, mechanism)}",
         ]
-    lines.append(
-        f"On runs that set no threshold the verdict by mechanism names {ACCURACY:.2f} of the runs "
-        f"of a phase rightly, in the mean over the phases; they are of {FITTED_ON}."
-    )
+    lines.append(judged())
     output.show({"runs": results}, *lines)
 
 

@@ -1,14 +1,10 @@
 """States that no sequence produced: does a model compute with anchors, or look them up?
 
-Take the state after a layer's attention, X^ao, in sequences of one key and one noise. Beside a
-fixed anchor b let s(a, b) be the state of the pair (a, b). Then s(a, b) + s(c, b) - s(d, b) is the
-state of a *virtual* anchor, which adds what a and c add, less what d adds. From the first anchor's
-position on it replaces the state in a sequence of a seen pair. The answer shows what the later
-layers do with an anchor that nobody trained:
-
-* what the rule says, if they compute with what the anchors add;
-* the same answer for both orders of a virtual pair, if they look up the unordered pair;
-* anything else, if they look up each ordered pair.
+Take a state of the residual stream in sequences of one key and one noise. Beside a fixed anchor b,
+the state of (a, b) plus that of (c, b) minus that of (d, b) is that of a *virtual* anchor
+a + c - d, whose function adds what a and c add, less what d adds. From the first anchor's position
+on it replaces the state in a sequence of a seen pair. If the model computes with what the anchors
+add, it answers with the rule. If it looks pairs up, it has no entry for such an anchor.
 """
 
 import itertools
@@ -34,20 +30,20 @@ Signs = Mapping[Pair, int]
 """A sum of the states of known pairs: each is added or subtracted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VirtualAnchors:
     """A model's answers to anchors that nobody trained, beside anchors that were trained."""
 
-    layer: int
-    """0-based layer whose X^ao holds them."""
-    n: int
-    """Sequences of each virtual pair and order."""
-    rule: float | None
-    """Share answered with the rule, over virtual pairs that add what no seen pair adds; None if
-    anchors do other than add a number."""
-    alike: float | None
-    """Mean cosine between the centred logits of a virtual pair and of its other order; None if all
-    answers are those of the pairs that the states were composed of, which training made alike."""
+    hook: str
+    """The state where most answers follow the rule, of all in the residual stream."""
+    rules: Float[np.ndarray, " n"]
+    """Share of the answers there that follow the rule, for each key and noise, over virtual pairs
+    that add what no seen pair adds; NaN where no such answer lies in the range of the targets."""
+
+    @property
+    def rule(self) -> float:
+        """The mean of :attr:`rules`."""
+        return float(np.nanmean(self.rules))
 
 
 @torch.no_grad()
@@ -55,81 +51,77 @@ def virtual_anchors(
     model: HookedTransformer | Subject,
     task: AnchorTask | None = None,
     *,
-    layer: int,
-    n: int = 40,
+    n: int = 100,
     seed: int = 0,
 ) -> VirtualAnchors:
     """Compose the states of virtual anchors and see what the model answers.
 
     Every virtual anchor stands first and second, beside each anchor that follows the rule with
     every anchor in both orders. No unseen pair has such an anchor, and a virtual pair that adds
-    what an unseen pair adds is left out. Composes ``hook_resid_mid`` of a 0-based layer; in
-    the last layer it holds all that attention brings to the last position. Attached hooks act.
+    what a seen or an unseen pair adds is left out. Hooks attached to the model act.
+
+    Args:
+        n: keys and noises, at most 10,000. All virtual pairs have the same.
 
     Raises:
-        ConfigError: fewer than three anchors, or no anchor that follows the rule with all others; a
-            layer or n out of range; a model that is too small for the task, without MLPs or not
-            causal.
+        ConfigError: fewer than three anchors, anchors that do other than add a number, or no anchor
+            that follows the rule with all others; n out of range; a model that is too small for the
+            task or not causal.
     """
     checked(n, int, "n", low=1, high=10_000)
     subject = subject_of(model, task, seed)
     model, task = subject.model, subject.anchor_task
     check_causal(model)
-    checked(layer, int, "layer", low=0, high=model.cfg.n_layers - 1)
-    if model.cfg.attn_only:
-        raise ConfigError("the model has attention only; composition needs the state before an MLP")
     known = [pair for pair in task.seen if task.role(pair) == "inferential"]
     virtual = _virtual_pairs(task, known)
-    states = _States(model, task, known, layer, n, subject.seed)
-    targets = {pair: task.target(pair, states.keys) for pair in known}
-    low, high = (bound(map(bound, targets.values())) for bound in (min, max))
-    right: list[bool] = []
-    cosines: list[float] = []
-    copied = True
-    for parts, total in virtual:
-        swapped = {(second, first): sign for (first, second), sign in parts.items()}
-        logits = [states.composed(each) for each in (parts, swapped)]
-        one, other = (each - each.mean(-1, keepdim=True) for each in logits)
-        cosines.append(float(torch.cosine_similarity(one, other, dim=-1).mean()))
-        answers = [each.argmax(-1).cpu().numpy() for each in logits]
-        of_parts = [targets[pair] for pair in parts]
-        copied &= bool(np.all([np.any(answer == of_parts, axis=0) for answer in answers]))
-        if total is not None:
+    states = _States(model, task, known, n, subject.seed)
+    targets = [task.target(pair, states.keys) for pair in known]
+    low, high = np.min(targets), np.max(targets)
+    shares = {}
+    for hook in states.hooks:
+        right = []
+        for parts, total in virtual:
             rule = states.keys + total
-            usual = (low <= rule) & (rule <= high)
-            right += [is_rule for answer in answers for is_rule in (answer == rule)[usual]]
-    return VirtualAnchors(
-        layer=layer,
-        n=n,
-        rule=float(np.mean(right)) if right else None,
-        alike=None if copied or not cosines else float(np.mean(cosines)),
-    )
+            answers = states.composed(hook, parts).argmax(-1).cpu().numpy()
+            right.append(np.where((low <= rule) & (rule <= high), answers == rule, np.nan))
+        usual = np.isfinite(right)
+        counts = usual.sum(0)
+        sums = np.where(usual, right, 0).sum(0)
+        shares[hook] = np.divide(sums, counts, out=np.full(n, np.nan), where=counts > 0)
+    if not counts.any():
+        raise ConfigError("no virtual anchor's answer lies in the range of the task's targets")
+    return max((VirtualAnchors(*of) for of in shares.items()), key=lambda found: found.rule)
 
 
-def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs, int | None]]:
-    """The virtual anchors a + c - d beside an anchor b, each as a sum of known pairs.
+def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs, int]]:
+    """The virtual anchors a + c - d before and behind an anchor b, each as a sum of known pairs.
 
-    Beside each stands what it adds to the key; None if a known pair adds the same, or if an anchor
-    does anything but add. Those that add what an unseen pair adds are left out.
+    Beside each stands what it adds to the key, which no pair of the task adds.
     """
-    if not known:
-        raise ConfigError("no seen pair of the task follows the rule: nothing can be composed")
+    adds = _added(task)
+    if not known or not adds:
+        raise ConfigError(
+            "no seen pair of the task follows the rule, or its anchors do other than add a number: "
+            "nothing can be composed"
+        )
     anchors = task.tokens
     virtual = [
         (a, c, d) for d in anchors for a, c in itertools.combinations(anchors, 2) if d not in (a, c)
     ]
     beside = [b for b in anchors if all({(a, b), (b, a)} <= set(known) for a in anchors)]
-    if not virtual or not beside:
+    taken = {adds[a] + adds[b] for a, b in (*known, *task.unseen)}
+    for pair in task.seen:  # an exception adds another number
+        differences = np.unique(task.target(pair, task.keys) - task.keys)
+        taken |= {int(differences[0])} if len(differences) == 1 else set()
+    pairs: list[tuple[Signs, int]] = []
+    for (a, c, d), b in itertools.product(virtual, beside):
+        total = adds[a] + adds[c] - adds[d] + adds[b]
+        if total not in taken:
+            pairs.append(({(a, b): 1, (c, b): 1, (d, b): -1}, total))
+            pairs.append(({(b, a): 1, (b, c): 1, (b, d): -1}, total))
+    if not pairs:
         needed = "three anchors, and one that follows the rule with each anchor in both orders"
         raise ConfigError(f"the task has no virtual anchors: they need {needed}")
-    adds = _added(task)
-    trained, unseen = ({adds[a] + adds[b] for a, b in of if adds} for of in (known, task.unseen))
-    pairs: list[tuple[Signs, int | None]] = []
-    for (a, c, d), b in itertools.product(virtual, beside):
-        parts = {(a, b): 1, (c, b): 1, (d, b): -1}
-        total = adds[a] + adds[c] - adds[d] + adds[b] if adds else None
-        if total not in unseen:
-            pairs.append((parts, None if total in trained else total))
     return pairs
 
 
@@ -148,7 +140,6 @@ class _States:
         model: HookedTransformer,
         task: AnchorTask,
         known: Sequence[Pair],
-        layer: int,
         n: int,
         seed: int,
     ) -> None:
@@ -158,22 +149,28 @@ class _States:
         self.keys: np.ndarray = task.keys[drawn("key", n, len(task.keys))]
         position = drawn("position", n, task.length - 2)
         noise = task.keys[drawn("noise", n * task.length, len(task.keys))].reshape(n, -1)
-        self._model, self._hook = model, f"blocks.{layer}.hook_resid_mid"
+        self._model = model
+        kinds = ("post",) if model.cfg.attn_only else ("mid", "post")
+        self.hooks = [
+            "blocks.0.hook_resid_pre",
+            *(
+                f"blocks.{at}.hook_resid_{kind}"
+                for at in range(model.cfg.n_layers)
+                for kind in kinds
+            ),
+        ]
         rows = {}
         for pair in known:
             index = np.full(n, task.pairs.index(pair))
             rows[pair] = token_rows(model, assemble(task, noise, index, self.keys, position).tokens)
-        self._states = {
-            pair: activations(model, tokens, [self._hook])[self._hook]
-            for pair, tokens in rows.items()
-        }
+        self._states = {pair: activations(model, of, self.hooks) for pair, of in rows.items()}
         # any known pair can be run: in a causal model all that depends on it is replaced
         self._rows = rows[known[0]]
         replaced = torch.from_numpy(np.arange(task.length) > position[:, None])
         self._mask = replaced.to(self._rows.device)[:, :, None]
 
-    def composed(self, parts: Signs) -> Float[torch.Tensor, "n d_vocab"]:
+    def composed(self, hook: str, parts: Signs) -> Float[torch.Tensor, "n d_vocab"]:
         """The logits of a sum of known states."""
-        state = torch.stack([sign * self._states[pair] for pair, sign in parts.items()]).sum(0)
-        sum_of_states = Replacement(self._hook, state, self._mask, frozenset(parts))
+        state = torch.stack([sign * self._states[pair][hook] for pair, sign in parts.items()])
+        sum_of_states = Replacement(hook, state.sum(0), self._mask, frozenset(parts))
         return replaced_run(self._model, self._rows, [sum_of_states], batch_size=len(self._rows))[0]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.analysis.conclusions import SIGNIFICANT
-from anchor_interp.analysis.verdict import ACCURACY, FITTED_ON, THRESHOLDS, Line, lines
+from anchor_interp.analysis.conclusions import ORDER, SIGNIFICANT
+from anchor_interp.analysis.verdict import MEANINGS, RULES, judged
 from anchor_interp.pages.attention_views import View, sequence_view
 from anchor_interp.pages.page import (
     Picture,
@@ -23,7 +23,6 @@ from anchor_interp.runs.phase import meanings
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import SequenceAttention
     from anchor_interp.analysis.results import Analysis
-    from anchor_interp.runs.phase import Decision
 
 
 def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
@@ -56,8 +55,6 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
     sequences = [(example, _views(example, i)) for i, example in enumerate(analysis.attention)]
     shown = [entry.views for entry in attention] + [views for _, views in sequences]
-    fingerprint = None if mechanism is None else mechanism.fingerprint
-    asked = () if fingerprint is None else lines(fingerprint)
     return fill_page(
         "analysis.html.jinja",
         [view for views in shown for view in views],
@@ -65,25 +62,19 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         analysis=analysis,
         mechanism=mechanism,
         says=analysis.conclusions,
-        phases=meanings(anchored=config is None or config.task.anchored is not None),
+        phases={
+            **MEANINGS,
+            **meanings(anchored=config is None or config.task.anchored is not None),
+        },
         named=dict.fromkeys(d.phase for d in (analysis.decision, analysis.verdict) if d),
-        lines=asked,
-        decided=_decided(asked, analysis.verdict),
-        accuracy=ACCURACY,
-        fitted_on=FITTED_ON,
+        rules=RULES,
+        judged=judged(),
         significant=SIGNIFICANT,
-        order_line=THRESHOLDS.order,
+        order_line=ORDER,
         pictures={picture.name: draw_picture(picture, "a") for picture in drawn},
         attention=attention,
         sequences=sequences,
     )
-
-
-def _decided(asked: Sequence[Line], verdict: "Decision | None") -> int | None:
-    """The place of the line that decided the verdict; None if none did."""
-    phase = None if verdict is None else verdict.phase
-    places = (i for i, line in enumerate(asked) if line.speaks and line.phase == phase)
-    return next(places, None)
 
 
 def _views(example: "SequenceAttention", index: int) -> list[View]:

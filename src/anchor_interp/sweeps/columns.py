@@ -61,7 +61,8 @@ are when these files were written."""
 ADDED = (
     "branch_step", "branch_lr", "branch_weight_decay", "weights", "until_accuracy", "fitted_step",
     *ALONG,
-    "blocks", "virtual_rule", "virtual_alike", "exceptions", "commutativity_wrong",
+    "blocks", "memory", "virtual_rule", "exceptions", "commutativity_wrong",
+    *(name for name in MECHANISM if name.endswith("_margin")),
 )  # fmt: skip
 """Columns that older tables lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]

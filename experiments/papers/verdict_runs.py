@@ -1,0 +1,82 @@
+"""Trains the runs that the verdict is fitted and judged on.
+
+``python -m experiments.papers.verdict_runs OUT`` trains random settings of the distribution of the
+study ``settings``, with seeds that no other study has (7,010,000 and above), into OUT, one folder a
+run. Runs of an even index fit the verdict, runs of an odd index judge it, once: :func:`half`. The
+order of training fills both halves alike. A run takes about a minute of one core. With ``--table``
+it measures the mechanism of the runs that are there and writes their table instead.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from anchor_interp._util.errors import LockedError
+from anchor_interp.analysis.fingerprint import keep_fingerprint
+from anchor_interp.runs.config import RunConfig, run_id
+from anchor_interp.runs.run import load
+from anchor_interp.runs.train import train
+from anchor_interp.sweeps.columns import CIRCUMSTANCES
+from anchor_interp.sweeps.rows import planned_row, updated_row
+
+from .rows import Row
+from .studies import settings
+from .tables import write_rows
+
+TABLE = Path(__file__).parents[1] / "tables" / "tiny" / "verdict.csv"
+
+INDICES = range(7_000_000, 7_000_100)
+
+
+def configs() -> Iterator[RunConfig]:
+    """All runs in the order of training: each index on both tasks in both layouts."""
+    return iter(settings("tiny", INDICES).configs().values())
+
+
+def half(config: RunConfig) -> Literal["fit", "judge"]:
+    """What a run is for."""
+    return "judge" if config.seed % 2 else "fit"
+
+
+def half_of(row: Row) -> Literal["fit", "judge"]:
+    """What a row's run is for."""
+    return "judge" if row["seed"] % 2 else "fit"
+
+
+def row_of(path: Path, config: RunConfig) -> Row:
+    """A finished run's row: settings, behaviour and mechanism."""
+    keep_fingerprint(load(path))
+    row = updated_row(planned_row(run_id(config), config), path, "done", None)
+    return {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
+
+
+def write_table(out: Path) -> None:
+    """Measure every finished run, and write the table after each."""
+    rows: list[Row] = []
+    for config in configs():
+        path = out / run_id(config)
+        if (path / "result.json").exists():
+            rows.append(row_of(path, config))
+            write_rows(TABLE, rows)
+
+
+def main() -> None:
+    """Train what is missing, or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--table", action="store_true", help="measure what is trained")
+    asked = parser.parse_args()
+    if asked.table:
+        write_table(asked.out)
+        return
+    for config in configs():
+        try:
+            run = train(config, asked.out / run_id(config), device="cpu", threads=1, quiet=True)
+        except LockedError:
+            continue
+        print(config.seed, half(config), run.name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The verdict: its rules, models of known mechanism, and edits that keep every answer."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from small_models import FEW_KEYS, small_exact
+
+import anchor_interp as ai
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import from_dict
+from anchor_interp.analysis import fingerprint as fingerprints
+from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
+from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
+from anchor_interp.analysis.verdict import LINES, RULES, Verdict, judged, leaning, verdict
+from anchor_interp.cli.main import main
+from anchor_interp.interventions.masks import edge, mask_edges, no_edges
+from anchor_interp.models.exact import Mechanism, exact_shape
+from anchor_interp.models.shapes import ModelConfig
+from anchor_interp.models.transformer import HookedTransformer, empty_model, place
+
+EXACT: dict[Mechanism, set[str]] = {
+    "symmetric": {"symmetric"},
+    "inferential": {"inferential", "unclear"},  # its tables have no numbers between them
+    "lookup": {"composite"},
+}
+LOW = {"memory": 0.0, "exceptions": 0.0, "route_symmetric": 0.0, "virtual_rule": 0.0}
+
+
+def numbers(**changes: float | None) -> Fingerprint:
+    """A fingerprint of a trained lookup, with some numbers changed."""
+    about = {"run_id": None, "step": None, "seed": 0}
+    found = {**about, **dict.fromkeys(NUMBERS), **LOW, "route_gathered": 1.0, **changes}
+    return from_dict(Fingerprint, found)
+
+
+@pytest.fixture
+def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fingerprints without the numbers that no verdict reads."""
+    monkeypatch.setattr(fingerprints, "_OF_SEEN_PAIRS", fingerprints._OF_SEEN_PAIRS[:4])
+
+
+@pytest.mark.parametrize(("changes", "phase"), [
+    ({}, "composite"),
+    ({"memory": 0.5}, "memorizing"),
+    ({"train_accuracy": 0.89}, "undertrained"),
+    ({"seen_train_keys": 0.89}, "undertrained"),
+    ({"train_accuracy": 1.0, "seen_train_keys": 0.1}, "composite"),
+    ({"route_symmetric": 1.0}, "symmetric"),
+    ({"virtual_rule": 0.5}, "inferential"),
+    ({"virtual_rule": 0.5, "exceptions": 1.0}, "inferential"),
+    ({"virtual_rule": 0.5, "exceptions": 1.0, "route_gathered": 0.0}, "symmetric"),
+    ({"virtual_rule": 0.5, "route_gathered": 0.0}, "inferential"),
+    ({"route_gathered": 0.0}, "unclear"),
+    ({"exceptions": 1.0}, "unclear"),
+    ({"virtual_rule": LINES["virtual_rule"].line}, "mixture"),
+    ({"virtual_rule": 0.5, "virtual_rule_margin": 0.4}, "unclear"),
+    ({"memory": None}, "unclear"),
+    ({"route_gathered": None, "exceptions": 1.0}, "unclear"),
+    ({"route_symmetric": None}, "unclear"),
+    ({"route_symmetric": None, "memory": 0.5}, "memorizing"),  # decided before it is asked
+])  # fmt: skip
+def test_the_rules(changes: dict[str, float | None], phase: str) -> None:
+    found = verdict(numbers(**changes))
+    assert found.phase == phase
+    assert found.reason
+    assert len(found.evidence) <= 3
+
+
+def test_a_verdict_names_a_phase_only_if_every_value_within_the_intervals_gives_it() -> None:
+    """Against trying both ends of each interval and band by hand."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        values = {name: float(torch.rand((), generator=generator)) for name in LINES}
+        margins = {f"{name}_margin": 0.1 for name in LINES if name != "exceptions"}
+        found = verdict(numbers(**values, **(margins | {"route_symmetric_margin": 0.1})))
+        ends = {}
+        for name, line in LINES.items():
+            reach = 0.1 if name != "exceptions" else 0.0
+            low, high = values[name] - reach, values[name] + reach
+            ends[name] = [0.0] * (low < line.end) + [1.0] * (high >= line.start)
+        phases = set[str]()
+        for memory in ends["memory"]:
+            for exceptions in ends["exceptions"]:
+                for symmetric in ends["route_symmetric"]:
+                    for gathered in ends["route_gathered"]:
+                        for rule in ends["virtual_rule"]:
+                            point = dict(zip(LINES, (memory, exceptions, symmetric, gathered, rule),
+                                             strict=True))  # fmt: skip
+                            phases |= set(_first(point))
+        assert (found.phase in {"mixture", "unclear"}) == (len(phases) > 1)
+        if len(phases) == 1:
+            assert {found.phase} == phases
+
+
+def _first(high: dict[str, float]) -> tuple[str, ...]:
+    """The phases of the first rule that applies."""
+    return next(
+        rule.phases
+        for rule in RULES
+        if all((high[name] > 0.5) == asked for name, asked in rule.asks.items())
+    )
+
+
+def identity(model: HookedTransformer, at: int) -> HookedTransformer:
+    """With a layer that changes nothing."""
+
+    def moved(name: str) -> str:
+        layer = int(name.split(".")[1])
+        return name.replace(f"blocks.{layer}.", f"blocks.{layer + (layer >= at)}.", 1)
+
+    weights = {(moved(n) if n.startswith("blocks.") else n): w for n, w in _weights(model)}
+    twin = f"blocks.{0 if at else 1}."
+    for name in [name for name in weights if name.startswith(twin)]:
+        new = name.replace(twin, f"blocks.{at}.", 1)
+        silent = name.endswith(("W_O", "b_O", "W_out", "b_out"))
+        weights[new] = torch.zeros_like(weights[name]) if silent else weights[name]
+    return _made(model, weights, n_layers=model.cfg.n_layers + 1)
+
+
+def two_heads(model: HookedTransformer, dead: int) -> HookedTransformer:
+    """With a second head in each layer that writes nothing; ``dead`` is its place."""
+    weights = {}
+    for name, weight in _weights(model):
+        new = weight
+        if name.endswith(("W_Q", "W_K", "W_V", "W_O")):
+            noise = torch.randn_like(weight) if not name.endswith("W_O") else weight * 0
+            new = torch.cat([noise, weight] if dead == 0 else [weight, noise])
+        weights[name] = new
+    return _made(model, weights, n_heads=2)
+
+
+def rescaled(model: HookedTransformer) -> HookedTransformer:
+    """With weights whose products are the same; the MLPs have ReLU."""
+    factors = {"W_Q": 2.0, "W_K": 0.5, "W_V": 4.0, "W_O": 0.25, "W_in": 2.0, "W_out": 0.5}
+    return _made(
+        model, {name: w * factors.get(name.rpartition(".")[2], 1) for name, w in _weights(model)}
+    )
+
+
+def moved_logits(model: HookedTransformer) -> HookedTransformer:
+    """With other logits of the anchors, which are never the largest."""
+    weights = dict(_weights(model))
+    table = weights["unembed.W_U"].clone()
+    table[:, 1:5] = 0.01 * torch.randn(len(table), 4, generator=torch.Generator().manual_seed(0))
+    return _made(model, weights | {"unembed.W_U": table})
+
+
+def _weights(model: HookedTransformer) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, weight.detach()) for name, weight in model.named_parameters())
+
+
+def _made(
+    model: HookedTransformer, weights: dict[str, torch.Tensor], **changes: int
+) -> HookedTransformer:
+    cfg = model.cfg
+    shape = replace(exact_shape("symmetric", FEW_KEYS, normalization="pre"), d_model=cfg.d_model,
+                    d_head=cfg.d_head, d_mlp=cfg.d_mlp, n_layers=cfg.n_layers)  # fmt: skip
+    found = empty_model(replace(shape, **_as_shape(changes)))
+    found.load_state_dict(weights, strict=False)
+    return place(found, "cpu")
+
+
+def _as_shape(changes: dict[str, int]) -> dict[str, Any]:
+    assert set(changes) <= set(vars(ModelConfig()))
+    return dict(changes)
+
+
+ATTACKS: dict[str, Callable[[HookedTransformer], HookedTransformer]] = {
+    "identity before": lambda model: identity(model, 0),
+    "identity between": lambda model: identity(model, 1),
+    "identity after": lambda model: identity(model, 2),
+    "dead head": lambda model: two_heads(model, 1),
+    "permuted heads": lambda model: two_heads(model, 0),
+    "rescaled": rescaled,
+    "moved logits": moved_logits,
+}
+
+
+@pytest.mark.parametrize("mechanism", list(EXACT))
+@pytest.mark.parametrize("attack", [
+    "identity before",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in list(ATTACKS)[1:]),
+])  # fmt: skip
+@pytest.mark.usefixtures("evidence_alone")
+def test_an_edit_that_keeps_the_answers_keeps_the_verdict(
+    attack: str, mechanism: Mechanism
+) -> None:
+    model = small_exact(mechanism, "pre")
+    attacked = ATTACKS[attack](model)
+    tokens = torch.from_numpy(ai.sample(FEW_KEYS, "id", 50, seed=0).tokens).long()
+    assert torch.equal(attacked(tokens)[:, -1].argmax(-1), model(tokens)[:, -1].argmax(-1))
+    before, after = (fingerprint_model(each, FEW_KEYS, quiet=True) for each in (model, attacked))
+    for name in LINES:
+        assert getattr(after, name) == pytest.approx(getattr(before, name), abs=1e-3), name
+    assert verdict(after).phase == verdict(before).phase
+    assert verdict(after).phase in EXACT[mechanism]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("evidence_alone")
+def test_the_verdict_on_a_hand_set_post_layernorm_model() -> None:
+    """All three answer every sequence correctly: behaviour cannot tell them apart."""
+    for mechanism, right in EXACT.items():
+        found = verdict(fingerprint_model(small_exact(mechanism, "post"), FEW_KEYS, quiet=True))
+        assert found.phase in right
+
+
+@pytest.mark.usefixtures("evidence_alone")
+@pytest.mark.parametrize("name", [
+    "symmetric", "composite", "memorizing",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in
+      ("inferential", "neurips-symmetric", "neurips-inferential", "neurips-memorizing")),
+])  # fmt: skip
+def test_the_verdict_on_a_specimen_is_its_phase(name: str) -> None:
+    run = ai.load(f"tiny/{name}/1")
+    assert verdict(fingerprint(run, quiet=True)).phase == run.phase
+
+
+def test_an_untrained_model_has_no_phase() -> None:
+    """Inside it looks like one that memorizes."""
+    run = ai.load("tiny/memorizing/1")
+    task, config = run.config.anchor_task, run.config
+    untrained = ai.build_model(config.model, config.init, seed=3)
+    for model, training in (
+        (untrained, None),
+        (untrained, run.training),
+        (run.transformer, None),  # it knows nothing but its training sequences
+    ):
+        found = verdict(
+            fingerprint_model(model, task, training=training, max_seconds=1e-9, quiet=True)
+        )
+        assert found.phase == "undertrained"
+        assert ("sequences are not given" in found.reason) == (training is None)
+
+
+@pytest.mark.usefixtures("evidence_alone")
+@pytest.mark.parametrize("without", ["anchors", "key"])
+def test_a_lookup_with_cut_edges_is_not_symmetric(without: str) -> None:
+    """Its end takes no anchor in layer 0, or its answers ignore the key: both commute."""
+    model, length = small_exact("lookup", "post"), FEW_KEYS.length
+    cut = no_edges(model, length)
+    if without == "anchors":
+        cut[0, :, :, length - 1] = True
+    else:
+        for query in range(2, length):
+            cut |= edge(model, length, layer=0, query=query, key=query - 2)
+    with mask_edges(model, cut, renormalise=without == "key"):
+        found = fingerprint_model(model, FEW_KEYS, quiet=True)
+    assert verdict(found).phase != "symmetric"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("evidence_alone")
+def test_the_command_gives_both_phases(capsys: pytest.CaptureFixture[str]) -> None:
+    """A lookup table answers as the rule does, and its mechanism tells."""
+    names = ["exact/lookup", "tiny/memorizing/1"]
+    assert main(["verdict", *names, "--json"]) == 0
+    lookup, memorizing = json.loads(capsys.readouterr().out)["runs"].values()
+    assert lookup["behaviour"]["phase"] == "inferential"
+    assert lookup["mechanism"]["phase"] == "composite"
+    assert memorizing["mechanism"]["phase"] == memorizing["behaviour"]["phase"] == "memorizing"
+    assert memorizing["mechanism"]["evidence"][0]["number"]["name"] == "memory"
+    assert main(["verdict", "exact/lookup"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("  by mechanism  composite ")
+    assert lines[-1] == judged()
+
+
+def test_something_else_than_a_fingerprint_is_refused() -> None:
+    nothing: Any = "tiny/inferential/1"
+    with pytest.raises(ConfigError, match="expected a Fingerprint"):
+        verdict(nothing)
+
+
+def test_the_leaning_is_that_of_the_numbers_alone() -> None:
+    found = verdict(numbers(virtual_rule=0.24, virtual_rule_margin=0.2))
+    assert isinstance(found, Verdict)
+    assert found.leaning == leaning({**LOW, "route_gathered": 1.0, "virtual_rule": 0.24})
