@@ -70,7 +70,6 @@ def committed() -> dict[str, list[dict[str, Any]]]:
 def ledger(committed: dict[str, list[dict[str, Any]]]) -> Any:
     """What the committed tables say, as a :class:`papers.page.Ledger`."""
     from papers.page import make_ledger
-    from papers.tables import checkpoints_table, read_checkpoints
+    from papers.tables import read_study
 
-    checkpoints = read_checkpoints(checkpoints_table(PAPERS_TABLES, "phases"))
-    return make_ledger("tiny", committed, checkpoints)
+    return make_ledger("tiny", committed, read_study(PAPERS_TABLES / "verdict.csv"))

@@ -136,6 +136,8 @@ def fit_lines(rows: Rows) -> Lines:
 
     for name in (*_FITTED, *_FITTED):
         values = sorted({each[name] or 0.0 for each in numbers})
+        if len(values) < 2:  # nothing to choose between
+            continue
         middles = [(low + high) / 2 for low, high in itertools.pairwise(values)]
         scores = [score(name, middle) for middle in middles]
         ranges, start = [], 0
