@@ -75,7 +75,7 @@ ANALYSES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (sensitivity.sensitivity, {"n": 20}),
     (sensitivity.order_influence, {"n": 20}),
     (routes.route_scores, {"n": 20}),
-    (composition.virtual_anchors, {"layer": 0, "n": 2}),
+    (composition.virtual_anchors, {"n": 2}),
 ]
 
 

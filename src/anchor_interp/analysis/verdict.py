@@ -14,7 +14,7 @@ err too often. ``experiments/verdict.py`` fits both; ``docs/verdict.md`` judges 
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -25,13 +25,11 @@ from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
 
 VerdictPhase = Phase | Literal["mixture", "unclear"]
-MEANINGS: Mapping[VerdictPhase, str] = MappingProxyType(
-    {
-        **PHASES,
-        "mixture": "It follows the rule in part, and elsewhere looks answers up.",
-        "unclear": "The evidence does not decide between the phases that are named.",
-    }
-)
+_UNDECIDED: Mapping[VerdictPhase, str] = {
+    "mixture": "It follows the rule in part, and elsewhere looks answers up.",
+    "unclear": "The evidence does not decide between the phases that are named.",
+}
+MEANINGS: Mapping[str, str] = MappingProxyType(dict(PHASES) | dict(_UNDECIDED))
 
 
 @dataclass(frozen=True)
@@ -170,11 +168,11 @@ def judged() -> str:
     )
 
 
-def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] = LINES) -> Verdict:
+def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] | None = None) -> Verdict:
     """The phase of a model from its mechanism alone, with the evidence for it.
 
     ``train_accuracy`` only tells whether there is anything to judge: inside, an untrained model
-    looks like one that memorizes.
+    looks like one that memorizes. ``lines`` take the place of :data:`LINES`.
     """
     given: object = fingerprint
     if not isinstance(given, Fingerprint):
@@ -183,25 +181,37 @@ def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] = LINES) -> Verd
     missed = not_learned(fingerprint.train_accuracy, fingerprint.seen_train_keys, PAPER.train)
     if missed is not None:
         return Verdict("undertrained", missed)
+    lines = lines or LINES
     values = {number.name: getattr(fingerprint, number.name) for number in NUMBERS}
+    margins = {name: getattr(fingerprint, f"{name}_margin", None) for name in values}
     plain = _sides(values, lines)
     rule = _applying(plain)
-    open_names = _open(fingerprint, lines)
-    phases: dict[Phase, None] = dict.fromkeys((RULES[rule].phases[0],))
-    deciding = set[str]()
-    for turned in _turned(plain, open_names):
+    first, phases, deciding = RULES[rule].phases[0], dict.fromkeys(RULES[rule].phases), set[str]()
+    unsure = [name for name in values if _is_open(values[name], margins[name], lines[name])]
+    for sides in itertools.product((True, False), repeat=len(unsure)):
+        turned = plain | dict(zip(unsure, sides, strict=True))
         other = RULES[_applying(turned)].phases
-        phases |= dict.fromkeys(other)
         if other != RULES[rule].phases:
-            deciding |= {name for name in open_names if turned[name] != plain[name]}
-    first = RULES[rule].phases[0]
-    evidence = _evidence(fingerprint, lines, plain, deciding, rule)
-    reason = "; ".join(map(str, evidence))
+            phases |= dict.fromkeys(other)
+            deciding |= {name for name in unsure if turned[name] != plain[name]}
+    asked = [name for each in RULES[rule::-1] for name in each.asks if name != "exceptions"]
+    names = [name for name in values if name in deciding - {"exceptions"}] + asked
+    if rule > 0 and "memory" not in deciding:
+        names.remove("memory")
+    evidence = tuple(
+        Evidence(
+            number, values[name], margins[name], lines[name],
+            number.high if plain[name] else number.low,
+        )
+        for name in list(dict.fromkeys(names))[:_MOST_EVIDENCE]
+        for number in NUMBERS
+        if number.name == name
+    )  # fmt: skip
+    reason, named = "; ".join(map(str, evidence)), " or ".join(phases)
     if len(phases) == 1:
         return Verdict(first, reason, evidence, first, rule)
-    named = " or ".join(phases)
-    value, band = values["virtual_rule"], lines["virtual_rule"]
-    if deciding == {"virtual_rule"} and value is not None and band.start <= value < band.end:
+    share, band = values["virtual_rule"], lines["virtual_rule"]
+    if deciding == {"virtual_rule"} and share is not None and band.start <= share < band.end:
         return Verdict("mixture", f"{named}, each in part: {reason}", evidence, first, rule)
     return Verdict("unclear", f"{named}: {reason}", evidence, first, rule)
 
@@ -222,45 +232,7 @@ def _applying(high: Mapping[str, bool]) -> int:
     return next(place for place, applies in enumerate(fits) if applies)
 
 
-def _open(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> list[str]:
-    """The numbers that are not measured, or whose intervals are neither high nor low."""
-    names = []
-    for number in NUMBERS:
-        value = getattr(fingerprint, number.name)
-        margin = getattr(fingerprint, f"{number.name}_margin", None) or 0.0
-        band = lines[number.name]
-        if value is None or not (value + margin < band.start or value - margin >= band.end):
-            names.append(number.name)
-    return names
-
-
-def _turned(plain: Mapping[str, bool], names: list[str]) -> Iterator[dict[str, bool]]:
-    """Every way in which the open numbers can be high or low."""
-    for sides in itertools.product((True, False), repeat=len(names)):
-        yield {**plain, **dict(zip(names, sides, strict=True))}
-
-
-def _evidence(
-    fingerprint: Fingerprint,
-    lines: Mapping[str, Line],
-    high: Mapping[str, bool],
-    deciding: set[str],
-    rule: int,
-) -> tuple[Evidence, ...]:
-    """The numbers that are open and decide, then those asked of the rule that applies."""
-    asked = [name for each in RULES[: rule + 1] for name in each.asks if name != "exceptions"]
-    if rule > 0:
-        asked.remove("memory")
-    names = [name for name in dict.fromkeys(asked) if name in deciding]
-    names += [name for name in RULES[rule].asks if name != "exceptions"]
-    names += asked[::-1]
-    numbers = {number.name: number for number in NUMBERS}
-    if "memory" in deciding:
-        names = ["memory", *names]
-    found = []
-    for name in list(dict.fromkeys(names))[:_MOST_EVIDENCE]:
-        number, value = numbers[name], getattr(fingerprint, name)
-        margin = getattr(fingerprint, f"{name}_margin", None)
-        speaks_for = number.high if high[name] else number.low
-        found.append(Evidence(number, value, margin, lines[name], speaks_for))
-    return tuple(found)
+def _is_open(value: float | None, margin: float | None, band: Line) -> bool:
+    """Whether a number is not measured, or its interval is neither high nor low."""
+    reach = margin or 0.0
+    return value is None or not (value + reach < band.start or value - reach >= band.end)
