@@ -25,11 +25,13 @@ from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
 
 VerdictPhase = Phase | Literal["mixture", "unclear"]
-_UNDECIDED: Mapping[VerdictPhase, str] = {
-    "mixture": "It follows the rule in part, and elsewhere looks answers up.",
-    "unclear": "The evidence does not decide between the phases that are named.",
-}
-MEANINGS: Mapping[str, str] = MappingProxyType(dict(PHASES) | dict(_UNDECIDED))
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {str(phase): meaning for phase, meaning in PHASES.items()}
+    | {
+        "mixture": "It follows the rule in part, and elsewhere looks answers up.",
+        "unclear": "The evidence does not decide between the phases that are named.",
+    }
+)
 
 
 @dataclass(frozen=True)
