@@ -52,6 +52,7 @@ def attribution_patch(
     record = [*hooks, _EMBEDDING]
     with torch.no_grad():
         logits, given = replaced_run(model, twins.donors, (), twins.at, record=record, batch_size=n)
+    donor = measure(metric, logits)
     base, own, slopes = _gradients(twins, hooks, given[_EMBEDDING], 0.0)
     for share in np.arange(1, steps) / steps:
         more = _gradients(twins, hooks, given[_EMBEDDING], float(share))[2]
@@ -62,8 +63,8 @@ def attribution_patch(
     }
     effects = [(changes[s.hook] * twins.mask(s, changes[s.hook])).flatten(1).sum(1) for s in sites]
     values = base + torch.stack(effects).double().cpu().numpy()
-    runs = (measure(metric, logits), base)
-    return PatchResult(sites, direction, values, *(runs if direction == "denoise" else runs[::-1]))
+    runs = (donor, base) if direction == "denoise" else (base, donor)
+    return PatchResult(sites, direction, values, *runs)
 
 
 def rank_correlation(estimate: PatchResult, patched: PatchResult) -> float:
