@@ -141,7 +141,8 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
     clean, corrupted, answers = twins
     length = int(clean.at.max()) + 1
     places: tuple[Position, ...] = (*clean.places, "last", "noise")
-    positions = places if length > _SHORT or clean.places else tuple(range(length))
+    short = length <= _SHORT and all(each.inside[:, :length].all() for each in (clean, corrupted))
+    positions = tuple(range(length)) if short and not clean.places else places
     names = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
     sites, metric = site_grid(model, names, positions=positions), logit_difference(*answers.T)
     result = patch(model, clean, corrupted, sites, metric)
