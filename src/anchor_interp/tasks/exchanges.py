@@ -39,7 +39,10 @@ class InterchangePairs(Readable):
     """How many base examples have no source that an answer tells apart, and are left out."""
 
     def __post_init__(self) -> None:
-        check_aligned(base=as_examples(self.base), source=as_examples(self.source))
+        base = as_examples(self.base)
+        check_aligned(base=base, source=as_examples(self.source))
+        expected = _answers(self.counterfactual, "counterfactual", len(base))
+        object.__setattr__(self, "counterfactual", expected)
 
     def _summary(self) -> str:
         return f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
@@ -94,19 +97,19 @@ def exchange_label(
             known = ", ".join(examples.labels) or "none"
             close = suggestion(label, examples.labels)
             raise ConfigError(f"{label!r} is not a label{close}; the examples have {known}")
-        wrong = np.flatnonzero(examples.answers != np.asarray(answer(examples.labels)))
+        computed = _answers(answer(examples.labels), "answer", len(examples))
+        wrong = np.flatnonzero(examples.answers != computed)
         if len(wrong):
             given = None if examples.answers is None else examples.answers[wrong[0]]
-            computed = np.asarray(answer(examples.labels)).ravel()[wrong[0]]
             row = f"the answer of row {wrong[0]} is {given}"
-            raise ConfigError(f"{row}, and answer makes {computed} of its labels")
-    expected = as_integers(answer({**base.labels, label: source.labels[label]}), "answer", 1)
+            raise ConfigError(f"{row}, and answer makes {computed[wrong[0]]} of its labels")
+    moved = {**base.labels, label: source.labels[label]}
+    expected = _answers(answer(moved), "answer", len(base))
     apart = (expected != base.answers) & (expected != source.answers)
     if not apart.any():
         raise ConfigError(f"exchanging {label!r} gives the answer of base or source in every row")
-    return InterchangePairs(
-        base[apart], source[apart], expected[apart].astype(np.int64), left_out=int((~apart).sum())
-    )
+    left_out = int((~apart).sum())
+    return InterchangePairs(base[apart], source[apart], expected[apart], left_out=left_out)
 
 
 def renamed_answers(
@@ -128,3 +131,11 @@ def renamed_answers(
     name = np.arange(answers.max() + 1)
     name[answers] = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
     return replace(pairs, counterfactual=name[pairs.counterfactual])
+
+
+def _answers(given: Any, name: str, n: int) -> Int64[np.ndarray, " n"]:
+    """The tokens given, if there is one for each of n examples."""
+    answers = as_integers(given, name, 1).astype(np.int64)
+    if len(answers) != n:
+        raise ConfigError(f"{name} has {len(answers)} values; expected {n}, one for each example")
+    return answers
