@@ -38,7 +38,9 @@ def logit_difference(right: Answers, wrong: Answers | None = None) -> Metric:
     same, as in a negative control, or answers are missing.
     """
     rights, wrongs = _answers(right), _answers(right if wrong is None else wrong, wrong is None)
-    if rights.shape == wrongs.shape and (rights == wrongs).all():
+    if len(rights) != len(wrongs):
+        raise ConfigError(f"there are {len(rights)} right answers and {len(wrongs)} wrong ones")
+    if (rights == wrongs).all():
         raise ConfigError(f"right and wrong are the same in all {len(rights)} examples")
     return lambda logits: torch.where(
         torch.from_numpy(rights == wrongs).to(logits.device),
