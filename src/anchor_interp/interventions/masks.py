@@ -149,12 +149,16 @@ def token_edges(
     column = np.arange(examples.tokens.shape[1])
     if isinstance(positions, np.ndarray) and positions.dtype == np.bool_:
         hidden = positions
+        if hidden.shape != examples.tokens.shape:
+            expected = f"expected {examples.tokens.shape}, as of the tokens"
+            raise ConfigError(f"positions has shape {hidden.shape}; {expected}")
     else:
         hidden = column == examples.positions(positions)[:, None]
     read = column == examples.at[:, None]
     bare = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
+        kept = kept if hidden is not positions else "hide positions before it"
         where = f"where the answer is read, in {bare.sum()} of {len(bare)} examples"
         raise ConfigError(f"no attention mask hides {shown(positions)} {where}; {kept}")
     away = column[:, None] > column  # [query, key]
