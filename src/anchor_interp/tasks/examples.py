@@ -214,7 +214,8 @@ class Examples(Readable):
 
     def _columns(self, where: Integers | int, name: str) -> Int64[np.ndarray, " n"]:
         """Positions as columns, inside the padding."""
-        given = np.full(len(self), where) if isinstance(where, int) else self._each(where, name)
+        each: Any = where if np.ndim(where) else np.full(len(self), where)
+        given = self._each(each, name)
         first = self.inside.argmax(1)
         stop = first + self.inside.sum(1)
         columns = np.where(given < 0, stop + given, given)
