@@ -124,8 +124,8 @@ NUMBERS = (
     ),
     Number(
         "route_gathered", "gathered route",
-        "the same for another way: key and first anchor to the second anchor, and from there to "
-        "the end. That place knows the order of the anchors",
+        "share of an exchanged token's effect on the answer that goes this way: key and first "
+        "anchor to the second anchor, and from there to the end",
         high="an order that is known", low="an order that is lost",
     ),
     Number(
