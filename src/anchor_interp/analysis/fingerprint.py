@@ -24,11 +24,7 @@ from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
-from anchor_interp.analysis.similarity import (
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
+from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.states import State
 from anchor_interp.analysis.statistics import mean_margin
 from anchor_interp.interventions.composition import virtual_anchors
@@ -42,12 +38,7 @@ from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import (
-    Training,
-    accuracy,
-    predict,
-    training_accuracy,
-)
+from anchor_interp.runs.evaluation import Training, accuracy, predict, training_accuracy
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs

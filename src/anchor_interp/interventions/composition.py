@@ -136,12 +136,7 @@ class _States:
     """The states of known pairs, over the same n keys and noise."""
 
     def __init__(
-        self,
-        model: HookedTransformer,
-        task: AnchorTask,
-        known: Sequence[Pair],
-        n: int,
-        seed: int,
+        self, model: HookedTransformer, task: AnchorTask, known: Sequence[Pair], n: int, seed: int
     ) -> None:
         def drawn(part: str, count: int, bound: int) -> np.ndarray:
             return random_integers(count, bound, seed=seed, stream=f"composition/{part}")
