@@ -168,7 +168,7 @@ def kept_columns(path: Path) -> dict[str, float]:
     last = folder.steps()[-1]
     weights = folder.weights_digest(last)
     for entry in entries:
-        if (entry["step"], entry["weights"]) == (last, weights):
+        if (entry.get("step"), entry.get("weights")) == (last, weights):
             name, value = entry["name"], entry["value"]
             parts = value if isinstance(value, Mapping) else {"": value}
             columns |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
@@ -245,9 +245,9 @@ def _value(folder: RunFolder, entries: list[Row], measure: Measure, step: int) -
     """The value among the entries that is of this measure, step and weights."""
     about = _about(measure, step)
     entry = next((entry for entry in entries if _has(entry, about)), None)
-    if entry is None or entry["weights"] != folder.weights_digest(step):
+    if entry is None or entry.get("weights") != folder.weights_digest(step):
         return None
-    return entry["value"]
+    return entry.get("value")
 
 
 def _about(measure: Measure, step: int) -> Row:

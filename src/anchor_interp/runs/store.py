@@ -134,7 +134,7 @@ class RunFolder:
         """The list of this name in a JSON file; empty if there is no file."""
         path = self.path / file
         entries: Any = self._read(path).get(name) if files.is_there(path) else []
-        if not isinstance(entries, list):
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise StoreError(f"{path} is damaged: no list of {name}; restore it or remove it")
         return entries
 
@@ -183,11 +183,12 @@ class RunFolder:
                 f"{folder} was trained on data of generator {generator!r:.40}; this version of "
                 f"anchor-interp has generator {GENERATOR}: use the version that wrote it"
             )
-        with raising(StoreError, "", f"; {self._repair(step)}", of=(SafetensorError, StoreError)):
+        errors = (SafetensorError, StoreError, OSError)
+        with raising(StoreError, "", f"; {self._repair(step)}", of=errors):
             if (state.get("step"), state.get("run_id")) != (step, run_id(self.config())):
                 raise StoreError(f"{folder} is a checkpoint of another run or step")
             n_bytes, digest = self._record(state, name)
-            content = files.read_bytes(file, limit=n_bytes)
+            content = files.read_bytes(file, limit=min(n_bytes, file.stat().st_size))
             if hashlib.sha256(content).hexdigest() != digest:
                 raise StoreError(f"{file} was changed since it was written (its SHA-256 differs)")
             tensors = load(content)
