@@ -51,6 +51,7 @@ from anchor_interp.models.transformer import (
     place,
 )
 from anchor_interp.runs.config import RunConfig, run_id
+from anchor_interp.runs.memory import check_model_fits
 
 FORMAT = "anchor-interp weights"
 _CONFIG = "HookedTransformerConfig"
@@ -88,6 +89,7 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     metadata, state = _read(path)
     config, embedding = _model_config(path, metadata), state.get("embed.W_E", torch.zeros(0))
+    check_model_fits(config)
     dtype = embedding.dtype if embedding.is_floating_point() else torch.float32
     return place(filled(config, state, str(path), dtype=dtype), target)
 
