@@ -72,6 +72,7 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
+        checked(self.start, RunConfig, "start")
         object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start))
         groups = tuple(_frozen(g, "zip", self.start, once=False) for g in self.together)
         object.__setattr__(self, "together", groups)
@@ -111,6 +112,7 @@ class Sweep:
     grids: tuple[Grid, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "grids", checked(self.grids, tuple[Grid, ...], "grids"))
         checked(len(self.grids), int, "the number of grids", low=1)
         checked(sum(map(len, self.grids)), int, "the number of runs", high=MAX_RUNS)
 
