@@ -316,8 +316,8 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
     """The two values of a setting to compare; None if it is a number with fewer or more values."""
     values = sorted({row[on] for row in rows}, key=str)
     if between is not None:
-        pair = set(between) if isinstance(between, Sequence) else set()
-        if len(pair) != 2 or not pair <= set(values):
+        known = [v for v in values if isinstance(between, Sequence) and v in tuple(between)]
+        if len(known) != 2 or len(between) != 2:
             expected = f"expected two values of {on}: {listed(values)}"
             raise ConfigError(f"between is {shown(between)}; {expected}")
         return tuple(between)

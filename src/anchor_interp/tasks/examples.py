@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import shown, suggestion
+from anchor_interp._util.schema import checked, shown, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -160,9 +160,11 @@ class Examples(Readable):
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
         self.labels = {
-            name: self._column(np.asarray(v), name) for name, v in (labels or {}).items()
+            name: self._column(np.asarray(v), name)
+            for name, v in checked(labels or {}, Mapping, "labels").items()
         }
-        self.places = {name: self._columns(where, name) for name, where in (places or {}).items()}
+        named = checked(places or {}, Mapping, "places")
+        self.places = {name: self._columns(where, name) for name, where in named.items()}
 
     def __len__(self) -> int:
         return len(self.tokens)

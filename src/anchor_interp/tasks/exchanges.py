@@ -91,6 +91,7 @@ def exchange_label(
             answer tells apart, or labels whose ``answer`` is not the examples' own.
     """
     base, source = as_examples(base), as_examples(source)
+    checked(label, str, "label")
     check_aligned(base=base, source=source)
     for examples in (base, source):
         if label not in examples.labels:
