@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from types import MappingProxyType
 from typing import Any
@@ -347,16 +346,6 @@ def mask_drawing(hidden: int) -> Figure:
             axes.spines[side].set_visible(False)
         _legend(figure, [Line2D([], [], color="#D55E00", ls="--", label="set to 0")])
     return figure
-
-
-@contextmanager
-def _panels(titles: Mapping[str, str], width: float) -> Iterator[tuple[Figure, dict[str, Any]]]:
-    """A figure with a titled panel for each name."""
-    with single(width * len(titles) + 0.4, 3.2) as figure:
-        panels: Any = figure.subplots(1, len(titles), squeeze=False)[0]
-        for axes, title in zip(panels, titles.values(), strict=True):
-            axes.set_title(title)
-        yield figure, dict(zip(titles, panels, strict=True))
 
 
 def _legend(
