@@ -225,7 +225,7 @@ def prune(
     is at least ``1 - tolerance`` by accuracy and by logit difference.
 
     After ``max_seconds`` the smallest faithful circuit so far comes back, with ``finished`` False.
-    Raises ConfigError if the answers hardly depend on attention.
+    Raises ConfigError if the answers hardly depend on the parts.
     """
     checked(bench, EdgeAblation, "bench")
     least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)

@@ -252,12 +252,12 @@ class EdgeAblation(Readable):
         return (
             f"{self.ablation} ablation in {n} sequences of {length} tokens; "
             f"{self.n_parts} {self.parts} can reach the output\n"
-            f"{what}: {self.full[0]:.2f}, with every edge ablated {self.nothing[0]:.2f}"
+            f"{what}: {self.full[0]:.2f}, with all {self.parts} ablated {self.nothing[0]:.2f}"
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         names = ("accuracy", "logit_difference", "log_probability")
-        for ablated, means in (("none", self.full), ("every edge", self.nothing)):
+        for ablated, means in (("none", self.full), ("every part", self.nothing)):
             yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
 
     def measure(
@@ -294,7 +294,7 @@ class EdgeAblation(Readable):
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             right = f"{self.nothing[0]:.2f} of the answers are right, with none {self.full[0]:.2f}"
-            raise ConfigError(f"with every edge ablated {right}: they hardly depend on attention")
+            raise ConfigError(f"with all {self.parts} ablated {right}: they hardly depend on them")
         left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
