@@ -165,6 +165,8 @@ class Examples(Readable):
         }
         named = checked(places or {}, Mapping, "places")
         self.places = {name: self._columns(where, name) for name, where in named.items()}
+        if taken := {"all", "last", "noise"}.intersection(self.places):
+            raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
 
     def __len__(self) -> int:
         return len(self.tokens)
