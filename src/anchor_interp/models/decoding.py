@@ -53,7 +53,7 @@ def generate(
             has, or logits that are not finite.
     """
     checked(most, int | None, "most", low=1)
-    if not prompts:
+    if len(prompts) == 0:
         return []
     tokens, lengths = _padded(model, prompts, most or 1)
     room = model.cfg.n_ctx + 1 - lengths  # the last token is written, not read

@@ -157,7 +157,7 @@ def _check_is_matrix(given: object) -> None:
 def _spectrum(matrix: Tensor, measure: str) -> Float[Tensor, " rank"]:
     _check_is_matrix(matrix)
     singular: Tensor = torch.linalg.svdvals(exact(matrix))
-    if singular[0] == 0:
+    if not singular.any():
         raise ConfigError(f"the {measure} of a zero matrix is not defined")
     return singular
 
