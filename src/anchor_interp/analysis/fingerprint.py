@@ -100,7 +100,7 @@ def fingerprint_model(
     holds the sequences that it was trained on. Without them a model that knows nothing else looks
     untrained. Some numbers compare with ``initial``, the model before training. Measurements that
     have not begun after ``max_seconds`` are None, and a warning says how many; the verdict may then
-    be ``other``. Work of more than two seconds shows its progress, unless ``quiet``.
+    be ``unclear``. Work of more than two seconds shows its progress, unless ``quiet``.
     """
     checked(task, AnchorTask, "task")
     subject = Subject(model, task, training=training, initial=initial, seed=seed)
