@@ -21,30 +21,37 @@ import anchor_interp
 from anchor_interp import (
     Dataset,
     EdgeAblation,
+    Examples,
     Site,
     aligned_sequences,
     analyze,
     analyze_model,
     answer_map,
     attribute_logits,
+    attribution_patch,
     complexity,
     contrast_pairs,
     edge,
     effect,
     exact_model,
+    exchange_label,
     fingerprint,
     fingerprint_model,
     interchange,
     interchange_pairs,
     learn_subspace,
     load_transformer,
+    log_prob,
     logit_difference,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
+    mask_position,
     mask_second_anchor,
     patch,
+    path_patch,
     prune,
+    rank,
     route_scores,
     save_transformer,
     score_circuit,
@@ -79,6 +86,8 @@ from anchor_interp.tasks.sequences import draw, sample
 
 TASK = TASKS["neurips"]
 KEYS = TASK.keys
+ROWS = np.arange(18).reshape(2, 9)
+TWO, Z = (ROWS, ROWS + 1), Site("z", 0)
 Build = Callable[[], object]
 
 
@@ -317,6 +326,21 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(logit_difference, *[sample(TASK, "id", 3, seed=0)] * 2),
         "right and wrong are the same in all 3 examples",
     ),
+    (lambda: given(log_prob, Examples(ROWS)), "the examples have no answers"),
+    (lambda: given(rank, "x"), "answers has shape () and dtype <U1; expected integers [n]"),
+    (
+        lambda: given(path_patch, tiny_model(), *TWO, [Z], log_prob([1, 2])),
+        "connections[0] is Site(activation='z', layer=0",
+    ),
+    (
+        lambda: given(attribution_patch, tiny_model(), *TWO, [Z], log_prob([1, 2]), steps=0),
+        "steps is 0; expected at least 1",
+    ),
+    (
+        lambda: given(exchange_label, Examples(ROWS), Examples(ROWS), "colour", lambda a, _b: a),
+        "'colour' is not a label; the examples have none",
+    ),
+    (lambda: given(mask_position, tiny_model(), Examples(ROWS), 9), "position is 9 in row 0"),
     (
         lambda: EdgeAblation(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
         "tokens has shape (0, 9) and dtype uint8; expected integers [n, pos], of at least one",

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 """Files of a checkpoint."""
-_MOST_METRICS = 1 << 28  # bytes
+_MOST_METRICS = 1 << 32  # bytes: of many millions of steps
 
 
 @dataclasses.dataclass(frozen=True)
