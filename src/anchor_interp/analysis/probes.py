@@ -140,7 +140,8 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
     """Patching at every place, and the rank correlation of integrated gradients with it."""
     clean, corrupted, answers = twins
     length = int(clean.at.max()) + 1
-    places: tuple[Position, ...] = (*clean.places, "last", "noise")
+    places: tuple[Position, ...] = (*clean.places, "last")
+    places += ("noise",) * (length > len(places))
     short = length <= _SHORT and all(each.inside[:, :length].all() for each in (clean, corrupted))
     positions = tuple(range(length)) if short and not clean.places else places
     names = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
