@@ -132,7 +132,7 @@ def test_bad_input_is_refused() -> None:
     model = random_model()
     with pytest.raises(ConfigError, match="resample ablation of one sequence needs references"):
         information_flow(model, PROBE, ablation="resample")
-    with pytest.raises(ConfigError, match="position is 7"):
+    with pytest.raises(ConfigError, match="second is 9 in row 0"):
         information_flow(model, PROBE, position=7)
     with pytest.raises(ConfigError, match="tokens has 11 positions; expected 1 to 10"):
         information_flow(model, (*PROBE, 20, 20))

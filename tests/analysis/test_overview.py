@@ -98,8 +98,8 @@ def test_the_page_shows_the_evidence_and_the_rule_that_decides(specimen: Analysi
     assert specimen.verdict is not None
     text = render_analysis(specimen, [])
     shown = text[text.index("Why this phase by mechanism") :].partition("</table>")[0]
-    names = re.findall(r'<th scope="row" class="wraps">[^<]+<code>([^<]+)', shown)
-    assert names == [each.number.name for each in specimen.verdict.evidence]
+    names = re.findall(r'<th scope="row" class="wraps">([^<]+)<', shown)
+    assert names == [each.number.title for each in specimen.verdict.evidence]
     rules = text[text.index("The rules</summary>") :].partition("</table>")[0]
     rows = re.findall(r'<tr( class="unasked")?><th scope="row"', rules)
     assert [i for i, grey in enumerate(rows) if not grey] == [specimen.verdict.rule]

@@ -211,9 +211,7 @@ def test_the_report_says_what_was_asked_and_found(
         text = words(out)
         assert "Commands such as jump twice become actions; tested on commands with" in text
         assert re.search(r"ood ood 1,208 .*turn left.* -> I_", text)
-        assert "It answers examples of what training leaves out." in text
-        of_anchors = "It answers an unseen pair with the composition of its two functions."
-        assert (of_anchors in text) == (len(paths) == 2)
+        assert re.search(r"It answers only [\d.]+ % of its own training sequences\.", text)
         assert "Score of every split" in text
         assert "Accuracy by length." in text
         assert "Accuracy by construction." in text

@@ -14,6 +14,7 @@ arrays, which become lists. The types of the fields give four things:
 This module imports neither torch nor numpy.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -274,6 +275,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     classes = [option for option in options if dataclasses.is_dataclass(option)]
     if build and classes and not (value is None and type(None) in options):
         return _built(value, classes, where)
+    several = sum(typing.get_origin(option) is tuple for option in options) > 1
     for option in options:
         origin, args = typing.get_origin(option), typing.get_args(option)
         if option is Any:
@@ -294,7 +296,10 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
             kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
             if len(kinds) == len(value):
                 pairs = enumerate(zip(value, kinds, strict=True))
-                return tuple(_conform(v, k, f"{where}[{i}]", build=build) for i, (v, k) in pairs)
+                with contextlib.suppress(*[ConfigError] * several):  # another one may fit
+                    return tuple(
+                        _conform(v, k, f"{where}[{i}]", build=build) for i, (v, k) in pairs
+                    )
         elif origin is dict and isinstance(value, Mapping):
             return {
                 str(name): _conform(v, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -46,6 +46,8 @@ Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
 """What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
 Tokens = Inputs | Sequence[int]
 """Sequences, examples, token indices (n, length), or one sequence's tokens."""
+References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
+"""Sequences, examples or token indices; their number is another one."""
 Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
 """Indices of sequences and of the reference of each."""
 BATCH = 1024
@@ -214,7 +216,7 @@ class EdgeAblation(Readable):
         sequences: Tokens,
         ablation: Ablation = "resample",
         *,
-        references: Tokens | None = None,
+        references: References | Sequence[int] | None = None,
         answers: np.ndarray | None = None,
         position: int | None = None,
         parts: Parts = "edges",
@@ -313,7 +315,7 @@ class EdgeAblation(Readable):
         return torch.from_numpy(answers).to(logits.device)
 
     def _references(
-        self, own: EdgeOutputs, references: Tokens | None
+        self, own: EdgeOutputs, references: References | Sequence[int] | None
     ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
         n = len(self.tokens)
