@@ -108,7 +108,7 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
 
 
 def _readable_width(file: Path | BytesIO) -> int:
-    """The width in CSS pixels at which letters of 8 points have 9.4 pixels, or the picture's own."""
+    """The CSS pixels at which letters of 8 points have 9.4 pixels, or the picture's own width."""
     with Image.open(file) as picture:
         dots = float(picture.info.get("dpi", (120,))[0])
         return round(min(picture.width, picture.width / dots * 85))

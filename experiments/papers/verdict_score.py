@@ -180,7 +180,7 @@ def _band(name: str, line: float, numbers: Sequence[Values], truth: Names, lines
 
 def _plain(row: Row) -> Fingerprint:
     """A fingerprint without intervals, of a model that has learned."""
-    margins = {name: None for name in NUMBERS if name.endswith("_margin")}
+    margins: dict[str, Any] = {name: None for name in NUMBERS if name.endswith("_margin")}
     return replace(fingerprint_of(row), train_accuracy=None, seen_train_keys=None, **margins)
 
 

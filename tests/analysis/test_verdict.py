@@ -157,8 +157,8 @@ def _made(
     model: HookedTransformer, weights: dict[str, torch.Tensor], **changes: int
 ) -> HookedTransformer:
     cfg = model.cfg
-    shape = replace(exact_shape("symmetric", FEW_KEYS, normalization="pre"), d_model=cfg.d_model,
-                    d_head=cfg.d_head, d_mlp=cfg.d_mlp, n_layers=cfg.n_layers)  # fmt: skip
+    sizes: dict[str, Any] = {n: getattr(cfg, n) for n in ("d_model", "d_head", "d_mlp", "n_layers")}
+    shape = replace(exact_shape("symmetric", FEW_KEYS, normalization="pre"), **sizes)
     found = empty_model(replace(shape, **_as_shape(changes)))
     found.load_state_dict(weights, strict=False)
     return place(found, "cpu")

@@ -17,6 +17,7 @@ from test_tables import TABLES
 import section
 import sections
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.analysis import verdict
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.verdict import ACCURACY, COVERAGE, LINES
 from anchor_interp.runs.phase import PAPER
@@ -36,9 +37,8 @@ from papers.verdict_score import (
     judge_verdict,
     left_out_accuracy,
 )
-from papers.verdict_score import VERDICT as EVIDENCE_OF
 
-EVIDENCE_NUMBERS = tuple(number.name for number in EVIDENCE_OF)
+EVIDENCE_NUMBERS = tuple(number.name for number in verdict.NUMBERS)
 ROOT = Path(__file__).parents[2]
 Tables = dict[str, list[Row]]
 
