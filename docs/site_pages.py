@@ -33,8 +33,8 @@ FOLDERS = {"experiments/notebooks": "notebooks.md"}
 """Folders of the root that documents link to and the pages about them."""
 WIDE = ("index.md", "guide.md", "questions.md")
 """Pages whose pictures take the room of the table of contents, beside notebooks."""
-PHONE = 358
-"""The width of a phone's column in CSS pixels: wider pictures say that they scroll."""
+PHONE, DESKTOP = 358, 930
+"""Widths of a column in CSS pixels: pictures wider than a phone's say that they scroll."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -111,7 +111,7 @@ def _readable_width(file: Path | BytesIO) -> int:
     """The CSS pixels at which letters of 8 points have 9.4 pixels, or the picture's own width."""
     with Image.open(file) as picture:
         dots = float(picture.info.get("dpi", (120,))[0])
-        return round(min(picture.width, picture.width / dots * 85))
+        return round(min(picture.width, picture.width / dots * 85, DESKTOP))
 
 
 def nav_pages(nav: Any) -> Iterator[str]:

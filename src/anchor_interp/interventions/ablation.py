@@ -46,8 +46,7 @@ Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
 """What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
 Tokens = Inputs | Sequence[int]
 """Sequences, examples, token indices (n, length), or one sequence's tokens."""
-References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
-"""Sequences, examples or token indices; their number is another one."""
+_References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
 Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
 """Indices of sequences and of the reference of each."""
 BATCH = 1024
@@ -216,7 +215,7 @@ class EdgeAblation(Readable):
         sequences: Tokens,
         ablation: Ablation = "resample",
         *,
-        references: References | Sequence[int] | None = None,
+        references: _References | Sequence[int] | None = None,
         answers: np.ndarray | None = None,
         position: int | None = None,
         parts: Parts = "edges",
@@ -315,7 +314,7 @@ class EdgeAblation(Readable):
         return torch.from_numpy(answers).to(logits.device)
 
     def _references(
-        self, own: EdgeOutputs, references: References | Sequence[int] | None
+        self, own: EdgeOutputs, references: _References | Sequence[int] | None
     ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
         n = len(self.tokens)
