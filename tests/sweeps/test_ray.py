@@ -96,6 +96,8 @@ def nodes() -> Iterator[Nodes]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
         patch.setenv("RAY_worker_niceness", "0")  # with 15, every other process goes first
+        # the workers import the tasks that other tests have imported here
+        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         started = Nodes()
         try:
             yield started
